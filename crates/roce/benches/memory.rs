@@ -49,6 +49,12 @@ fn main() {
     let two_sided = pair(false);
     println!("64 bytes, half round trip       median   yardstick   ratio");
     by_turns("send", "bare flag", || ping_pong(&two_sided), bare_flag);
+    by_turns(
+        "send, one thread for both",
+        "memcpy",
+        || both_ends(&two_sided),
+        || copies(64),
+    );
     println!("sends one way                 millions/s");
     let mut rates: Vec<f64> = (0..ROUNDS).map(|_| send_rate(&pair(false))).collect();
     println!("  {:<24} {:>12.2}", "send of 64 B", median(&mut rates));
@@ -249,6 +255,19 @@ fn ping_pong(pair: &Pair) -> f64 {
     time
 }
 
+/// One thread plays both ends: the work of a send and its acknowledgement without the way between processors.
+fn both_ends(pair: &Pair) -> f64 {
+    let mut ends = [&pair.a, &pair.b];
+    each(|| {
+        let [from, to] = ends;
+        to.receive(1, to.sge(64, 64));
+        from.post(1, SendOp::Send, from.sge(0, 64));
+        taken(to);
+        ends = [to, from];
+        while from.try_poll().is_some() {}
+    })
+}
+
 /// Sends a second, of which every thirty-second completes, to an end that takes them all.
 fn send_rate(pair: &Pair) -> f64 {
     const BATCH: u64 = 32;
@@ -280,7 +299,9 @@ fn send_rate(pair: &Pair) -> f64 {
                 }
             }
         });
-        while !ready.load(Ordering::Acquire) {}
+        while !ready.load(Ordering::Acquire) {
+            std::hint::spin_loop();
+        }
         let start = Instant::now();
         let (mut under_way, mut out) = (0, [WorkCompletion::EMPTY; 16]);
         for number in 0..SENDS {

@@ -379,6 +379,9 @@ impl Drop for Stack {
         if !self.host.entry.is_owner() {
             return;
         }
+        if let Some(links) = &self.host.links {
+            links.rights().set_open(false);
+        }
         self.host.progress.stop();
         let thread = self.thread().take();
         if let Some(thread) = thread

@@ -33,7 +33,11 @@ fn panic_when_established(device: &SoftDevice, here: impl Fn() -> bool + Send + 
 /// A queue pair in RTR with a posted receive, which gets its peer's first message.
 fn hear_in_rtr(stacks: &[Arc<Stack>; 2]) -> [End; 2] {
     let ip = LOOPBACK.parse().unwrap();
-    let shape = Shape::default();
+    // What is to arrive are packets.
+    let shape = Shape {
+        in_file: false,
+        ..Shape::default()
+    };
     let [a, b] = [&stacks[0], &stacks[1]].map(|stack| End::new(stack, ip, shape));
     b.connect_to(&b.qp, ip, a.qp.qpn(), shape, QpState::Rtr);
     a.connect(ip, b.qp.qpn(), shape);
@@ -43,7 +47,11 @@ fn hear_in_rtr(stacks: &[Arc<Stack>; 2]) -> [End; 2] {
 
 fn connect(stacks: &[Arc<Stack>; 2]) -> [End; 2] {
     let ip = LOOPBACK.parse().unwrap();
-    let shape = Shape::default();
+    // What is to arrive are packets.
+    let shape = Shape {
+        in_file: false,
+        ..Shape::default()
+    };
     let ends = [&stacks[0], &stacks[1]].map(|stack| End::new(stack, ip, shape));
     ends[0].connect(ip, ends[1].qp.qpn(), shape);
     ends[1].connect(ip, ends[0].qp.qpn(), shape);

@@ -17,7 +17,9 @@ use crate::io::host::memory_access;
 use crate::io::host::queue_pair::{LockedQp, QpCore};
 use crate::io::net::shm::memory_files::SharedPages;
 use crate::io::net::shm::peer_memory::{NoPassage, PeerMemory};
-use crate::io::net::shm::rights::{KeyRight, QpRight, Slot, Wanted, tag_of};
+use crate::io::net::shm::peer_rights::Wanted;
+use crate::io::net::shm::rights::{KeyRight, QpRight};
+use crate::io::net::shm::rights_layout::{Slot, tag_of};
 use crate::io::net::tap::Tap;
 use crate::io::net::transmit::SendSocket;
 

@@ -14,7 +14,7 @@ use crate::io::host::device::DeviceCore;
 use crate::io::host::shared_receive_queue::SrqUse;
 use crate::io::host::xrc_domain::XrcDomain;
 use crate::io::net::path::Path;
-use crate::io::net::shm::rights::Slot;
+use crate::io::net::shm::rights_layout::Slot;
 use crate::io::net::transmit::SendSocket;
 use portolan_port_sharing::Block;
 

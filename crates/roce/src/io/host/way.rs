@@ -8,7 +8,7 @@ use portolan_wire::Qpn;
 
 use crate::io::host::Host;
 use crate::io::host::queue_pair::LockedQp;
-use crate::io::net::shm::rights::tag_of;
+use crate::io::net::shm::rights_layout::tag_of;
 
 /// How a queue pair's packets leave this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use portolan_wire::rocev2::Packet;
 
 use crate::io::net::counters::Monitor;
 use crate::io::net::receive_batch::ReceiveBatch;
-use crate::io::net::shm::links::Incoming;
+use crate::io::net::shm::handshake::Incoming;
 use crate::io::net::shm::ring::{Board, Broken};
 use crate::io::net::tap::{Direction, TappedPacket};
 

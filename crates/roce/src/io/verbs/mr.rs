@@ -15,7 +15,7 @@ use crate::io::host::gauge::Permit;
 use crate::io::host::mapping;
 use crate::io::net::rand::random_u32;
 use crate::io::net::shm::memory_files::SharedPages;
-use crate::io::net::shm::rights::Slot;
+use crate::io::net::shm::rights_layout::Slot;
 
 /// A memory region. Local and remote key are one random number.
 #[derive(Debug)]

@@ -9,21 +9,19 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use portolan_port_sharing::{Block, LinkMessage, MemberLink, MemberLinks, PrivateFd};
+use portolan_port_sharing::{Block, LinkMessage, MemberLink, MemberLinks};
 use portolan_threads::lock::{Mutex, RwLock};
 use rustix::io::Errno;
 
 use crate::io::net::shm::bell::Bell;
+use crate::io::net::shm::handshake::{
+    FILE, Incoming, OwnEnd, VERSION, accepted, answered, file_message,
+};
 use crate::io::net::shm::memory_files::MemoryFiles;
-use crate::io::net::shm::peer_memory::PeerMemory;
 use crate::io::net::shm::rights::Rights;
-use crate::io::net::shm::ring::{Board, PLACES, PendingWriter, Reader, Writer};
+use crate::io::net::shm::ring::{Board, PLACES, PendingWriter, Writer};
 use crate::io::net::transmit::SendSocket;
 
-/// First byte of each message; another number is another protocol.
-const VERSION: u8 = 2;
-/// Second byte of a message that asks for a memory file, whose number follows, and of the answer, which has the file.
-const FILE: u8 = 1;
 /// Members accepted in one turn.
 const ACCEPTS_PER_TURN: usize = 16;
 /// Connections at most: two for each process of the host. Each may have a place on the board.
@@ -54,13 +52,6 @@ enum Outgoing {
     Up(Arc<SendSocket>),
     /// The other process cannot or will not.
     Refused,
-}
-
-/// The receiving end of a link, and the bell of who writes to it.
-#[derive(Debug)]
-pub(crate) struct Incoming {
-    pub(crate) reader: Reader,
-    pub(crate) bell: Bell,
 }
 
 /// The connections behind the links: the progress thread's.
@@ -176,6 +167,14 @@ impl Links {
     /// A memory file of another process is missed. The progress thread, which is to be woken, asks for it.
     pub(crate) fn asked(&self) {
         self.any_asked.store(true, Ordering::Release);
+    }
+
+    fn own_end(&self) -> OwnEnd<'_> {
+        OwnEnd {
+            board: &self.board,
+            bell: &self.bell,
+            rights: &self.rights,
+        }
     }
 
     /// This process's own bell.
@@ -344,7 +343,13 @@ impl LinkServer {
         match (connection.stage, message) {
             (Stage::Accepted, Some((&[VERSION, block], descriptors))) => {
                 let place = self.free_place();
-                match accepted(links, &connection.link, block, place, descriptors) {
+                match accepted(
+                    &links.own_end(),
+                    &connection.link,
+                    block,
+                    place,
+                    descriptors,
+                ) {
                     Some(incoming) => {
                         connection.stage = Stage::Reading(place);
                         self.connections.insert(number, connection);
@@ -412,52 +417,4 @@ impl LinkServer {
             (Stage::Accepted, _) => Served::Nothing,
         }
     }
-}
-
-/// Takes the ring of a process that called, and answers it.
-fn accepted(
-    links: &Links,
-    link: &MemberLink,
-    block: u8,
-    place: u8,
-    descriptors: Vec<PrivateFd>,
-) -> Option<Incoming> {
-    let block = Block::new(block).filter(|block| *block != Block::COORDINATOR)?;
-    let [file, bell] = <[PrivateFd; 2]>::try_from(descriptors).ok()?;
-    let bell = Bell::of(bell)?;
-    let reader = Reader::open(file.as_fd(), block, place, &links.board).ok()??;
-    let mut descriptors = vec![links.board.file()?, links.bell().as_fd()];
-    if link.is_trusted_with_memory() {
-        descriptors.push(links.rights.file());
-        links.rights.add_user(place, Arc::clone(reader.mapping()));
-    }
-    if link.send(&[VERSION, place], &descriptors).is_err() {
-        links.rights.remove_user(place);
-        return None;
-    }
-    Some(Incoming { reader, bell })
-}
-
-/// Takes the board of a process that was called.
-fn answered(
-    pending: PendingWriter,
-    place: u8,
-    descriptors: Vec<PrivateFd>,
-    port: u16,
-) -> Option<SendSocket> {
-    let mut descriptors = descriptors.into_iter();
-    let (board, bell) = (descriptors.next()?, descriptors.next()?);
-    let ring = Arc::clone(pending.mapping());
-    let memory = match descriptors.next() {
-        Some(rights) => PeerMemory::open(rights.as_fd(), ring).ok()?,
-        None => None,
-    };
-    let writer = pending.open(board.as_fd(), place).ok()??;
-    Some(SendSocket::of_ring(writer, Bell::of(bell)?, memory, port))
-}
-
-/// Asks for a memory file, or hands it over.
-fn file_message(number: u32) -> [u8; 6] {
-    let [a, b, c, d] = number.to_ne_bytes();
-    [VERSION, FILE, a, b, c, d]
 }

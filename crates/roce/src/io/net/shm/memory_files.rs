@@ -232,10 +232,14 @@ impl Drop for SharedPages {
 mod tests {
     use super::*;
 
-    fn bytes(pages: &SharedPages) -> &mut [u8] {
-        let at = std::ptr::with_exposed_provenance_mut(pages.addr as usize);
+    /// Whether all bytes of it are `byte`; all are `then` after that.
+    fn replace(pages: &SharedPages, byte: u8, then: u8) -> bool {
+        let at = std::ptr::with_exposed_provenance_mut::<u8>(pages.addr as usize);
         // SAFETY: this test's own memory; nothing else refers to it.
-        unsafe { std::slice::from_raw_parts_mut(at, pages.len) }
+        let bytes = unsafe { std::slice::from_raw_parts_mut(at, pages.len) };
+        let all = bytes.iter().all(|found| *found == byte);
+        bytes.fill(then);
+        all
     }
 
     #[test]
@@ -245,12 +249,11 @@ mod tests {
             for _ in 0..3 {
                 let all = [0, 1, 2].map(|_| files.alloc(len).unwrap());
                 for (number, pages) in (1..).zip(&all) {
-                    assert!(bytes(pages).iter().all(|byte| *byte == 0), "{len}");
+                    assert!(replace(pages, 0, number), "{len}");
                     assert!(pages.addr.is_multiple_of(64));
-                    bytes(pages).fill(number);
                 }
                 for (number, pages) in (1..).zip(&all) {
-                    assert!(bytes(pages).iter().all(|byte| *byte == number), "{len}");
+                    assert!(replace(pages, number, number), "{len}");
                 }
             }
         }

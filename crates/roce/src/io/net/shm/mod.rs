@@ -10,16 +10,20 @@
 //! * `bell`: what wakes the other process.
 //! * `hazard`: rights that are taken back while another process may be using them.
 //! * `memory_files`, `rights`: memory that others may reach by themselves, and what they may do there.
-//! * `peer_memory`: the same of another process.
+//! * `peer_memory`, `peer_rights`: the same of another process; `rights_layout`: what both see.
+//! * `handshake`: how two processes hand each other all this.
 //! * `links`: the links of this process, how they come about and end.
 
 pub(crate) mod bell;
 pub(crate) mod cursor;
+pub(crate) mod handshake;
 pub(crate) mod hazard;
 pub(crate) mod links;
 pub(crate) mod mapping;
 pub(crate) mod memory_files;
 pub(crate) mod peer_memory;
+pub(crate) mod peer_rights;
 pub(crate) mod rights;
+pub(crate) mod rights_layout;
 pub(crate) mod ring;
 mod sync;

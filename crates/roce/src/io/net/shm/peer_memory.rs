@@ -10,7 +10,8 @@ use rustix::io::Errno;
 
 use super::mapping::Mapping;
 use super::memory_files::FILES_MAX;
-use super::rights::{HAZARDS, PeerRights, Wanted, hazard_of};
+use super::peer_rights::{PeerRights, Wanted};
+use super::rights_layout::{HAZARDS, hazard_of};
 
 /// All announcements are in use.
 const ALL: u32 = (1 << HAZARDS) - 1;

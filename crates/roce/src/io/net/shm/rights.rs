@@ -6,12 +6,9 @@
 //! that is taken back is used no more once no such announcement is left. A process that is stopped in the middle of a
 //! copy is waited for only so long. The memory is then kept until it is out of it.
 
-#![allow(unsafe_code, reason = "atomics in memory that processes share")]
-
-use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 use portolan_provider::verbs::Access;
@@ -19,69 +16,18 @@ use portolan_threads::lock::Mutex;
 use portolan_wire::Qpn;
 use rustix::io::Errno;
 
-use super::hazard::{Hazard, Version};
 use super::mapping::Mapping;
 use super::memory_files::SharedPages;
+use super::rights_layout::{
+    ANNOUNCED, FILE_LEN, HAZARDS, KEYS, Slot, hazard_of, header, key_entry, key_of, key_slots,
+    qp_entry, qp_of, qp_slot, rights_of, word_of,
+};
 use crate::engine::PdId;
-
-/// Queue pairs that the table has places for; the place follows from the number.
-const QPS: usize = 4096;
-/// Keys that it has places for.
-const KEYS: usize = 2048;
-/// Places that a key may have.
-const PROBES: usize = 8;
-const QPS_AT: usize = 4096;
-const KEYS_AT: usize = QPS_AT + QPS * size_of::<QpEntry>();
-const FILE_LEN: usize = KEYS_AT + KEYS * size_of::<KeyEntry>();
-
-/// Threads of a process that may copy at the same time.
-pub(super) const HAZARDS: usize = 16;
-/// Where their announcements are in a ring's file: each has a cache line of the writer's page.
-const HAZARDS_AT: usize = 1024;
-const LINE: usize = 64;
-/// Announced: this is one, the place of the key, and the place of the queue pair.
-const ANNOUNCED: u64 = 1 << 63;
 
 /// How long whoever takes a key back waits for copies that are under way. A chunk takes less than a tenth of that.
 const KEY_PATIENCE: Duration = Duration::from_millis(20);
 /// How long whoever closes a queue pair waits for them.
 const QP_PATIENCE: Duration = Duration::from_millis(5);
-
-/// Rights that the table knows, in its own numbers.
-const RIGHTS: [(Access, u32); 3] = [
-    (Access::REMOTE_WRITE, 1),
-    (Access::REMOTE_READ, 2),
-    (Access::REMOTE_ATOMIC, 4),
-];
-
-/// Whether the table holds: it does not while a tap is to see every packet.
-#[derive(Debug)]
-struct Header {
-    open: AtomicU32,
-}
-
-/// A queue pair that takes requests.
-#[derive(Debug)]
-struct QpEntry {
-    /// Rights, its number and its peer's; 0 if there is none.
-    word: AtomicU64,
-    /// Protection domain, and the addresses' tag above it.
-    domain: AtomicU64,
-}
-
-/// A key.
-#[derive(Debug)]
-#[repr(align(64))]
-struct KeyEntry {
-    version: Version,
-    rkey: AtomicU32,
-    pd: AtomicU32,
-    rights: AtomicU32,
-    file: AtomicU32,
-    iova: AtomicU64,
-    length: AtomicU64,
-    offset: AtomicU64,
-}
 
 /// A queue pair as the table has it.
 #[derive(Clone, Copy, Debug)]
@@ -106,30 +52,6 @@ pub(crate) struct KeyRight {
     pub(crate) file: u32,
     pub(crate) offset: u64,
 }
-
-/// What a peer's request is about.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
-    /// The queue pair that is asked, its peer, which asks, and their addresses' tag.
-    pub(crate) qpn: Qpn,
-    pub(crate) peer: Qpn,
-    pub(crate) tag: u32,
-    pub(crate) right: Access,
-    pub(crate) rkey: u32,
-    pub(crate) addr: u64,
-    pub(crate) len: u32,
-}
-
-/// Part of a memory file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) file: u32,
-    pub(crate) offset: u64,
-}
-
-/// The place of a key or queue pair in the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Slot(usize);
 
 /// This process's table.
 #[derive(Debug)]
@@ -166,62 +88,6 @@ impl User {
     fn announced(&self) -> u64 {
         hazard_of(&self.ring, self.hazard).announced()
     }
-}
-
-pub(super) fn hazard_of(ring: &Mapping, index: usize) -> &Hazard {
-    // SAFETY: every ring's file has the announcements there.
-    let hazard = unsafe { ring.at(HAZARDS_AT + LINE * (index % HAZARDS)) };
-    hazard.unwrap_or_else(|| unreachable!("a ring's file is longer"))
-}
-
-/// A number for the addresses of a connection, as the end at `local` sees it.
-pub(crate) fn tag_of(local: IpAddr, remote: IpAddr) -> u32 {
-    let octets = |ip: IpAddr| match ip.to_canonical() {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
-        IpAddr::V6(ip) => ip.octets(),
-    };
-    let bytes = octets(local).into_iter().chain(octets(remote));
-    // FNV-1a.
-    bytes.fold(0x811c_9dc5, |tag, byte| {
-        (tag ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    })
-}
-
-fn rights_of(access: Access) -> u32 {
-    let given = RIGHTS.iter().filter(|(right, _)| access.contains(*right));
-    given.map(|(_, bit)| bit).sum()
-}
-
-fn word_of(rights: u32, qpn: Qpn, peer: Qpn) -> u64 {
-    u64::from(rights) << 48 | u64::from(qpn.value()) << 24 | u64::from(peer.value())
-}
-
-fn qp_slot(qpn: Qpn) -> Slot {
-    Slot(qpn.value() as usize % QPS)
-}
-
-fn key_slots(rkey: u32) -> impl Iterator<Item = Slot> {
-    // Keys are random numbers, but those of windows and regions differ in their lowest bytes alone.
-    let first = (rkey ^ rkey >> 16) as usize;
-    (0..PROBES).map(move |probe| Slot((first + probe) % KEYS))
-}
-
-fn header(mapping: &Mapping) -> &Header {
-    // SAFETY: the first word of every table.
-    let header = unsafe { mapping.at(0) };
-    header.unwrap_or_else(|| unreachable!("a table is longer"))
-}
-
-fn qp_entry(mapping: &Mapping, Slot(slot): Slot) -> &QpEntry {
-    // SAFETY: the queue pairs' places of every table.
-    let entry = unsafe { mapping.at(QPS_AT + (slot % QPS) * size_of::<QpEntry>()) };
-    entry.unwrap_or_else(|| unreachable!("a table has so many"))
-}
-
-fn key_entry(mapping: &Mapping, Slot(slot): Slot) -> &KeyEntry {
-    // SAFETY: the keys' places of every table.
-    let entry = unsafe { mapping.at(KEYS_AT + (slot % KEYS) * size_of::<KeyEntry>()) };
-    entry.unwrap_or_else(|| unreachable!("a table has so many"))
 }
 
 impl Rights {
@@ -380,90 +246,6 @@ impl Rights {
             }
             std::thread::yield_now();
         }
-    }
-}
-
-fn key_of(word: u64) -> Slot {
-    Slot((word >> 24 & 0x00FF_FFFF) as usize)
-}
-
-fn qp_of(word: u64) -> Slot {
-    Slot((word & 0x00FF_FFFF) as usize)
-}
-
-/// Another process's table. What it says is not believed where it could do harm: the caller checks the place against
-/// the file.
-#[derive(Debug)]
-pub(super) struct PeerRights(Mapping);
-
-/// What a request is allowed by, before it was announced.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Found {
-    key: Slot,
-    qp: Slot,
-}
-
-impl PeerRights {
-    /// `None` if the file is no table.
-    pub(super) fn open(file: BorrowedFd<'_>) -> Result<Option<Self>, Errno> {
-        Ok(Mapping::open(file, FILE_LEN)?.map(Self))
-    }
-
-    /// Where to look for the key of a request, if there is any.
-    #[inline]
-    pub(super) fn find(&self, wanted: &Wanted) -> Option<Found> {
-        let is_it = |slot: &Slot| {
-            let entry = key_entry(&self.0, *slot);
-            entry.rkey.load(Ordering::Relaxed) == wanted.rkey && entry.version.given().is_some()
-        };
-        Some(Found {
-            key: key_slots(wanted.rkey).find(is_it)?,
-            qp: qp_slot(wanted.qpn),
-        })
-    }
-
-    /// Whether a request is allowed, and where its memory is. Its use was announced.
-    #[inline]
-    pub(super) fn check(&self, found: Found, wanted: &Wanted) -> Option<Place> {
-        let right = rights_of(wanted.right);
-        let header = header(&self.0);
-        let qp = qp_entry(&self.0, found.qp);
-        let word = qp.word.load(Ordering::Acquire);
-        let domain = qp.domain.load(Ordering::Acquire);
-        let numbers = word_of(0, wanted.qpn, wanted.peer);
-        let is_for_it = word & ((1 << 48) - 1) == numbers
-            && (word >> 48) as u32 & right == right
-            && (domain >> 32) as u32 == wanted.tag
-            && qp.word.load(Ordering::Relaxed) == word;
-        if header.open.load(Ordering::Relaxed) != 1 || !is_for_it || right == 0 {
-            return None;
-        }
-        let key = key_entry(&self.0, found.key);
-        let version = key.version.given()?;
-        let iova = key.iova.load(Ordering::Relaxed);
-        let length = key.length.load(Ordering::Relaxed);
-        let place = Place {
-            file: key.file.load(Ordering::Relaxed),
-            offset: key.offset.load(Ordering::Relaxed),
-        };
-        let is_allowed = key.rkey.load(Ordering::Relaxed) == wanted.rkey
-            && key.pd.load(Ordering::Relaxed) == domain as u32
-            && key.rights.load(Ordering::Relaxed) & right == right;
-        if !is_allowed || !key.version.is_still(version) {
-            return None;
-        }
-        let within = wanted.addr.checked_sub(iova)?;
-        let end = within.checked_add(wanted.len.into())?;
-        let offset = place.offset.checked_add(within)?;
-        (end <= length).then_some(Place { offset, ..place })
-    }
-}
-
-impl Found {
-    /// What to announce.
-    #[inline]
-    pub(super) fn announcement(self) -> u64 {
-        ANNOUNCED | (self.key.0 as u64) << 24 | self.qp.0 as u64
     }
 }
 

@@ -1,8 +1,12 @@
+#![allow(unsafe_code, reason = "looks at memory through two mappings")]
+
 use proptest::prelude::*;
 
 use super::*;
 use crate::io::net::shm::memory_files::MemoryFiles;
 use crate::io::net::shm::peer_memory::{NoPassage, PeerMemory};
+use crate::io::net::shm::peer_rights::Wanted;
+use crate::io::net::shm::rights_layout::*;
 use crate::io::net::shm::ring::Writer;
 
 const QPN: Qpn = Qpn::new(0x02_1234);
@@ -328,7 +332,7 @@ proptest! {
         for (addr, len) in [(addr, len), (iova, len), (iova, 1), (iova.wrapping_add(length), 1)] {
             let wanted = Wanted { addr, len, ..two.wanted() };
             if let Ok(passage) = two.peer.enter(&wanted) {
-                let file = two.files.with_file(0, |file| Mapping::open_for_all(file));
+                let file = two.files.with_file(0, Mapping::open_for_all);
                 let file_len = file.unwrap().unwrap().unwrap().len() as u64;
                 let within = offset + (addr - iova);
                 prop_assert!(within + u64::from(len) <= file_len);

@@ -1,0 +1,109 @@
+//! Another process's table of rights, as this one asks it.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
+
+use portolan_provider::verbs::Access;
+use portolan_wire::Qpn;
+use rustix::io::Errno;
+
+use super::mapping::Mapping;
+use super::rights_layout::{
+    ANNOUNCED, FILE_LEN, Slot, header, key_entry, key_slots, qp_entry, qp_slot, rights_of, word_of,
+};
+
+/// What a peer's request is about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    /// The queue pair that is asked, its peer, which asks, and their addresses' tag.
+    pub(crate) qpn: Qpn,
+    pub(crate) peer: Qpn,
+    pub(crate) tag: u32,
+    pub(crate) right: Access,
+    pub(crate) rkey: u32,
+    pub(crate) addr: u64,
+    pub(crate) len: u32,
+}
+
+/// Part of a memory file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) file: u32,
+    pub(crate) offset: u64,
+}
+
+/// Another process's table. What it says is not believed where it could do harm: the caller checks the place against
+/// the file.
+#[derive(Debug)]
+pub(super) struct PeerRights(Mapping);
+
+/// What a request is allowed by, before it was announced.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    key: Slot,
+    qp: Slot,
+}
+
+impl PeerRights {
+    /// `None` if the file is no table.
+    pub(super) fn open(file: BorrowedFd<'_>) -> Result<Option<Self>, Errno> {
+        Ok(Mapping::open(file, FILE_LEN)?.map(Self))
+    }
+
+    /// Where to look for the key of a request, if there is any.
+    #[inline]
+    pub(super) fn find(&self, wanted: &Wanted) -> Option<Found> {
+        let is_it = |slot: &Slot| {
+            let entry = key_entry(&self.0, *slot);
+            entry.rkey.load(Ordering::Relaxed) == wanted.rkey && entry.version.given().is_some()
+        };
+        Some(Found {
+            key: key_slots(wanted.rkey).find(is_it)?,
+            qp: qp_slot(wanted.qpn),
+        })
+    }
+
+    /// Whether a request is allowed, and where its memory is. Its use was announced.
+    #[inline]
+    pub(super) fn check(&self, found: Found, wanted: &Wanted) -> Option<Place> {
+        let right = rights_of(wanted.right);
+        let header = header(&self.0);
+        let qp = qp_entry(&self.0, found.qp);
+        let word = qp.word.load(Ordering::Acquire);
+        let domain = qp.domain.load(Ordering::Acquire);
+        let numbers = word_of(0, wanted.qpn, wanted.peer);
+        let is_for_it = word & ((1 << 48) - 1) == numbers
+            && (word >> 48) as u32 & right == right
+            && (domain >> 32) as u32 == wanted.tag
+            && qp.word.load(Ordering::Relaxed) == word;
+        if header.open.load(Ordering::Relaxed) != 1 || !is_for_it || right == 0 {
+            return None;
+        }
+        let key = key_entry(&self.0, found.key);
+        let version = key.version.given()?;
+        let iova = key.iova.load(Ordering::Relaxed);
+        let length = key.length.load(Ordering::Relaxed);
+        let place = Place {
+            file: key.file.load(Ordering::Relaxed),
+            offset: key.offset.load(Ordering::Relaxed),
+        };
+        let is_allowed = key.rkey.load(Ordering::Relaxed) == wanted.rkey
+            && key.pd.load(Ordering::Relaxed) == domain as u32
+            && key.rights.load(Ordering::Relaxed) & right == right;
+        if !is_allowed || !key.version.is_still(version) {
+            return None;
+        }
+        let within = wanted.addr.checked_sub(iova)?;
+        let end = within.checked_add(wanted.len.into())?;
+        let offset = place.offset.checked_add(within)?;
+        (end <= length).then_some(Place { offset, ..place })
+    }
+}
+
+impl Found {
+    /// What to announce.
+    #[inline]
+    pub(super) fn announcement(self) -> u64 {
+        ANNOUNCED | (self.key.0 as u64) << 24 | self.qp.0 as u64
+    }
+}

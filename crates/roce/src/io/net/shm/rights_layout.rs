@@ -1,0 +1,134 @@
+//! How a table of rights lies in its file, and a process's announcements in its ring's file.
+
+#![allow(unsafe_code, reason = "atomics in memory that processes share")]
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use portolan_provider::verbs::Access;
+use portolan_wire::Qpn;
+
+use super::hazard::{Hazard, Version};
+use super::mapping::Mapping;
+
+/// Queue pairs that the table has places for; the place follows from the number.
+pub(super) const QPS: usize = 4096;
+/// Keys that it has places for.
+pub(super) const KEYS: usize = 2048;
+/// Places that a key may have.
+pub(super) const PROBES: usize = 8;
+pub(super) const QPS_AT: usize = 4096;
+pub(super) const KEYS_AT: usize = QPS_AT + QPS * size_of::<QpEntry>();
+pub(super) const FILE_LEN: usize = KEYS_AT + KEYS * size_of::<KeyEntry>();
+
+/// Threads of a process that may copy at the same time.
+pub(super) const HAZARDS: usize = 16;
+/// Where their announcements are in a ring's file: each has a cache line of the writer's page.
+pub(super) const HAZARDS_AT: usize = 1024;
+pub(super) const LINE: usize = 64;
+/// Announced: this is one, the place of the key, and the place of the queue pair.
+pub(super) const ANNOUNCED: u64 = 1 << 63;
+
+/// Rights that the table knows, in its own numbers.
+pub(super) const RIGHTS: [(Access, u32); 3] = [
+    (Access::REMOTE_WRITE, 1),
+    (Access::REMOTE_READ, 2),
+    (Access::REMOTE_ATOMIC, 4),
+];
+
+/// Whether the table holds: it does not while a tap is to see every packet.
+#[derive(Debug)]
+pub(super) struct Header {
+    pub(super) open: AtomicU32,
+}
+
+/// A queue pair that takes requests.
+#[derive(Debug)]
+pub(super) struct QpEntry {
+    /// Rights, its number and its peer's; 0 if there is none.
+    pub(super) word: AtomicU64,
+    /// Protection domain, and the addresses' tag above it.
+    pub(super) domain: AtomicU64,
+}
+
+/// A key.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(super) struct KeyEntry {
+    pub(super) version: Version,
+    pub(super) rkey: AtomicU32,
+    pub(super) pd: AtomicU32,
+    pub(super) rights: AtomicU32,
+    pub(super) file: AtomicU32,
+    pub(super) iova: AtomicU64,
+    pub(super) length: AtomicU64,
+    pub(super) offset: AtomicU64,
+}
+
+/// The place of a key or queue pair in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot(pub(super) usize);
+
+pub(super) fn hazard_of(ring: &Mapping, index: usize) -> &Hazard {
+    // SAFETY: every ring's file has the announcements there.
+    let hazard = unsafe { ring.at(HAZARDS_AT + LINE * (index % HAZARDS)) };
+    hazard.unwrap_or_else(|| unreachable!("a ring's file is longer"))
+}
+
+/// A number for the addresses of a connection, as the end at `local` sees it.
+pub(crate) fn tag_of(local: IpAddr, remote: IpAddr) -> u32 {
+    let octets = |ip: IpAddr| match ip.to_canonical() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    };
+    let bytes = octets(local).into_iter().chain(octets(remote));
+    // FNV-1a.
+    bytes.fold(0x811c_9dc5, |tag, byte| {
+        (tag ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    })
+}
+
+pub(super) fn rights_of(access: Access) -> u32 {
+    let given = RIGHTS.iter().filter(|(right, _)| access.contains(*right));
+    given.map(|(_, bit)| bit).sum()
+}
+
+pub(super) fn word_of(rights: u32, qpn: Qpn, peer: Qpn) -> u64 {
+    u64::from(rights) << 48 | u64::from(qpn.value()) << 24 | u64::from(peer.value())
+}
+
+pub(super) fn qp_slot(qpn: Qpn) -> Slot {
+    Slot(qpn.value() as usize % QPS)
+}
+
+pub(super) fn key_slots(rkey: u32) -> impl Iterator<Item = Slot> {
+    // Keys are random numbers, but those of windows and regions differ in their lowest bytes alone.
+    let first = (rkey ^ rkey >> 16) as usize;
+    (0..PROBES).map(move |probe| Slot((first + probe) % KEYS))
+}
+
+pub(super) fn header(mapping: &Mapping) -> &Header {
+    // SAFETY: the first word of every table.
+    let header = unsafe { mapping.at(0) };
+    header.unwrap_or_else(|| unreachable!("a table is longer"))
+}
+
+pub(super) fn qp_entry(mapping: &Mapping, Slot(slot): Slot) -> &QpEntry {
+    // SAFETY: the queue pairs' places of every table.
+    let entry = unsafe { mapping.at(QPS_AT + (slot % QPS) * size_of::<QpEntry>()) };
+    entry.unwrap_or_else(|| unreachable!("a table has so many"))
+}
+
+pub(super) fn key_entry(mapping: &Mapping, Slot(slot): Slot) -> &KeyEntry {
+    // SAFETY: the keys' places of every table.
+    let entry = unsafe { mapping.at(KEYS_AT + (slot % KEYS) * size_of::<KeyEntry>()) };
+    entry.unwrap_or_else(|| unreachable!("a table has so many"))
+}
+
+pub(super) fn key_of(word: u64) -> Slot {
+    Slot((word >> 24 & 0x00FF_FFFF) as usize)
+}
+
+pub(super) fn qp_of(word: u64) -> Slot {
+    Slot((word & 0x00FF_FFFF) as usize)
+}
