@@ -18,8 +18,8 @@ use compiler::{Compiler, said};
 use declarations::Declarations;
 use portolan_abi_layout::structures;
 
-/// Headers that exist in both.
-const HEADERS: [&str; 8] = [
+/// What both have.
+const HEADERS: [&str; 9] = [
     "infiniband/verbs.h",
     "infiniband/verbs_api.h",
     "infiniband/sa.h",
@@ -28,6 +28,7 @@ const HEADERS: [&str; 8] = [
     "infiniband/tm_types.h",
     "rdma/rdma_cma.h",
     "rdma/rdma_verbs.h",
+    "rdma/rsocket.h",
 ];
 /// A kernel header. libibverbs uses one of its structures in calls.
 const KERNELS: &str = "rdma/ib_user_sa.h";

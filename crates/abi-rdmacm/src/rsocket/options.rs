@@ -65,11 +65,19 @@ impl Value {
 const TCP_INFO_BYTES: usize = 104;
 const SND_CWND_AT: usize = 80;
 
-/// `rsetsockopt`.
+/// `rsetsockopt`. What is set for a listener holds for the sockets that it accepts afterwards.
 ///
 /// # Errors
 /// `EOPNOTSUPP` for an unknown option; `EINVAL` for a value that is too short or comes too late.
 pub(crate) fn set(socket: &Rsocket, level: c_int, name: c_int, value: &[u8]) -> Result<()> {
+    set_own(socket, level, name, value)?;
+    if let State::Listening(listener) = &*socket.state.lock() {
+        listener.set_options(socket.options.lock().stream.clone());
+    }
+    Ok(())
+}
+
+fn set_own(socket: &Rsocket, level: c_int, name: c_int, value: &[u8]) -> Result<()> {
     let int = || {
         value
             .first_chunk()

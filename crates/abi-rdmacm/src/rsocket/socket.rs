@@ -253,7 +253,7 @@ impl Rsocket {
             }
         };
         let number = stream.number().as_raw_fd();
-        let options = listener.options().clone();
+        let options = listener.options();
         let state = State::Connected(stream);
         let child = Self::new(number, self.family, state, options, self.is_nonblocking());
         Ok(table::insert_shared(child))

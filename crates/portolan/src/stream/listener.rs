@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use portolan_provider::cm::ConnParam;
 use portolan_provider::{Cause, Error, Result};
+use portolan_threads::lock::Mutex;
 
 use super::core::Core;
 use super::options::{StreamOptions, conn_param};
@@ -22,7 +23,7 @@ use crate::deadline;
 #[derive(Debug)]
 pub struct StreamListener {
     listener: Listener,
-    options: StreamOptions,
+    options: Mutex<StreamOptions>,
     nonblocking: AtomicBool,
 }
 
@@ -43,7 +44,7 @@ impl StreamListener {
         let nonblocking = AtomicBool::new(false);
         Self {
             listener,
-            options,
+            options: Mutex::new(options),
             nonblocking,
         }
     }
@@ -101,14 +102,19 @@ impl StreamListener {
         Ok(())
     }
 
-    /// The options of its streams.
-    pub fn options(&self) -> &StreamOptions {
-        &self.options
+    /// The options of the streams that are accepted from now on.
+    pub fn options(&self) -> StreamOptions {
+        self.options.lock().clone()
+    }
+
+    /// Gives the streams that are accepted from now on these options.
+    pub fn set_options(&self, options: StreamOptions) {
+        *self.options.lock() = options;
     }
 
     /// The stream of a request; `None` if the peer is no rsocket or has withdrawn.
     fn take(&self, incoming: Incoming) -> io::Result<Option<(Stream, SocketAddr)>> {
-        match accept(incoming, &self.options) {
+        match accept(incoming, &self.options()) {
             Ok(stream) => {
                 let peer = stream.peer_addr()?;
                 Ok(Some((stream, peer)))

@@ -7,6 +7,7 @@ mod mpi;
 mod perftest;
 mod ping_pongs;
 mod pyverbs;
+mod sockets;
 mod ucx;
 
 use super::case::{Case, c};
@@ -23,6 +24,7 @@ pub(super) fn all() -> Vec<Case> {
         devices(),
         connection_manager::cases(),
         mixed::cases(),
+        sockets::cases(),
         ping_pongs::cases(),
         perftest::cases(),
         pyverbs::cases(),

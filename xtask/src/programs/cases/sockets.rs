@@ -1,0 +1,55 @@
+//! librdmacm's programs over rsockets.
+
+use super::super::case::{Case, Data, Expected, Ready, Saying, c};
+use super::ADDRESS;
+
+const GROUP: &str = "librdmacm's programs over rsockets";
+/// The ports of `rstream` and `riostream`, and of `rcopy`.
+const PORT: u16 = 7471;
+const COPY_PORT: u16 = 7427;
+/// The heading and the line of one custom size.
+const MEASURED: &[Saying] = &[("usec/xfer", 1), ("custom", 1)];
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    // Less than goes inline, and more than both buffers hold.
+    for (size, count) in [(1, 1000), (64, 1000), (1_000_000, 20)] {
+        let options = format!("-S {size} -C {count} -T v");
+        cases.push(compared("rstream", &options));
+    }
+    for test in [
+        "", "-T a", "-T b", "-T n", "-T r", "-k 1", "-i 0", "-B 20000",
+    ] {
+        let options = format!("-S 20000 -C 200 -T v {test}");
+        cases.push(compared("rstream", options.trim_end()));
+    }
+    for test in ["", "-T a", "-T b", "-T n", "-i 0"] {
+        let options = format!("-S 20000 -C 200 -T v {test}");
+        cases.push(compared("riostream", options.trim_end()));
+    }
+    cases.push(copy());
+    cases
+}
+
+fn stream(program: &str, options: &str) -> Case {
+    let server = c(&format!("{program} {options}"));
+    let client = c(&format!("{program} -s {ADDRESS} {options}"));
+    Case::pair(GROUP, server, Ready::Listener(PORT), client)
+}
+
+fn compared(program: &str, options: &str) -> Case {
+    stream(program, options)
+        .both_say(MEASURED)
+        .data(Data::ComparedByBoth)
+        .quick()
+}
+
+/// A file of 5 MB goes to the server, which writes it; the client's script compares.
+fn copy() -> Case {
+    let client = c(&format!("sh xtask/src/programs/rcopy.sh {ADDRESS}"));
+    Case::pair(GROUP, c("rcopy"), Ready::Listener(COPY_PORT), client)
+        .server(Expected::stays())
+        .client_says(&[("the copy is right", 1)])
+        .data(Data::ComparedByClient)
+        .quick()
+}
