@@ -104,7 +104,15 @@ fn the_calls_of_rdmacm_1_4_and_ibv_gid_reachable_work_as_documented() {
 }
 
 #[test]
-fn rdma_getaddrinfo_returns_lists_that_c_walks_and_frees_or_an_error() {
+fn the_socket_calls_do_what_rsocket_and_their_pages_say() {
+    let folder = Folder::new("rsockets");
+    build(&folder, "rsockets.c");
+    let script = "timeout 120 $folder/program $here 2>&1 || fail \"ended with $?\"";
+    run_in(&folder, "rsockets", script);
+}
+
+#[test]
+fn rdma_getaddrinfo_gives_lists_that_c_walks_and_frees_whole_or_says_why_not() {
     let folder = Folder::new("lists");
     build(&folder, "lists.c");
     let expected = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/lists.txt");

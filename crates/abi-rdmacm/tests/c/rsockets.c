@@ -1,0 +1,420 @@
+/*
+ * The socket calls with right and wrong arguments, between two threads over a software device. Ends with 0 if all is as
+ * rsocket(7) and the pages of the calls say, and otherwise says what is not.
+ *
+ * Usage: rsockets LOCAL_IPV4
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+#include <rdma/rsocket.h>
+
+#define PORT 7490
+#define BULK 3000000
+#define PATIENCE_MS 60000
+
+static const char *local;
+
+#define CHECK(condition)                                                        \
+	do {                                                                    \
+		if (!(condition)) {                                             \
+			printf("line %d: %s is not so, errno %s\n", __LINE__,   \
+			       #condition, strerrorname_np(errno));             \
+			exit(1);                                                \
+		}                                                               \
+	} while (0)
+/* A call fails with this errno. */
+#define FAILS(call, number)                                                     \
+	do {                                                                    \
+		errno = 0;                                                      \
+		CHECK((call) == -1);                                            \
+		CHECK(errno == (number));                                       \
+	} while (0)
+
+static struct sockaddr *at(int port)
+{
+	static __thread struct sockaddr_in made;
+
+	memset(&made, 0, sizeof(made));
+	made.sin_family = AF_INET;
+	made.sin_port = htons(port);
+	inet_pton(AF_INET, local, &made.sin_addr);
+	return (struct sockaddr *)&made;
+}
+
+static unsigned char pattern(size_t place)
+{
+	return (unsigned char)((place * 2654435761u) >> 13);
+}
+
+/* Waits for an event of one socket. */
+static int wait_for(int socket, short events)
+{
+	struct pollfd fd = { .fd = socket, .events = events };
+
+	CHECK(rpoll(&fd, 1, PATIENCE_MS) == 1);
+	return fd.revents;
+}
+
+static void refusals(void)
+{
+	struct sockaddr_in6 six = { .sin6_family = AF_INET6 };
+	struct msghdr message = { 0 };
+	struct epoll_event event = { 0 };
+	struct sockaddr_storage place;
+	socklen_t length = sizeof(place);
+	char byte = 0;
+	int socket, value = 1;
+	struct { int domain, type, protocol; } unknown[] = {
+		{ AF_UNIX, SOCK_STREAM, 0 },
+		{ AF_INET, SOCK_DGRAM, 0 },
+		{ AF_INET, SOCK_STREAM, IPPROTO_UDP },
+	};
+
+	for (size_t i = 0; i < sizeof(unknown) / sizeof(*unknown); i++)
+		FAILS(rsocket(unknown[i].domain, unknown[i].type, unknown[i].protocol), ENOTSUP);
+	/* A descriptor that is no rsocket. */
+	FAILS(rbind(0, at(PORT), sizeof(struct sockaddr_in)), EBADF);
+	FAILS(rlisten(0, 1), EBADF);
+	FAILS(raccept(0, NULL, NULL), EBADF);
+	FAILS(rconnect(0, at(PORT), sizeof(struct sockaddr_in)), EBADF);
+	FAILS(rshutdown(0, SHUT_RDWR), EBADF);
+	FAILS(rclose(0), EBADF);
+	FAILS(rrecv(0, &byte, 1, 0), EBADF);
+	FAILS(rrecvfrom(0, &byte, 1, 0, NULL, NULL), EBADF);
+	FAILS(rrecvmsg(0, &message, 0), EBADF);
+	FAILS(rsend(0, &byte, 1, 0), EBADF);
+	FAILS(rsendto(0, &byte, 1, 0, NULL, 0), EBADF);
+	FAILS(rsendmsg(0, &message, 0), EBADF);
+	FAILS(rread(0, &byte, 1), EBADF);
+	FAILS(rreadv(0, NULL, 0), EBADF);
+	FAILS(rwrite(0, &byte, 1), EBADF);
+	FAILS(rwritev(0, NULL, 0), EBADF);
+	FAILS(rgetpeername(0, (struct sockaddr *)&place, &length), EBADF);
+	FAILS(rgetsockname(0, (struct sockaddr *)&place, &length), EBADF);
+	FAILS(rsetsockopt(0, SOL_SOCKET, SO_REUSEADDR, &value, sizeof(value)), EBADF);
+	FAILS(rgetsockopt(0, SOL_SOCKET, SO_ERROR, &value, &length), EBADF);
+	FAILS(rfcntl(0, F_GETFL), EBADF);
+	FAILS(riomap(0, &byte, 1, PROT_WRITE, 0, -1), EBADF);
+	FAILS(riounmap(0, &byte, 1), EBADF);
+	FAILS((ssize_t)riowrite(0, &byte, 1, 0, 0), EBADF);
+	FAILS(repoll_ctl(0, EPOLL_CTL_ADD, 0, &event), EBADF);
+	FAILS(repoll_wait(0, &event, 1, 0), EBADF);
+
+	socket = rsocket(AF_INET6, SOCK_STREAM, IPPROTO_TCP);
+	CHECK(socket >= 0);
+	six.sin6_addr = in6addr_loopback;
+	CHECK(!rsetsockopt(socket, IPPROTO_IPV6, IPV6_V6ONLY, &value, sizeof(value)));
+	CHECK(!rbind(socket, (struct sockaddr *)&six, sizeof(six)));
+	length = sizeof(place);
+	CHECK(!rgetsockname(socket, (struct sockaddr *)&place, &length));
+	CHECK(length == sizeof(six) && place.ss_family == AF_INET6);
+	CHECK(((struct sockaddr_in6 *)&place)->sin6_port != 0);
+	CHECK(!rclose(socket));
+	FAILS(rclose(socket), EBADF);
+
+	socket = rsocket(AF_INET, SOCK_STREAM, 0);
+	CHECK(socket >= 0);
+	FAILS(rbind(socket, NULL, 16), EFAULT);
+	FAILS(rbind(socket, at(PORT), 1), EINVAL);
+	FAILS(rrecv(socket, &byte, 1, 0), ENOTCONN);
+	FAILS(rsend(socket, &byte, 1, 0), ENOTCONN);
+	length = sizeof(place);
+	FAILS(rgetpeername(socket, (struct sockaddr *)&place, &length), ENOTCONN);
+	FAILS(raccept(socket, NULL, NULL), EBADF);
+	FAILS(rconnect(socket, at(PORT), sizeof(struct sockaddr_in)), ECONNREFUSED);
+	length = sizeof(value);
+	CHECK(!rgetsockopt(socket, SOL_SOCKET, SO_ERROR, &value, &length));
+	CHECK(value == ECONNREFUSED);
+	CHECK(!rgetsockopt(socket, SOL_SOCKET, SO_ERROR, &value, &length) && value == 0);
+	CHECK(wait_for(socket, POLLIN) & POLLERR);
+	CHECK(!rclose(socket));
+}
+
+static void set_int(int socket, int level, int name, int value)
+{
+	CHECK(!rsetsockopt(socket, level, name, &value, sizeof(value)));
+}
+
+static int get_int(int socket, int level, int name)
+{
+	int value = -1;
+	socklen_t length = sizeof(value);
+
+	CHECK(!rgetsockopt(socket, level, name, &value, &length));
+	CHECK(length == sizeof(value));
+	return value;
+}
+
+static void options(void)
+{
+	int socket = rsocket(AF_INET, SOCK_STREAM, 0), value = 0;
+	struct linger linger = { .l_onoff = 0 };
+	struct tcp_info info;
+	socklen_t length = sizeof(linger);
+
+	CHECK(get_int(socket, SOL_SOCKET, SO_RCVBUF) == 1 << 17);
+	set_int(socket, SOL_SOCKET, SO_RCVBUF, 10000);
+	CHECK(get_int(socket, SOL_SOCKET, SO_RCVBUF) == 20000);
+	set_int(socket, SOL_SOCKET, SO_SNDBUF, 30000);
+	CHECK(get_int(socket, SOL_SOCKET, SO_SNDBUF) == 60000);
+	set_int(socket, SOL_SOCKET, SO_REUSEADDR, 1);
+	CHECK(get_int(socket, SOL_SOCKET, SO_REUSEADDR) == 1);
+	set_int(socket, SOL_SOCKET, SO_OOBINLINE, 1);
+	CHECK(get_int(socket, SOL_SOCKET, SO_OOBINLINE) == 1);
+	set_int(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+	CHECK(get_int(socket, SOL_SOCKET, SO_KEEPALIVE) == 1);
+	set_int(socket, IPPROTO_TCP, TCP_KEEPIDLE, 7);
+	CHECK(get_int(socket, IPPROTO_TCP, TCP_KEEPIDLE) == 7);
+	FAILS(rsetsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &value, sizeof(value)), EINVAL);
+	set_int(socket, IPPROTO_TCP, TCP_NODELAY, 1);
+	CHECK(get_int(socket, IPPROTO_TCP, TCP_NODELAY) == 1);
+	set_int(socket, IPPROTO_TCP, TCP_MAXSEG, 512);
+	CHECK(get_int(socket, IPPROTO_TCP, TCP_MAXSEG) == 2048);
+	set_int(socket, IPPROTO_IP, IP_TOS, 32);
+	CHECK(get_int(socket, IPPROTO_IP, IP_TOS) == 32);
+	CHECK(!rgetsockopt(socket, SOL_SOCKET, SO_LINGER, &linger, &length) && linger.l_onoff);
+	linger.l_onoff = 0;
+	CHECK(!rsetsockopt(socket, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)));
+	CHECK(!rgetsockopt(socket, SOL_SOCKET, SO_LINGER, &linger, &length) && !linger.l_onoff);
+	length = sizeof(info);
+	CHECK(!rgetsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &length));
+	CHECK(info.tcpi_state == TCP_CLOSE);
+	set_int(socket, SOL_RDMA, RDMA_SQSIZE, 100);
+	set_int(socket, SOL_RDMA, RDMA_RQSIZE, 200);
+	set_int(socket, SOL_RDMA, RDMA_INLINE, 32);
+	set_int(socket, SOL_RDMA, RDMA_IOMAPSIZE, 300);
+	CHECK(get_int(socket, SOL_RDMA, RDMA_SQSIZE) == 100);
+	CHECK(get_int(socket, SOL_RDMA, RDMA_RQSIZE) == 200);
+	CHECK(get_int(socket, SOL_RDMA, RDMA_INLINE) == 32);
+	/* More than 128 are counted in units of 256. */
+	CHECK(get_int(socket, SOL_RDMA, RDMA_IOMAPSIZE) == 256);
+	FAILS(rsetsockopt(socket, SOL_RDMA, 99, &value, sizeof(value)), ENOTSUP);
+	FAILS(rgetsockopt(socket, 12345, 0, &value, &length), ENOTSUP);
+	CHECK(rfcntl(socket, F_GETFL) == 0);
+	CHECK(rfcntl(socket, F_SETFL, O_NONBLOCK) == 0);
+	CHECK(rfcntl(socket, F_GETFL) == O_NONBLOCK);
+	CHECK(rfcntl(socket, F_SETFD, FD_CLOEXEC) == 0 && rfcntl(socket, F_GETFD) == FD_CLOEXEC);
+	FAILS(rfcntl(socket, 99999), ENOTSUP);
+	CHECK(!rclose(socket));
+}
+
+static char *bulk;
+
+/* The server's part: echoes what comes by the calls in turn, then half-closes. */
+static void *serve(void *listener_number)
+{
+	int listener = (int)(intptr_t)listener_number, socket;
+	struct sockaddr_in peer;
+	socklen_t length = sizeof(peer);
+	static char bytes[50000], mapped[4096];
+	size_t total = 0;
+	ssize_t got;
+
+	socket = raccept(listener, (struct sockaddr *)&peer, &length);
+	CHECK(socket >= 0 && length == sizeof(peer) && peer.sin_family == AF_INET);
+	CHECK(get_int(socket, SOL_RDMA, RDMA_IOMAPSIZE) == 4);
+	while (total < BULK) {
+		got = rrecv(socket, bytes, sizeof(bytes), 0);
+		CHECK(got > 0);
+		CHECK(rsend(socket, bytes, got, 0) == got);
+		total += got;
+	}
+	/* Offers memory, says so, and waits until it is written. */
+	CHECK(riomap(socket, mapped, sizeof(mapped), PROT_WRITE, 0, 5000) == 5000);
+	FAILS(riomap(socket, mapped, 10, PROT_EXEC, 0, 0), EINVAL);
+	CHECK(rwrite(socket, "m", 1) == 1);
+	CHECK(rread(socket, bytes, 1) == 1 && bytes[0] == 'w');
+	for (size_t i = 0; i < 3000; i++)
+		CHECK((unsigned char)mapped[i + 96] == pattern(i));
+	CHECK(!riounmap(socket, mapped, sizeof(mapped)));
+	FAILS(riounmap(socket, mapped, sizeof(mapped)), EINVAL);
+	/* The client's end of its direction. */
+	CHECK(rread(socket, bytes, 1) == 0);
+	CHECK(rsend(socket, "bye", 3, 0) == 3);
+	CHECK(!rclose(socket));
+	return NULL;
+}
+
+static void exchange(void)
+{
+	static struct sockaddr_in name, peer;
+	struct iovec pieces[3];
+	struct msghdr message = { 0 };
+	socklen_t length = sizeof(name);
+	char bytes[64];
+	int listener = rsocket(AF_INET, SOCK_STREAM, 0), socket, epoll;
+	struct epoll_event event = { .events = EPOLLIN, .data.u64 = 77 };
+	struct timeval soon = { .tv_usec = 1000 }, later = { .tv_sec = 60 };
+	fd_set reads, writes;
+	size_t sent = 0, got = 0;
+	pthread_t server;
+
+	set_int(listener, SOL_SOCKET, SO_REUSEADDR, 1);
+	CHECK(!rbind(listener, at(PORT), sizeof(struct sockaddr_in)));
+	FAILS(rbind(listener, at(PORT), sizeof(struct sockaddr_in)), EINVAL);
+	CHECK(!rlisten(listener, 8) && !rlisten(listener, 8));
+	set_int(listener, SOL_RDMA, RDMA_IOMAPSIZE, 4);
+	/* Nobody has connected. */
+	CHECK(rfcntl(listener, F_SETFL, O_NONBLOCK) == 0);
+	FAILS(raccept(listener, NULL, NULL), EAGAIN);
+	CHECK(rfcntl(listener, F_SETFL, 0) == 0);
+	CHECK(!pthread_create(&server, NULL, serve, (void *)(intptr_t)listener));
+
+	socket = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	CHECK(rfcntl(socket, F_GETFL) & O_NONBLOCK);
+	set_int(socket, SOL_RDMA, RDMA_IOMAPSIZE, 4);
+	/* It may be faster than the call. */
+	if (rconnect(socket, at(PORT), sizeof(struct sockaddr_in)))
+		CHECK(errno == EINPROGRESS);
+	CHECK(wait_for(socket, POLLOUT) == POLLOUT);
+	CHECK(get_int(socket, SOL_SOCKET, SO_ERROR) == 0);
+	CHECK(!rconnect(socket, at(PORT), sizeof(struct sockaddr_in)));
+	CHECK(!rgetsockname(socket, (struct sockaddr *)&name, &length));
+	length = sizeof(peer);
+	CHECK(!rgetpeername(socket, (struct sockaddr *)&peer, &length));
+	CHECK(peer.sin_port == htons(PORT) && peer.sin_addr.s_addr == name.sin_addr.s_addr);
+	/* Too late for sizes. */
+	FAILS(rsetsockopt(socket, SOL_RDMA, RDMA_SQSIZE, &length, sizeof(int)), EINVAL);
+	FAILS(rsendto(socket, "x", 1, 0, at(PORT), sizeof(struct sockaddr_in)), EISCONN);
+	FAILS(rrecv(socket, bytes, 1, 0), EAGAIN);
+
+	/* Without waiting: sends what there is room for, and takes what has come. */
+	bulk = malloc(BULK);
+	for (size_t i = 0; i < BULK; i++)
+		bulk[i] = (char)pattern(i);
+	while (got < BULK) {
+		ssize_t now;
+		int ready = wait_for(socket, sent < BULK ? POLLIN | POLLOUT : POLLIN);
+
+		if (ready & POLLOUT) {
+			now = rsend(socket, bulk + sent, BULK - sent, MSG_DONTWAIT);
+			CHECK(now > 0);
+			sent += now;
+		}
+		if (ready & POLLIN) {
+			static char back[70000];
+			size_t left = BULK - got;
+
+			/* What follows is for later. */
+			now = rrecv(socket, back, left < sizeof(back) ? left : sizeof(back), 0);
+			CHECK(now > 0);
+			for (ssize_t i = 0; i < now; i++)
+				CHECK((unsigned char)back[i] == pattern(got + i));
+			got += now;
+		}
+	}
+	CHECK(rfcntl(socket, F_SETFL, 0) == 0);
+
+	/* The server's memory: not known before its message was read. */
+	CHECK(rrecv(socket, bytes, 1, MSG_PEEK) == 1 && bytes[0] == 'm');
+	CHECK(rread(socket, bytes, 1) == 1 && bytes[0] == 'm');
+	FAILS(rrecvfrom(socket, bytes, 1, MSG_DONTWAIT, NULL, NULL), EAGAIN);
+	CHECK(riowrite(socket, bulk, 3000, 5096, 0) == 3000);
+	CHECK(riowrite(socket, bulk, 10, 1, 0) == 0);
+
+	/* Sets of descriptors. */
+	epoll = repoll_create(O_CLOEXEC);
+	CHECK(epoll >= 0);
+	FAILS(repoll_ctl(epoll, EPOLL_CTL_MOD, socket, &event), ENOENT);
+	FAILS(repoll_ctl(epoll, 99, socket, &event), EINVAL);
+	CHECK(!repoll_ctl(epoll, EPOLL_CTL_ADD, socket, &event));
+	FAILS(repoll_ctl(epoll, EPOLL_CTL_ADD, socket, &event), EEXIST);
+	FAILS(repoll_wait(epoll, &event, 0, 0), EINVAL);
+	CHECK(repoll_wait(epoll, &event, 1, 10) == 0);
+	event.events = EPOLLOUT;
+	event.data.u64 = 78;
+	CHECK(!repoll_ctl(epoll, EPOLL_CTL_MOD, socket, &event));
+	CHECK(repoll_wait(epoll, &event, 1, PATIENCE_MS) == 1);
+	CHECK(event.events == EPOLLOUT && event.data.u64 == 78);
+	event.events = EPOLLIN;
+	CHECK(!repoll_ctl(epoll, EPOLL_CTL_MOD, socket, &event));
+	FD_ZERO(&reads);
+	FD_ZERO(&writes);
+	FD_SET(socket, &reads);
+	CHECK(rselect(socket + 1, &reads, NULL, NULL, &soon) == 0 && !FD_ISSET(socket, &reads));
+	FD_SET(socket, &writes);
+	CHECK(rselect(socket + 1, NULL, &writes, NULL, NULL) == 1 && FD_ISSET(socket, &writes));
+
+	pieces[0] = (struct iovec){ "w", 1 };
+	pieces[1] = (struct iovec){ NULL, 0 };
+	message.msg_iov = pieces;
+	message.msg_iovlen = 2;
+	CHECK(rsendmsg(socket, &message, 0) == 1);
+	message.msg_control = bytes;
+	message.msg_controllen = sizeof(bytes);
+	FAILS(rsendmsg(socket, &message, 0), ENOTSUP);
+	FAILS(rrecvmsg(socket, &message, 0), ENOTSUP);
+	message.msg_control = NULL;
+	message.msg_controllen = 0;
+
+	/* Half-closed: the other direction goes on to its end. */
+	FAILS(rshutdown(socket, 99), EINVAL);
+	CHECK(!rshutdown(socket, SHUT_WR));
+	CHECK(repoll_wait(epoll, &event, 1, PATIENCE_MS) == 1 && event.events & EPOLLIN);
+	FD_SET(socket, &reads);
+	CHECK(rselect(socket + 1, &reads, NULL, NULL, &later) == 1 && FD_ISSET(socket, &reads));
+	pieces[0] = (struct iovec){ bytes, 1 };
+	pieces[2] = (struct iovec){ bytes + 1, 2 };
+	length = sizeof(peer);
+	CHECK(rrecvfrom(socket, bytes, 1, MSG_PEEK, (struct sockaddr *)&peer, &length) == 1);
+	CHECK(rreadv(socket, pieces, 1) == 1);
+	message.msg_iovlen = 3;
+	pieces[0].iov_len = 0;
+	CHECK(rrecvmsg(socket, &message, MSG_WAITALL) == 2 && !memcmp(bytes, "bye", 3));
+	CHECK(rread(socket, bytes, 1) == 0);
+	CHECK(wait_for(socket, POLLIN) & POLLHUP);
+	pieces[0] = (struct iovec){ "x", 1 };
+	FAILS(rwritev(socket, pieces, 1), ECONNRESET);
+	FAILS(rsend(socket, "x", 1, 0), ECONNRESET);
+	CHECK(!repoll_ctl(epoll, EPOLL_CTL_DEL, socket, NULL));
+	CHECK(!rclose(epoll));
+	CHECK(!pthread_join(server, NULL));
+	CHECK(!rclose(socket) && !rclose(listener));
+	free(bulk);
+}
+
+/* A set with a descriptor that is no rsocket, and one with many that are idle. */
+static void others(void)
+{
+	int pipes[2], epoll = repoll_create(0), sockets[50];
+	struct epoll_event event = { .events = EPOLLIN, .data.u64 = 5 };
+	struct pollfd fds[2];
+
+	CHECK(!pipe(pipes));
+	for (int i = 0; i < 50; i++) {
+		sockets[i] = rsocket(AF_INET, SOCK_STREAM, 0);
+		CHECK(sockets[i] >= 0);
+		CHECK(!repoll_ctl(epoll, EPOLL_CTL_ADD, sockets[i], &event));
+	}
+	event.data.u64 = 6;
+	CHECK(!repoll_ctl(epoll, EPOLL_CTL_ADD, pipes[0], &event));
+	CHECK(repoll_wait(epoll, &event, 1, 10) == 0);
+	CHECK(write(pipes[1], "x", 1) == 1);
+	CHECK(repoll_wait(epoll, &event, 1, PATIENCE_MS) == 1 && event.data.u64 == 6);
+	fds[0] = (struct pollfd){ .fd = pipes[0], .events = POLLIN };
+	fds[1] = (struct pollfd){ .fd = sockets[0], .events = POLLIN };
+	CHECK(rpoll(fds, 2, PATIENCE_MS) == 1 && fds[0].revents == POLLIN);
+	for (int i = 0; i < 50; i++)
+		CHECK(!rclose(sockets[i]));
+	CHECK(!rclose(epoll));
+}
+
+int main(int argc, char **argv)
+{
+	local = argc > 1 ? argv[1] : "127.0.0.1";
+	refusals();
+	options();
+	exchange();
+	others();
+	printf("all calls did what they should\n");
+	return 0;
+}
