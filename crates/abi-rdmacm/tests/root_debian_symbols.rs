@@ -10,6 +10,6 @@ use std::collections::BTreeSet;
 use debian::lacking;
 
 #[test]
-fn every_symbol_of_debians_librdmacm_is_there_in_its_version() {
+fn every_symbol_of_debians_librdmacm_exists_in_its_version() {
     assert_eq!(lacking("librdmacm.so.1", "librdmacm.so"), BTreeSet::new());
 }

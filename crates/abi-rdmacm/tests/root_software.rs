@@ -112,7 +112,7 @@ fn the_socket_calls_do_what_rsocket_and_their_pages_say() {
 }
 
 #[test]
-fn rdma_getaddrinfo_gives_lists_that_c_walks_and_frees_whole_or_says_why_not() {
+fn rdma_getaddrinfo_returns_lists_that_c_walks_and_frees_or_an_error() {
     let folder = Folder::new("lists");
     build(&folder, "lists.c");
     let expected = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/lists.txt");

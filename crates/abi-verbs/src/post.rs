@@ -69,7 +69,7 @@ fn number_of(count: c_int) -> Result<usize> {
 /// # Safety
 /// It is null or whole.
 #[inline]
-unsafe fn request<'a, T: Copy>(at: *const T, room: &'a mut MaybeUninit<T>) -> Option<&'a T> {
+unsafe fn request<T: Copy>(at: *const T, room: &mut MaybeUninit<T>) -> Option<&T> {
     if at.is_aligned() {
         // SAFETY: as the caller promises.
         return unsafe { at.as_ref() };

@@ -18,7 +18,7 @@ use compiler::{Compiler, said};
 use declarations::Declarations;
 use portolan_abi_layout::structures;
 
-/// What both have.
+/// Headers that exist in both.
 const HEADERS: [&str; 9] = [
     "infiniband/verbs.h",
     "infiniband/verbs_api.h",

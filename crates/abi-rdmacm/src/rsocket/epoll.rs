@@ -7,7 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, c_short};
 use portolan_threads::lock::{Mutex, RwLock};
@@ -16,6 +16,7 @@ use rustix::io::Errno;
 
 use super::poll::{Patience, look, watched};
 use super::table::look_up;
+use crate::fork::Known;
 use crate::guard::Result;
 
 /// Marks the instance's own bell among what the kernel reports.
@@ -23,8 +24,7 @@ const BELL: u64 = u64::MAX;
 /// Events taken of the kernel at a time.
 const BATCH: usize = 64;
 
-static INSTANCES: LazyLock<RwLock<HashMap<c_int, Arc<Instance>>>> =
-    LazyLock::new(|| RwLock::new(HashMap::new()));
+static INSTANCES: Known<RwLock<HashMap<c_int, Arc<Instance>>>> = Known::new();
 
 struct Instance {
     kernel: OwnedFd,
@@ -78,22 +78,27 @@ pub(crate) fn create(flags: c_int) -> Result<c_int> {
         bell,
         set: Mutex::default(),
     };
-    INSTANCES.write().insert(number, Arc::new(instance));
+    INSTANCES.get().write().insert(number, Arc::new(instance));
     Ok(number)
 }
 
 fn find(number: c_int) -> Result<Arc<Instance>> {
-    INSTANCES.read().get(&number).cloned().ok_or(Errno::BADF)
+    INSTANCES
+        .get()
+        .read()
+        .get(&number)
+        .cloned()
+        .ok_or(Errno::BADF)
 }
 
 /// `rclose` of an instance; whether there was one.
 pub(super) fn close(number: c_int) -> bool {
-    INSTANCES.write().remove(&number).is_some()
+    INSTANCES.get().write().remove(&number).is_some()
 }
 
 /// A socket is closed: no instance has it any more.
 pub(super) fn forget(number: c_int) {
-    let instances: Vec<_> = INSTANCES.read().values().cloned().collect();
+    let instances: Vec<_> = INSTANCES.get().read().values().cloned().collect();
     for instance in instances {
         // It need not be in this one.
         let _ = instance.remove(number);

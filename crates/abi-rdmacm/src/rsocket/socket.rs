@@ -19,7 +19,7 @@ use super::iomap::Mapping;
 use super::settings::settings;
 use super::table;
 use crate::address::AF_IB;
-use crate::fork;
+use crate::fork::Known;
 use crate::guard::Result;
 use crate::verbs::rdma_cm;
 
@@ -63,16 +63,12 @@ pub(super) struct Options {
 
 /// The provider of this library's streams: the devices that the process's libibverbs has.
 fn provider() -> Result<Arc<dyn Provider>> {
-    static PROVIDER: Mutex<Option<Arc<KernelProvider>>> = Mutex::new(None);
-    let mut known = PROVIDER.lock();
+    static PROVIDER: Known<Mutex<Option<Arc<KernelProvider>>>> = Known::new();
+    let mut known = PROVIDER.get().lock();
     if let Some(provider) = &*known {
         return Ok(provider.clone());
     }
-    let table = rdma_cm();
-    let opened = KernelProvider::of_process(table).map_err(|error| of_error(&error))?;
-    if table.is_some() {
-        fork::own_devices();
-    }
+    let opened = KernelProvider::of_process(rdma_cm()).map_err(|error| of_error(&error))?;
     *known = Some(opened.clone());
     Ok(opened)
 }

@@ -2,16 +2,16 @@
 
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use portolan_threads::lock::RwLock;
 use rustix::io::Errno;
 
 use super::socket::Rsocket;
+use crate::fork::{Known, absent};
 use crate::guard::Result;
 
-static SOCKETS: LazyLock<RwLock<HashMap<c_int, Arc<Rsocket>>>> =
-    LazyLock::new(|| RwLock::new(HashMap::new()));
+static SOCKETS: Known<RwLock<HashMap<c_int, Arc<Rsocket>>>> = Known::new();
 
 pub(super) fn insert(socket: Rsocket) -> c_int {
     insert_shared(socket).number
@@ -19,7 +19,7 @@ pub(super) fn insert(socket: Rsocket) -> c_int {
 
 pub(super) fn insert_shared(socket: Rsocket) -> Arc<Rsocket> {
     let socket = Arc::new(socket);
-    let former = SOCKETS.write().insert(socket.number, socket.clone());
+    let former = SOCKETS.get().write().insert(socket.number, socket.clone());
     // A descriptor that the program closed by close(2) leaves its socket here.
     drop(former);
     socket
@@ -28,15 +28,19 @@ pub(super) fn insert_shared(socket: Rsocket) -> Arc<Rsocket> {
 /// The socket of this number.
 ///
 /// # Errors
-/// `EBADF`.
+/// `EBADF`; `EOPNOTSUPP` in a forked child, where the socket may be its parent's.
 pub(crate) fn find(number: c_int) -> Result<Arc<Rsocket>> {
-    look_up(number).ok_or(Errno::BADF)
+    look_up(number).ok_or_else(|| absent(Errno::BADF))
 }
 
 pub(super) fn look_up(number: c_int) -> Option<Arc<Rsocket>> {
-    SOCKETS.read().get(&number).cloned()
+    SOCKETS.get().read().get(&number).cloned()
 }
 
 pub(super) fn remove(number: c_int) -> Result<Arc<Rsocket>> {
-    SOCKETS.write().remove(&number).ok_or(Errno::BADF)
+    SOCKETS
+        .get()
+        .write()
+        .remove(&number)
+        .ok_or_else(|| absent(Errno::BADF))
 }

@@ -226,12 +226,11 @@ impl AsyncRead for ReadHalf {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let read = self.0.poll(context, Direction::Read, |stream| {
+        self.0.poll(context, Direction::Read, |stream| {
             let length = stream.try_read(into.initialize_unfilled())?;
             into.advance(length);
             Ok(())
-        });
-        read
+        })
     }
 }
 

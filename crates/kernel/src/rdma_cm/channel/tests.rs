@@ -33,7 +33,7 @@ impl Kernel {
 
 fn manager(write_event: bool) -> Arc<ConnectionManager> {
     Arc::new(ConnectionManager {
-        device: "/nonexistent".into(),
+        source: super::super::Source::Kernel("/nonexistent".into()),
         offers: Offers {
             write_event,
             ib_service: false,
