@@ -1,10 +1,12 @@
 //! Shared memory links between two stacks on one port, like those between two processes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use portolan_provider::verbs::SendOp;
-use portolan_roce::io::Stack;
+use portolan_roce::io::{Stack, Tap, TappedPacket};
+use portolan_wire::icrc::{self, Flow, Identification};
 
 use crate::harness::*;
 
@@ -150,4 +152,45 @@ fn more_than_a_ring_holds_can_be_sent_to_a_sleeping_end() {
         }
     }
     assert!(stacks[0].counters().sent_through_memory > 1000);
+}
+
+/// Counts packets whose ICRC is that of their addresses and identification, and others.
+#[derive(Debug, Default)]
+struct Checking {
+    valid: AtomicU64,
+    invalid: AtomicU64,
+}
+
+impl Tap for Checking {
+    fn packet(&self, packet: &TappedPacket<'_>) {
+        let flow = Flow::between(packet.source, packet.destination).unwrap();
+        let identification = Identification::Known(packet.identification);
+        let count = match icrc::verify(&flow, identification, packet.payload) {
+            Ok(_) => &self.valid,
+            Err(_) => &self.invalid,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn taps_see_packets_of_memory_with_the_icrc_that_they_would_have() {
+    for ip in ["127.0.0.1", "::1"] {
+        let mut ends = Ends::with([true, true], ip);
+        ends.write_until_linked();
+        ends.write();
+        let before = ends.through_memory();
+        let taps = [Arc::new(Checking::default()), Arc::new(Checking::default())];
+        for (stack, tap) in ends.stacks.iter().zip(&taps) {
+            stack.set_tap(Some(tap.clone()));
+        }
+        ends.write();
+        for (number, tap) in taps.iter().enumerate() {
+            ends.stacks[number].set_tap(None);
+            // Packets of 4096 bytes, and at least an acknowledgement.
+            assert!(tap.valid.load(Ordering::Relaxed) >= 4, "{ip}");
+            assert_eq!(tap.invalid.load(Ordering::Relaxed), 0, "{ip}");
+            assert!(ends.through_memory()[number] > before[number]);
+        }
+    }
 }

@@ -111,7 +111,7 @@ impl Host {
                 let coalesce = socket.coalesces() && staged == Some(to) && to.1 != Qpn::MULTICAST;
                 // SAFETY: the engine checked the segments against `memory` in the call above, and the
                 // table is locked while the reference to it exists.
-                unsafe { stage(batch, &transmit, &flow, coalesce) };
+                unsafe { stage(batch, &transmit, Some(&flow), coalesce) };
                 staged = Some(to);
                 let full = match batch.has_room(1) {
                     true => full,

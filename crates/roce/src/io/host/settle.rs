@@ -160,30 +160,35 @@ impl Host {
             state.deferred = true;
             return;
         }
-        let Some(flow) = path.flow(socket.port()) else {
-            return;
+        let flow = match socket.is_ring() {
+            true => None,
+            false => match path.flow(socket.port()) {
+                None => return,
+                flow => flow,
+            },
         };
+        let flow = flow.as_ref();
         let coalesce = socket.coalesces();
         with_batch(|batch| {
             let mut held = None;
             while let Some(transmit) = state.engine.poll_transmit(now, memory, PACKET_LEN_MAX) {
                 let opcode = transmit.headers.bth.opcode;
                 if let Some(headers) = held.take_if(|_| opcode.is_response()) {
-                    stage_headers(batch, headers, &flow);
+                    stage_headers(batch, headers, flow);
                 }
                 if opcode.as_rc() == Opcode::RcAck {
                     held = Some(transmit.headers);
                 } else {
                     // SAFETY: the engine checked the segments against `memory` in the call above,
                     // and the table is locked while the reference to it exists.
-                    unsafe { stage(batch, &transmit, &flow, coalesce) };
+                    unsafe { stage(batch, &transmit, flow, coalesce) };
                 }
                 if !batch.has_room(2) && !self.send(qp, state, socket, batch, &path) {
                     break;
                 }
             }
             if let Some(headers) = held {
-                stage_headers(batch, headers, &flow);
+                stage_headers(batch, headers, flow);
             }
             if !batch.is_empty() {
                 self.send(qp, state, socket, batch, &path);

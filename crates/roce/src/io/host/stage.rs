@@ -5,14 +5,15 @@
 use std::cell::RefCell;
 
 use portolan_wire::icrc::{self, Flow};
-use portolan_wire::rocev2::Headers;
+use portolan_wire::rocev2::{Headers, ICRC_LEN};
 
 use crate::engine::{Payload, Transmit};
 use crate::io::host::memory_access;
 use crate::io::net::send_batch::SendBatch;
 
 /// Builds a packet in the batch: headers, payload, padding, ICRC. The payload is copied first, so
-/// that the ICRC matches the sent bytes, whatever the program does to its memory meanwhile.
+/// that the ICRC matches the sent bytes, whatever the program does to its memory meanwhile. Without a flow there is none:
+/// the packet does not leave the host.
 ///
 /// # Safety
 /// The payload's segments lie in registered regions, and the memory table is locked for reading
@@ -20,7 +21,7 @@ use crate::io::net::send_batch::SendBatch;
 pub(crate) unsafe fn stage(
     batch: &mut SendBatch,
     transmit: &Transmit<'_>,
-    flow: &Flow,
+    flow: Option<&Flow>,
     coalesce: bool,
 ) {
     let len = transmit.udp_payload_len();
@@ -42,7 +43,7 @@ pub(crate) unsafe fn stage(
 unsafe fn build(
     place: &mut [u8],
     transmit: &Transmit<'_>,
-    flow: &Flow,
+    flow: Option<&Flow>,
     identification: u16,
 ) -> Option<()> {
     let headers_len = transmit.headers.emit(place).ok()?;
@@ -53,11 +54,17 @@ unsafe fn build(
     unsafe { memory_access::gather(&transmit.payload, payload) };
     rest.get_mut(..usize::from(transmit.headers.bth.pad_count))?
         .fill(0);
-    icrc::append(flow, identification, place).ok()
+    match flow {
+        Some(flow) => icrc::append(flow, identification, place).ok(),
+        None => {
+            *place.last_chunk_mut::<ICRC_LEN>()? = [0; ICRC_LEN];
+            Some(())
+        }
+    }
 }
 
 /// Builds a packet that is nothing but headers.
-pub(crate) fn stage_headers(batch: &mut SendBatch, headers: Headers, flow: &Flow) {
+pub(crate) fn stage_headers(batch: &mut SendBatch, headers: Headers, flow: Option<&Flow>) {
     let transmit = Transmit {
         headers,
         payload: Payload::Inline(&[]),

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use portolan_threads::lock::RwLock;
+use portolan_wire::icrc::{self, Flow};
 
 /// Which way a packet went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -90,6 +91,14 @@ impl TapSocket {
             self.plugged.store(false, Ordering::Release);
         }
     }
+}
+
+/// A packet that went through memory without an ICRC, with the one that it would have.
+pub(crate) fn with_icrc(flow: &Flow, identification: u16, packet: &[u8]) -> Vec<u8> {
+    let mut packet = packet.to_vec();
+    // It fails only of packets that are shorter than an ICRC, which are shown as they are.
+    let _ = icrc::append(flow, identification, &mut packet);
+    packet
 }
 
 /// Whether this process has ever had a tap: where it has not, nothing asks [`WITHIN`], which takes a call in a shared library.

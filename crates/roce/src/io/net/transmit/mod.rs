@@ -22,7 +22,7 @@ use crate::io::net::shm::bell::Bell;
 use crate::io::net::shm::peer_memory::PeerMemory;
 use crate::io::net::shm::ring::{Broken, Record, Writer, Written};
 use crate::io::net::sockopt::{IpVersion, refuse_input, set_int};
-use crate::io::net::tap::{Direction, TappedPacket};
+use crate::io::net::tap::{Direction, TappedPacket, with_icrc};
 use portolan_port_sharing::room::{self, with_room};
 
 /// Source ports are 0xC000 and above (IBTA A17.9.2: the sender may put entropy for routers there).
@@ -228,6 +228,12 @@ impl SendSocket {
             Outlet::Ring { memory, .. } if !self.is_closed() => memory.as_deref(),
             _ => None,
         }
+    }
+
+    /// Whether what it sends stays on this host, and needs no ICRC.
+    #[inline]
+    pub(crate) fn is_ring(&self) -> bool {
+        matches!(self.outlet, Outlet::Ring { .. })
     }
 
     /// Its UDP source port, which the ICRC covers.
@@ -468,8 +474,11 @@ impl SendSocket {
     #[cold]
     fn show(&self, batch: &SendBatch, path: &Path, monitor: &Monitor) {
         let time = SystemTime::now();
+        let flow = path.flow(self.port).filter(|_| self.is_ring());
         for run in batch.runs() {
             for (number, payload) in (0..).zip(batch.bytes(run).chunks(run.packet_len.max(1))) {
+                let completed = flow.map(|flow| with_icrc(&flow, number, payload));
+                let payload = completed.as_deref().unwrap_or(payload);
                 monitor.tap.packet(&TappedPacket {
                     direction: Direction::Sent,
                     source: SocketAddr::new(path.local, self.port),
