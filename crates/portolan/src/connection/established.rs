@@ -164,6 +164,7 @@ impl Connection {
 
     fn arrival(&self) -> Option<Message> {
         let (buffer, completion) = self.inner.work.arrival()?;
+        self.inner.note_held();
         Some(Message::new(self.inner.clone(), buffer, &completion))
     }
 

@@ -35,6 +35,8 @@ pub(crate) struct Inner {
     pub(crate) addresses: IdAddresses,
     device: String,
     spin: Spin,
+    receive_depth: u32,
+    has_told_held: AtomicBool,
     is_iwarp: bool,
     /// When work was first seen flushed although neither side had ended the connection.
     flushed: OnceLock<Instant>,
@@ -83,6 +85,8 @@ impl Inner {
             work: Work::new(qp, cq, channel, pd, options.depths(), options.keepalive),
             device: device.name().to_owned(),
             is_iwarp: device.is_iwarp(),
+            receive_depth: options.receive_depth,
+            has_told_held: AtomicBool::new(false),
             flushed: OnceLock::new(),
             spin: Spin::new(),
             closing: AtomicBool::new(false),
@@ -253,6 +257,23 @@ impl Inner {
     /// Returns whether the peer has confirmed the end.
     pub(crate) fn is_disconnected(&self) -> bool {
         self.disconnected.load(Ordering::Acquire)
+    }
+
+    /// Says once in the log that the program holds all receives as messages: the peer's next one waits for it, and neither side
+    /// would see why. A connection with one receive is meant to work so.
+    pub(crate) fn note_held(&self) {
+        if self.receive_depth > 1
+            && self.work.holds_all()
+            && self.how_ended().is_none()
+            && !self.has_told_held.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(
+                peer = ?self.addresses.remote,
+                "the program holds all {} messages that the connection has receives for: the peer's next message waits until \
+                 one is dropped or taken out (Message::into_buffer)",
+                self.receive_depth
+            );
+        }
     }
 
     /// Why the connection has ended; `None` while neither side has ended it.

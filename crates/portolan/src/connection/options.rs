@@ -13,6 +13,15 @@ use crate::work::{Depths, Keepalive};
 const RECEIVE_SIZE_MAX_BYTES: usize = 1 << 30;
 
 /// Sizes and limits of a connection. Each side sets its own.
+///
+/// Minor versions may add fields: write `..Options::default()` after those that you set.
+///
+/// ```
+/// use portolan::Options;
+/// use std::time::Duration;
+///
+/// let options = Options { receive_size: 1 << 20, timeout: Duration::from_secs(3), ..Options::default() };
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Maximum number of posted sends, writes and reads.

@@ -73,28 +73,31 @@ impl Backing {
         self.length
     }
 
-    /// The region with a protection domain; registers it at the first use.
-    pub(super) fn region(&self, pd: &Arc<dyn Pd>, access: Access) -> Result<Arc<dyn Mr>> {
+    /// Looks at the region with a protection domain; registers it at the first use.
+    pub(super) fn with_region<T>(
+        &self,
+        pd: &Arc<dyn Pd>,
+        access: Access,
+        look: impl FnOnce(&dyn Mr) -> T,
+    ) -> Result<T> {
         let is_it = |other: &Arc<dyn Pd>| addr_eq(Arc::as_ptr(other), Arc::as_ptr(pd));
         if let Owner::Library(registered, own) = &*self.owner
             && is_it(own)
         {
-            return Ok(registered.region().clone());
+            return Ok(look(&**registered.region()));
         }
         let mut keys = self.keys.lock();
         if let Some(key) = keys.iter().find(|key| is_it(&key.pd)) {
-            return Ok(key.region.clone());
+            return Ok(look(&*key.region));
         }
         let (addr, length) = (self.start.as_ptr() as u64, self.length as u64);
-        // SAFETY: the owner keeps the bytes in place until `drop` or `into_parts` has deregistered them; `Buffer` and
+        // SAFETY: the owner keeps the bytes in place until `drop` or `into_memory` has deregistered them; `Buffer` and
         // `SharedMemory` give the program only the access that the device leaves it.
         let region = unsafe { pd.register(addr, length, access)? };
+        let looked = look(&*region);
         let pd = pd.clone();
-        keys.push(Key {
-            pd,
-            region: region.clone(),
-        });
-        Ok(region)
+        keys.push(Key { pd, region });
+        Ok(looked)
     }
 
     /// The region that was registered first, if any was.

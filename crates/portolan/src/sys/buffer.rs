@@ -138,7 +138,7 @@ impl Buffer {
 
     /// Registers the memory with a protection domain.
     pub(crate) fn register(&self, pd: &Arc<dyn Pd>) -> Result<()> {
-        self.backing.region(pd, Access::LOCAL_WRITE).map(drop)
+        self.backing.with_region(pd, Access::LOCAL_WRITE, |_| ())
     }
 
     /// The piece of memory that the first `length` bytes are, for a work request.
@@ -154,11 +154,14 @@ impl Buffer {
             let expected = format_args!("at most {BUFFER_MAX_BYTES} bytes in one request");
             return Err(Error::invalid(Step::PostSend, "length", expected, length));
         }
-        let region = self.backing.region(pd, Access::LOCAL_WRITE)?;
+        let access = Access::LOCAL_WRITE;
+        let lkey = self
+            .backing
+            .with_region(pd, access, |region| region.lkey())?;
         Ok(Sge {
             addr: self.backing.start().as_ptr() as u64 + self.offset as u64,
             length: length as u32,
-            lkey: region.lkey(),
+            lkey,
         })
     }
 }

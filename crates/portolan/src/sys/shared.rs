@@ -60,7 +60,9 @@ impl SharedMemory {
         let access = access | Access::LOCAL_WRITE;
         let backing = Backing::of(memory);
         let registered = match backing.len() {
-            length if (1..=REMOTE_MAX_BYTES).contains(&length) => backing.region(pd, access),
+            length if (1..=REMOTE_MAX_BYTES).contains(&length) => {
+                backing.with_region(pd, access, |region| region.rkey())
+            }
             length => {
                 let expected = format_args!("1 to {REMOTE_MAX_BYTES} bytes");
                 let what = "length of shared memory";
@@ -68,11 +70,11 @@ impl SharedMemory {
             }
         };
         match registered {
-            Ok(region) => Ok(Self {
+            Ok(rkey) => Ok(Self {
                 backing,
                 access,
                 pd: pd.clone(),
-                rkey: region.rkey(),
+                rkey,
             }),
             Err(error) => match backing.into_memory() {
                 Ok(memory) => Err((error, memory)),
@@ -98,8 +100,11 @@ impl SharedMemory {
     /// # Errors
     /// Errors of registering.
     pub(crate) fn remote_in(&self, pd: &Arc<dyn Pd>) -> Result<RemoteMemory> {
-        let region = self.backing.region(pd, self.access)?;
-        Ok(self.with_rkey(region.rkey()))
+        let access = self.access;
+        let rkey = self
+            .backing
+            .with_region(pd, access, |region| region.rkey())?;
+        Ok(self.with_rkey(rkey))
     }
 
     /// The protection domain with which it was registered first.

@@ -273,6 +273,12 @@ impl Work {
         slot.done.map(|done| (buffer, done))
     }
 
+    /// Whether each of the ring's receives is held by the program, so that the peer's next message waits.
+    pub(crate) fn holds_all(&self) -> bool {
+        let state = self.state.lock();
+        state.posted[Kind::Ring as usize] == 0 && state.arrived.is_empty()
+    }
+
     /// The completion error that broke the queue pair.
     pub(crate) fn broken(&self) -> Option<WcStatus> {
         self.state.lock().broken

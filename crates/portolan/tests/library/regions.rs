@@ -1,6 +1,7 @@
 //! Memory of the program's and of the library's: what is posted comes back uncopied, and who reaches what.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::provider::traits::{Device, Provider};
 use portolan::provider::verbs::WcStatus;
@@ -312,6 +313,56 @@ fn messages_that_are_taken_out_are_kept_for_good_and_hold_up_nobody() {
         passive.send(buffer).unwrap().wait().unwrap();
         assert_eq!(active.receive_within(PATIENCE).unwrap().len(), number + 1);
     }
+}
+
+/// Counts warnings.
+struct Warnings(AtomicU64);
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn a_program_that_holds_all_receives_is_told_once_why_its_peer_waits() {
+    let few = Options {
+        receive_depth: 2,
+        ..options()
+    };
+    let (active, passive) = pair_with(&options(), &few);
+    let warnings = Arc::new(Warnings(AtomicU64::new(0)));
+    tracing::subscriber::with_default(warnings.clone(), || {
+        let told = || warnings.0.load(Ordering::Relaxed);
+        for _ in 0..3 {
+            let sends = [(); 2].map(|()| active.send(b"ahoy".to_vec()).unwrap());
+            let first = passive.receive_within(PATIENCE).unwrap();
+            let before = told();
+            for send in sends {
+                send.wait().unwrap();
+            }
+            let second = passive.receive_within(PATIENCE).unwrap();
+            assert!(before <= told());
+            assert_eq!(told(), 1);
+            drop((first, second));
+        }
+    });
 }
 
 #[cfg(feature = "bytes")]

@@ -60,7 +60,7 @@ fn at_the_deadline_the_error_names_the_addresses_still_being_tried() {
         // Nobody accepts.
         let connector = connector.timeout(std::time::Duration::from_millis(800));
         let error = connector.connect(&destination).unwrap_err();
-        let text = error.to_string();
+        let text = format!("{error:#}");
         for address in ["192.0.2.1", "2001:db8:1::99"] {
             assert!(text.contains(address), "{text}");
         }
@@ -72,7 +72,7 @@ fn at_the_deadline_the_error_names_the_addresses_still_being_tried() {
 
 #[track_caller]
 fn assert_both_named(error: &Error) {
-    let text = error.to_string();
+    let text = format!("{error:#}");
     for address in ["192.0.2.1:1", "[2001:db8:1::1]:1"] {
         assert!(text.contains(address), "{text}");
     }
