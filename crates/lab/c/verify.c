@@ -394,7 +394,7 @@ static void serve(struct connection *c)
 			judge(c, request);
 			request.kind = 0;
 		} else if (message.kind != REQUEST || request.kind) {
-			die("a message of kind %d is out of turn", message.kind);
+			die("a message of kind %d is out of order", message.kind);
 		} else if (message.initiator == ASKER) {
 			request = message;
 			prepare(c, request);
