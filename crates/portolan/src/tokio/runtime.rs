@@ -1,6 +1,7 @@
 //! What every future here needs of the runtime: readiness of descriptors, deadlines, threads for what blocks.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -103,7 +104,14 @@ pub(crate) async fn off_runtime<T: Send + 'static>(
     step: Step,
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    match runtime(step)?.spawn_blocking(work).await {
+    let runtime = runtime(step)?;
+    // tokio panics if it has no thread yet and the system refuses one.
+    let spawned = catch_unwind(AssertUnwindSafe(|| runtime.spawn_blocking(work)));
+    let Ok(task) = spawned else {
+        let (call, errno) = ("pthread_create", portolan_provider::error::errno::EAGAIN);
+        return Err(Error::new(step, Cause::Os { call, errno }));
+    };
+    match task.await {
         Ok(outcome) => outcome,
         Err(ended) => Err(of_ended_task(ended, step)),
     }
