@@ -14,8 +14,6 @@ pub const QUEUE_MIN: u16 = 16;
 pub const QUEUE_MAX: u16 = 0xFFFE;
 /// Bytes of the largest send or receive buffer.
 pub const BUFFER_MAX_BYTES: u32 = 1 << 29;
-/// Entries of the target table (`RS_SGL_SIZE`): one for each half of a receive buffer.
-pub(crate) const TABLE_ENTRIES: u16 = 2;
 
 /// How a peer learns of writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

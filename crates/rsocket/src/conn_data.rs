@@ -2,7 +2,7 @@
 
 use crate::error::Violation;
 use crate::iomap::{scale, unscale};
-use crate::table::Sge;
+use crate::sge::Sge;
 
 /// The version that is spoken.
 const VERSION: u8 = 1;

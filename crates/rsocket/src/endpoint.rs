@@ -3,9 +3,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::config::{
-    CONTROL_BYTES, CONTROL_MESSAGES, Config, LocalMemory, Signalling, TABLE_ENTRIES,
-};
+use crate::config::{CONTROL_BYTES, CONTROL_MESSAGES, Config, LocalMemory, Signalling};
 use crate::conn_data::ConnData;
 use crate::error::Violation;
 use crate::iomap::Iomap;
@@ -13,7 +11,8 @@ use crate::message::{Control, Message};
 use crate::post::{Op, Payload, Pieces, Post, Remote, Work};
 use crate::receiver::Receiver;
 use crate::sender::Sender;
-use crate::table::{Sge, Table};
+use crate::sge::Sge;
+use crate::table::{TABLE_ENTRIES, Table};
 
 /// One side of a stream.
 ///

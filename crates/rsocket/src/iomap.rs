@@ -1,6 +1,6 @@
 //! Iomaps: memory of the program that the peer writes to directly.
 
-use crate::table::Sge;
+use crate::sge::Sge;
 
 /// The largest number of entries: the largest that the scaled byte of the private data can say.
 pub const IOMAPS_MAX: u16 = unscale(u8::MAX);

@@ -35,6 +35,7 @@ mod message;
 mod post;
 mod receiver;
 mod sender;
+mod sge;
 mod table;
 
 pub use config::{
@@ -47,4 +48,5 @@ pub use error::Violation;
 pub use iomap::{IOMAPS_MAX, Iomap, scale, unscale};
 pub use message::{Control, Message};
 pub use post::{Op, Payload, Pieces, Post, Remote};
-pub use table::{Sge, Table, table_bytes};
+pub use sge::Sge;
+pub use table::{Table, table_bytes};

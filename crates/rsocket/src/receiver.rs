@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::conn_data::ConnData;
 use crate::error::Violation;
 use crate::post::{Pieces, Remote};
-use crate::table::Sge;
+use crate::sge::Sge;
 
 #[derive(Debug)]
 pub(crate) struct Receiver {

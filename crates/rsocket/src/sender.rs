@@ -2,12 +2,11 @@
 
 use alloc::collections::VecDeque;
 
-use crate::config::{
-    CONTROL_MESSAGES, Config, SEND_LOW_WATER, Signalling, TABLE_ENTRIES, TRANSFER_MAX_BYTES,
-};
+use crate::config::{CONTROL_MESSAGES, Config, SEND_LOW_WATER, Signalling, TRANSFER_MAX_BYTES};
 use crate::conn_data::ConnData;
 use crate::post::{Pieces, Remote};
-use crate::table::{Sge, Table, take_entry};
+use crate::sge::Sge;
+use crate::table::{TABLE_ENTRIES, Table, take_entry};
 
 #[derive(Debug)]
 pub(crate) struct Sender {

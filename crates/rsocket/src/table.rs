@@ -1,18 +1,10 @@
 //! The target table: entries that name memory of the side that wrote them.
 
-use crate::config::TABLE_ENTRIES;
 use crate::iomap::Iomap;
+use crate::sge::Sge;
 
-/// Memory of a side, for the other to write to (`struct rs_sge`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sge {
-    /// First byte, as a virtual address of its owner.
-    pub addr: u64,
-    /// Remote key.
-    pub key: u32,
-    /// Bytes; entries, for a table.
-    pub length: u32,
-}
+/// Entries of the target table (`RS_SGL_SIZE`): one for each half of a receive buffer.
+pub(crate) const TABLE_ENTRIES: u16 = 2;
 
 /// The memory that the peer writes: the target table and, right after it, the iomap. The endpoint's owner has it.
 pub trait Table {
@@ -25,50 +17,6 @@ pub trait Table {
 /// Bytes of a table with an iomap of `iomaps` entries.
 pub fn table_bytes(iomaps: u16) -> usize {
     usize::from(TABLE_ENTRIES) * Sge::LEN + usize::from(iomaps) * Iomap::LEN
-}
-
-impl Sge {
-    /// Bytes of the encoded form.
-    pub const LEN: usize = 16;
-
-    /// The entry's bytes, in the byte order of the memory that it is written to.
-    pub fn encode(&self, big_endian: bool) -> [u8; Self::LEN] {
-        let mut bytes = [0; Self::LEN];
-        let (addr, key, length) = match big_endian {
-            true => (
-                self.addr.to_be_bytes(),
-                self.key.to_be_bytes(),
-                self.length.to_be_bytes(),
-            ),
-            false => (
-                self.addr.to_le_bytes(),
-                self.key.to_le_bytes(),
-                self.length.to_le_bytes(),
-            ),
-        };
-        bytes[..8].copy_from_slice(&addr);
-        bytes[8..12].copy_from_slice(&key);
-        bytes[12..].copy_from_slice(&length);
-        bytes
-    }
-
-    /// Reads an entry.
-    pub fn decode(bytes: [u8; Self::LEN], big_endian: bool) -> Self {
-        let addr: [u8; 8] = core::array::from_fn(|at| bytes[at]);
-        let word = |from: usize| -> [u8; 4] { core::array::from_fn(|at| bytes[from + at]) };
-        match big_endian {
-            true => Self {
-                addr: u64::from_be_bytes(addr),
-                key: u32::from_be_bytes(word(8)),
-                length: u32::from_be_bytes(word(12)),
-            },
-            false => Self {
-                addr: u64::from_le_bytes(addr),
-                key: u32::from_le_bytes(word(8)),
-                length: u32::from_le_bytes(word(12)),
-            },
-        }
-    }
 }
 
 /// Takes entry `index` if the peer has written it, and clears it. An entry of no bytes is not written.

@@ -2,20 +2,51 @@
 
 use std::ffi::c_int;
 use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use portolan::stream::Socket as Unconnected;
 use rustix::io::Errno;
 
 use super::errno::of_error;
 use super::names;
-use super::socket::{Rsocket, State};
+use super::settings::settings;
+use super::socket::{Rsocket, State, provider};
 use super::{epoll, iomap, table};
-use crate::address::Storage;
+use crate::address::{AF_IB, Storage};
 use crate::guard::Result;
 
 /// How long `rshutdown` waits until the peer has what was sent.
 const DELIVERY_WAIT: Duration = Duration::from_secs(5);
+
+/// `rsocket`.
+///
+/// # Errors
+/// `EOPNOTSUPP` for what is no stream of IPv4, IPv6 or InfiniBand; those of the devices.
+pub(crate) fn create(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int> {
+    let flags = kind & (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
+    let is_known_domain = [libc::AF_INET, libc::AF_INET6, AF_IB].contains(&domain);
+    let is_known_protocol = [0, libc::IPPROTO_TCP].contains(&protocol);
+    if !is_known_domain || kind & !flags != libc::SOCK_STREAM || !is_known_protocol {
+        return Err(Errno::OPNOTSUPP);
+    }
+    let socket = Unconnected::new_on(provider()?).map_err(|error| of_error(&error))?;
+    let socket = Rsocket::new(
+        socket.as_fd().as_raw_fd(),
+        domain,
+        State::Fresh(socket),
+        settings().options.clone(),
+        flags & libc::SOCK_NONBLOCK != 0,
+    );
+    if flags & libc::SOCK_CLOEXEC != 0 {
+        socket
+            .descriptor_flags
+            .store(libc::FD_CLOEXEC, Ordering::Relaxed);
+    }
+    Ok(table::insert(socket))
+}
 
 /// `rbind`.
 ///
@@ -58,7 +89,7 @@ pub(crate) fn listen(socket: &Rsocket, backlog: c_int) -> Result<()> {
 /// # Errors
 /// `EBADF` if it does not listen; `EAGAIN`.
 pub(crate) fn accept(socket: &Rsocket) -> Result<Arc<Rsocket>> {
-    socket.accept()
+    socket.accept().map(table::insert_shared)
 }
 
 /// `rconnect`.

@@ -3,25 +3,14 @@
 #![allow(unsafe_code, reason = "memory of C programs")]
 
 use std::ffi::c_int;
-use std::sync::Arc;
 
-use portolan::provider::traits::Mr;
 use portolan::provider::verbs::Access;
 use portolan::stream::{Iomap, Sge};
 use rustix::io::Errno;
 
 use super::errno::{of_error, of_io};
-use super::socket::Rsocket;
+use super::socket::{Mapping, Rsocket};
 use crate::guard::Result;
-
-/// A piece of the program's memory.
-pub(crate) struct Mapping {
-    addr: usize,
-    length: usize,
-    region: Arc<dyn Mr>,
-    /// The entry of the peer's iomap; none for memory that is only registered.
-    entry: Option<u16>,
-}
 
 /// `riomap`: the offset.
 ///

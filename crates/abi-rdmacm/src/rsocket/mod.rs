@@ -20,12 +20,11 @@ mod socket;
 mod table;
 mod transfer;
 
-pub(crate) use self::connect::{accept, bind, close, connect, listen, shutdown};
+pub(crate) use self::connect::{accept, bind, close, connect, create, listen, shutdown};
 pub(crate) use self::epoll::{Event, control, create as create_epoll, wait as wait_epoll};
 pub(crate) use self::iomap::{map, unmap, write as write_mapped};
 pub(crate) use self::names::{peer_name, socket_name};
 pub(crate) use self::options::{descriptor, get as get_option, set as set_option};
 pub(crate) use self::poll::{poll, select};
-pub(crate) use self::socket::create;
 pub(crate) use self::table::find;
 pub(crate) use self::transfer::{Gather, Scatter, receive, receive_from, send, send_to};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
-use portolan::provider::traits::Provider;
+use portolan::provider::traits::{Mr, Provider};
 use portolan::stream::{Connecting, Socket as Unconnected};
 use portolan::{Stream, StreamListener, StreamOptions};
 use portolan_kernel::KernelProvider;
@@ -15,9 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::errno::{of_error, of_io};
-use super::iomap::Mapping;
 use super::settings::settings;
-use super::table;
 use crate::address::AF_IB;
 use crate::fork::Known;
 use crate::guard::Result;
@@ -62,9 +60,9 @@ pub(super) struct Options {
 }
 
 /// The provider of this library's streams: the devices that the process's libibverbs has.
-fn provider() -> Result<Arc<dyn Provider>> {
-    static PROVIDER: Known<Mutex<Option<Arc<KernelProvider>>>> = Known::new();
-    let mut known = PROVIDER.get().lock();
+pub(super) fn provider() -> Result<Arc<dyn Provider>> {
+    static PROVIDER: Mutex<Option<Arc<KernelProvider>>> = Mutex::new(None);
+    let mut known = PROVIDER.lock();
     if let Some(provider) = &*known {
         return Ok(provider.clone());
     }
@@ -73,31 +71,13 @@ fn provider() -> Result<Arc<dyn Provider>> {
     Ok(opened)
 }
 
-/// `rsocket`.
-///
-/// # Errors
-/// `EOPNOTSUPP` for what is no stream of IPv4, IPv6 or InfiniBand; those of the devices.
-pub(crate) fn create(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int> {
-    let flags = kind & (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
-    let is_known_domain = [libc::AF_INET, libc::AF_INET6, AF_IB].contains(&domain);
-    let is_known_protocol = [0, libc::IPPROTO_TCP].contains(&protocol);
-    if !is_known_domain || kind & !flags != libc::SOCK_STREAM || !is_known_protocol {
-        return Err(Errno::OPNOTSUPP);
-    }
-    let socket = Unconnected::new_on(provider()?).map_err(|error| of_error(&error))?;
-    let socket = Rsocket::new(
-        socket.as_fd().as_raw_fd(),
-        domain,
-        State::Fresh(socket),
-        settings().options.clone(),
-        flags & libc::SOCK_NONBLOCK != 0,
-    );
-    if flags & libc::SOCK_CLOEXEC != 0 {
-        socket
-            .descriptor_flags
-            .store(libc::FD_CLOEXEC, Ordering::Relaxed);
-    }
-    Ok(table::insert(socket))
+/// A piece of the program's memory that is mapped.
+pub(super) struct Mapping {
+    pub(super) addr: usize,
+    pub(super) length: usize,
+    pub(super) region: Arc<dyn Mr>,
+    /// The entry of the peer's iomap; none for memory that is only registered.
+    pub(super) entry: Option<u16>,
 }
 
 impl Rsocket {
@@ -231,7 +211,7 @@ impl Rsocket {
     ///
     /// # Errors
     /// `EAGAIN` if none waits and the socket does not wait.
-    pub(super) fn accept(&self) -> Result<Arc<Self>> {
+    pub(super) fn accept(&self) -> Result<Self> {
         let listener = self.listener()?;
         let (stream, _) = loop {
             match listener.accept() {
@@ -251,7 +231,12 @@ impl Rsocket {
         let number = stream.number().as_raw_fd();
         let options = listener.options();
         let state = State::Connected(stream);
-        let child = Self::new(number, self.family, state, options, self.is_nonblocking());
-        Ok(table::insert_shared(child))
+        Ok(Self::new(
+            number,
+            self.family,
+            state,
+            options,
+            self.is_nonblocking(),
+        ))
     }
 }

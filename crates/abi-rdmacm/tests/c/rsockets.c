@@ -231,6 +231,10 @@ static void *serve(void *listener_number)
 	/* Offers memory, says so, and waits until it is written. */
 	CHECK(riomap(socket, mapped, sizeof(mapped), PROT_WRITE, 0, 5000) == 5000);
 	FAILS(riomap(socket, mapped, 10, PROT_EXEC, 0, 0), EINVAL);
+	/* The library's choice, for local use, and for the peer's. */
+	CHECK(riomap(socket, bytes, 10, PROT_NONE, 0, -1) == (off_t)(intptr_t)bytes);
+	CHECK(riomap(socket, bytes, 20, PROT_WRITE, 0, -1) == (off_t)(intptr_t)bytes);
+	CHECK(!riounmap(socket, bytes, 10) && !riounmap(socket, bytes, 20));
 	CHECK(rwrite(socket, "m", 1) == 1);
 	CHECK(rread(socket, bytes, 1) == 1 && bytes[0] == 'w');
 	for (size_t i = 0; i < 3000; i++)

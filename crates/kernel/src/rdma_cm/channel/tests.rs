@@ -7,6 +7,7 @@ use portolan_provider::verbs::QpType;
 use portolan_wire::addr::{PortSpace, Qpn};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
+use super::super::Source;
 use super::super::offers::Offers;
 use super::*;
 
@@ -33,7 +34,7 @@ impl Kernel {
 
 fn manager(write_event: bool) -> Arc<ConnectionManager> {
     Arc::new(ConnectionManager {
-        source: super::super::Source::Kernel("/nonexistent".into()),
+        source: Source::Kernel("/nonexistent".into()),
         offers: Offers {
             write_event,
             ib_service: false,
