@@ -7,6 +7,7 @@
 mod addr_change;
 mod addr_error;
 mod device_removal;
+mod domains;
 mod follow;
 #[path = "../library/harness.rs"]
 #[allow(dead_code, reason = "shared with the tests on loopback")]
