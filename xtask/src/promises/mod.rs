@@ -18,7 +18,7 @@ use crate::test::{Outcome, Workspace};
 
 const FILE: &str = "docs/promises.md";
 
-/// The pages, in the file's order.
+/// The pages, in the order of the file.
 const PAGES: [&str; 6] = [
     "rdma_getaddrinfo(3)",
     "rdma_getaddrinfo, the Chinese page",

@@ -15,8 +15,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::errno::{of_error, of_io};
-use super::settings::settings;
-use crate::address::AF_IB;
 use crate::fork::Known;
 use crate::guard::Result;
 use crate::verbs::rdma_cm;
@@ -61,8 +59,8 @@ pub(super) struct Options {
 
 /// The provider of this library's streams: the devices that the process's libibverbs has.
 pub(super) fn provider() -> Result<Arc<dyn Provider>> {
-    static PROVIDER: Mutex<Option<Arc<KernelProvider>>> = Mutex::new(None);
-    let mut known = PROVIDER.lock();
+    static PROVIDER: Known<Mutex<Option<Arc<KernelProvider>>>> = Known::new();
+    let mut known = PROVIDER.get().lock();
     if let Some(provider) = &*known {
         return Ok(provider.clone());
     }
