@@ -16,7 +16,18 @@ const ITERATIONS: u32 = 20;
 /// Connections of cmtime.
 const CONNECTIONS: u32 = 20;
 
-/// Every program over IPv4. Programs that depend on the address family run over IPv6 too.
+/// Options of `rstream` and `riostream`: a few sizes and ways to wait, with the bytes compared.
+const STREAMS: [(&str, &str); 7] = [
+    ("rstream", "-S 64 -C 200"),
+    ("rstream", "-S 20000 -C 50"),
+    ("rstream", "-S 20000 -C 50 -i 0"),
+    ("rstream", "-S 200000 -C 10 -T a"),
+    ("rstream", "-S 20000 -C 50 -T n"),
+    ("riostream", "-S 20000 -C 50"),
+    ("riostream", "-S 20000 -C 50 -T a"),
+];
+
+/// Every program over IPv4; those that differ by family over IPv6, too.
 pub(super) fn steps() -> Vec<Step> {
     let over_families = FAMILIES.iter().flat_map(|family| {
         [
@@ -56,8 +67,17 @@ pub(super) fn steps() -> Vec<Step> {
         ("the server is killed", "ours_loses_its_peer".to_owned()),
     ]
     .map(|(what, script)| (what.to_owned(), script));
+    let ends = [("ours", "ours"), ("debians", "ours"), ("ours", "debians")];
+    let streams = STREAMS.iter().flat_map(|(program, options)| {
+        ends.map(|(server, client)| {
+            let what = format!("{program} {options}, server {server}, client {client}");
+            let script = format!("streams {server} {client} {program} {options} -T v");
+            (what, script)
+        })
+    });
     over_families
         .chain(others)
+        .chain(streams)
         .map(|(what, script)| {
             let script = format!(". {SCRIPT_PATH}\n{script}");
             step(format!("C programs on our librdmacm: {what}"), &script)

@@ -70,6 +70,23 @@ ours_serves() {
     must_say client '^ping data: rdma-ping-' "$1"
 }
 
+# streams SERVER CLIENT PROGRAM OPTIONS...; an end is ours or debians. Each end compares what comes.
+streams() {
+    server_library= client_library=
+    [ "$1" = ours ] || server_library=$debians
+    [ "$2" = ours ] || client_library=$debians
+    shift 2
+    program=$1
+    shift
+    start server $server_library $program "$@"
+    await 10 kernel_listens 7471
+    start client $client_library $program -s "$(address kernel 4)" "$@"
+    must_succeed client
+    must_succeed server
+    must_say client '^custom '
+    must_say server '^custom '
+}
+
 ours_is_rejected() {
     start rejected rping -c -a "$(address kernel 4)" -p 9999 -C 1
     must_fail rejected
