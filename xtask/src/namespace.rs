@@ -84,7 +84,12 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// A command that runs a program in it.
+    /// Its process, by which others name it.
+    pub(crate) fn process(&self) -> u32 {
+        self.holder.id()
+    }
+
+    /// A program in it.
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new("nsenter");
         let target = self.holder.id().to_string();
@@ -113,6 +118,14 @@ impl Drop for Namespace {
         let _ = self.holder.kill();
         let _ = self.holder.wait();
     }
+}
+
+/// A program in the namespace of this process, that ends with it.
+pub(crate) fn bound_to_us() -> Command {
+    let mut command = Command::new(BOUND_TO_US[0]);
+    command.args(&BOUND_TO_US[1..]);
+    command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    command
 }
 
 fn user(is_root: bool) -> &'static [&'static str] {

@@ -29,7 +29,10 @@ pub(crate) struct Arguments {
     /// Also load the kernel's iWARP driver, siw, and build it if necessary.
     #[arg(long)]
     siw: bool,
-    /// Copy the contents of the machine's $RESULTS folder to this folder.
+    /// Let the script mount this host's files: `mount -t 9p -o trans=virtio,version=9p2000.L,ro host /host`.
+    #[arg(long, conflicts_with = "siw")]
+    host_files: bool,
+    /// Copy what the script leaves in the machine's $RESULTS folder to this one.
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
     /// Stop the machine after this many seconds, boot included.
@@ -65,9 +68,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         None => job.interactive(),
     };
 
-    let prepare = match arguments.siw {
-        true => Machine::prepare_with_siw,
-        false => Machine::prepare,
+    let prepare = match (arguments.siw, arguments.host_files) {
+        (true, _) => Machine::prepare_with_siw,
+        (false, true) => Machine::prepare_with_host_files,
+        (false, false) => Machine::prepare,
     };
     let machine = prepare(&Cache::locate()?, arguments.debian)?;
     eprintln!("booting Linux {} under emulation", machine.kernel_release());

@@ -22,18 +22,23 @@ pub(super) struct Row {
 
 /// Replaces the section and keeps the rest.
 pub(super) fn write(root: &Path, rows: &[Row], took: Duration) -> Result<()> {
+    replace(root, (BEGIN, END), &section(rows, took))
+}
+
+/// Replaces what is between two marks.
+pub(super) fn replace(root: &Path, marks: (&str, &str), section: &str) -> Result<()> {
     let path = root.join(DOCUMENT);
     let old = fs::read_to_string(&path).with_context(|| format!("no {DOCUMENT}"))?;
-    fs::write(&path, replaced(&old, &section(rows, took))?)?;
+    fs::write(&path, replaced(&old, marks, section)?)?;
     println!("{DOCUMENT} is written");
     Ok(())
 }
 
-fn replaced(old: &str, section: &str) -> Result<String> {
-    let (Some(begin), Some(end)) = (old.find(BEGIN), old.find(END)) else {
-        anyhow::bail!("{DOCUMENT} lacks the marks of this section");
+fn replaced(old: &str, marks: (&str, &str), section: &str) -> Result<String> {
+    let (Some(begin), Some(end)) = (old.find(marks.0), old.find(marks.1)) else {
+        anyhow::bail!("{DOCUMENT} has no marks of this section");
     };
-    let begin = begin + BEGIN.len();
+    let begin = begin + marks.0.len();
     ensure!(begin <= end, "the marks in {DOCUMENT} are out of order");
     Ok([&old[..begin], section, &old[end..]].concat())
 }
@@ -99,9 +104,9 @@ mod tests {
     #[test]
     fn only_the_section_between_the_marks_is_replaced() {
         let old = format!("before\n{BEGIN}old\n{END}after\n");
-        let new = replaced(&old, "new\n").unwrap();
+        let new = replaced(&old, (BEGIN, END), "new\n").unwrap();
         assert_eq!(new, format!("before\n{BEGIN}new\n{END}after\n"));
-        assert!(replaced("no marks", "new").is_err());
+        assert!(replaced("no marks", (BEGIN, END), "new").is_err());
     }
 
     #[test]

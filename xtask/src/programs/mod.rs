@@ -1,15 +1,17 @@
 //! Debian's unmodified C programs on our libraries and software devices, through `portolan exec`: at both ends,
 //! or with our command at one end where the protocol is shared.
 
+mod beside;
 mod case;
 mod cases;
 mod document;
 mod pair;
 mod ready;
 mod running;
+mod side;
 
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use portolan_lab::machine::{MachineError, Package, ensure_installed};
@@ -20,9 +22,10 @@ use crate::parallel::side_by_side;
 use crate::test::{Outcome, Workspace};
 use case::{Case, Network};
 use document::Row;
+use side::{Files, Side, Sides};
 
-/// The programs' packages, and what their namespace needs.
-const PACKAGES: [Package; 11] = [
+/// Whose programs are run, and what makes the namespace that they run in.
+const PACKAGES: [Package; 14] = [
     Package {
         name: "rdmacm-utils",
         purpose: "rping and the other programs of librdmacm",
@@ -64,10 +67,25 @@ const PACKAGES: [Package; 11] = [
         purpose: "the compiler of MPICH",
     },
     Package {
+        name: "fio",
+        purpose: "its engine of RDMA",
+    },
+    Package {
+        name: "tgt",
+        purpose: "a target of iSER",
+    },
+    Package {
+        name: "libiscsi-bin",
+        purpose: "an initiator of iSER",
+    },
+    Package {
         name: "iproute2",
         purpose: "the interfaces of a network namespace",
     },
 ];
+
+/// How long a row may take.
+const ROW_TIME_MAX: Duration = Duration::from_secs(180);
 
 /// Arguments of `programs`.
 #[derive(Debug, clap::Args)]
@@ -75,29 +93,53 @@ pub(crate) struct Arguments {
     /// Play only the rows whose clients' command lines contain this, and write no document
     #[arg(long)]
     only: Option<String>,
+    /// Play the stacks that stand on verbs in a kernel machine, on our libraries and on rdma_rxe, instead
+    #[arg(long)]
+    beside: bool,
+    /// Hide rdma-core's configuration and drivers and udev's data from the programs, as containers lack them, and write no document
+    #[arg(long, conflicts_with = "beside")]
+    bare: bool,
+    /// Play what is built already, for users who may not build; write no document
+    #[arg(long)]
+    no_build: bool,
+    /// In such a machine, which has no cargo: play the rows this way
+    #[arg(long, hide = true)]
+    in_machine: Option<beside::Way>,
 }
 
 /// Plays every row and writes the document.
 pub(crate) fn run_all(arguments: &Arguments) -> Result<ExitCode> {
     let workspace = Workspace::here()?;
+    if let Some(way) = arguments.in_machine {
+        return beside::play(&workspace, way, arguments.only.as_deref().unwrap_or(""));
+    }
     ensure_installed(&PACKAGES)?;
     let targets = ["--lib", "--bins"];
     let release = ["build", "--release"];
-    workspace.cargo(&[&release[..], &install::PACKAGES, &targets].concat())?;
+    if !arguments.no_build {
+        workspace.cargo(&[&release[..], &install::PACKAGES, &targets].concat())?;
+    }
     ensure!(
         Namespace::is_possible(workspace.is_root)?,
         "{}",
         namespace::UNAVAILABLE
     );
+    if arguments.beside {
+        return beside::run(&workspace, arguments.only.as_deref());
+    }
     let started = Instant::now();
     let chosen = |case: &Case| {
         let only = arguments.only.as_deref();
         only.is_none_or(|only| case.client_text().contains(only))
     };
     let chosen: Vec<Case> = cases::all().into_iter().filter(chosen).collect();
-    let rows = side_by_side(&chosen, |case| play(&workspace, case));
-    ensure!(!rows.is_empty(), "no row's client command contains this");
-    if arguments.only.is_none() {
+    let files = match arguments.bare {
+        true => Files::Bare,
+        false => Files::Whole,
+    };
+    let rows = side_by_side(&chosen, |case| play(&workspace, files, case));
+    ensure!(!rows.is_empty(), "no row has this in its client's command");
+    if arguments.only.is_none() && !arguments.bare && !arguments.no_build {
         document::write(&workspace.root, &rows, started.elapsed())?;
     }
     let failed = rows.iter().filter(|row| row.result.is_err()).count();
@@ -121,7 +163,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     }
     let quick = cases::all().into_iter().filter(|case| case.is_quick);
     let quick: Vec<Case> = quick.collect();
-    let rows = side_by_side(&quick, |case| play(workspace, case));
+    let rows = side_by_side(&quick, |case| play(workspace, Files::Whole, case));
     let failed = rows.iter().filter(|row| row.result.is_err()).count();
     ensure!(
         failed == 0,
@@ -131,14 +173,26 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     Ok(Outcome::Passed(format!("{} rows", rows.len())))
 }
 
-/// Plays a row in a network namespace of its own. Rows run in parallel, because some sleep for seconds.
-fn play(workspace: &Workspace, case: &Case) -> Row {
+/// Plays a row, in a network namespace of its own: rows run side by side, for some sleep for seconds.
+fn play(workspace: &Workspace, files: Files, case: &Case) -> Row {
     let started = Instant::now();
     let namespace = match case.network {
         Network::Loopback => Namespace::new(workspace.is_root),
         Network::Ethernet => Namespace::with_ethernet(workspace.is_root),
     };
-    let played = namespace.and_then(|namespace| pair::play(&workspace.portolan, &namespace, case));
+    let played = namespace.and_then(|namespace| {
+        let side = Side::Ours {
+            portolan: &workspace.portolan,
+            namespace: &namespace,
+            files,
+        };
+        let sides = Sides {
+            server: side,
+            client: side,
+            row_time_max: ROW_TIME_MAX,
+        };
+        pair::play(&sides, case)
+    });
     let result = played.map_err(|error| format!("{error:#}"));
     let took = started.elapsed();
     let word = match &result {

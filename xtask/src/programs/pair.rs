@@ -1,30 +1,27 @@
 //! Plays a row: starts the server and, when it is ready, the clients.
 
-use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
 use super::case::{Case, Ending, Expected, Server};
-use super::namespace::Namespace;
 use super::ready::is_ready;
 use super::running::Running;
+use super::side::{Side, Sides};
 
-/// Time limit of a row.
-const ROW_TIME_MAX: Duration = Duration::from_secs(180);
-/// How often a row is played if its client was faster than its server.
+/// How often a row is played whose client is too hasty.
 const TRIES_MAX: u32 = 5;
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// Plays a row. Repeats it if its client was faster than its server.
 ///
 /// # Errors
-/// The end that failed, and its output.
-pub(super) fn play(portolan: &Path, namespace: &Namespace, case: &Case) -> Result<()> {
+/// Which end failed, and what it said.
+pub(super) fn play(sides: &Sides<'_>, case: &Case) -> Result<()> {
     let mut tries = 1;
     loop {
-        match play_once(portolan, namespace, case) {
+        match play_once(sides, case) {
             Err(error) if tries < TRIES_MAX && was_hasty(case, &error) => tries += 1,
             played => return played,
         }
@@ -36,17 +33,14 @@ fn was_hasty(case: &Case, error: &anyhow::Error) -> bool {
     case.haste.is_some_and(|haste| text.contains(haste))
 }
 
-fn play_once(portolan: &Path, namespace: &Namespace, case: &Case) -> Result<()> {
-    let deadline = Instant::now() + ROW_TIME_MAX;
+fn play_once(sides: &Sides<'_>, case: &Case) -> Result<()> {
+    let deadline = Instant::now() + sides.row_time_max;
     let mut server = match &case.server {
-        Some(server) => Some((
-            serve(portolan, namespace, server, deadline)?,
-            server.expected,
-        )),
+        Some(server) => Some((serve(&sides.server, server, deadline)?, server.expected)),
         None => None,
     };
     let mut clients = (0..case.clients)
-        .map(|_| Running::start(portolan, namespace, &case.client))
+        .map(|_| Running::start(&sides.client, &case.client))
         .collect::<Result<Vec<_>>>()?;
     let is_client_last = case.expected.ending == Ending::Stays;
     if is_client_last && let Some((running, expected)) = server.take() {
@@ -64,14 +58,10 @@ fn play_once(portolan: &Path, namespace: &Namespace, case: &Case) -> Result<()> 
 }
 
 /// Starts a server and waits until it is ready.
-fn serve(
-    portolan: &Path,
-    namespace: &Namespace,
-    server: &Server,
-    deadline: Instant,
-) -> Result<Running> {
-    let mut running = Running::start(portolan, namespace, &server.end)?;
-    while !is_ready(portolan, namespace, server.ready)? {
+fn serve(side: &Side<'_>, server: &Server, deadline: Instant) -> Result<Running> {
+    let mut running = Running::start(side, &server.end)?;
+    let started = Instant::now();
+    while !is_ready(side, server.ready, started)? {
         let ended = running.ended()?.is_some();
         if ended || Instant::now() > deadline {
             let what = if ended { "ended" } else { "is not ready" };

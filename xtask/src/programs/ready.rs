@@ -2,46 +2,62 @@
 
 use std::fs;
 use std::net::Ipv4Addr;
-use std::path::Path;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::case::Ready;
-use super::namespace::Namespace;
+use super::case::{Ready, ours};
+use super::side::Side;
 
-/// State of a listening socket in the kernel's TCP tables (proc(5)).
+/// The kernel does not list those that listen at every address of the machine: after this time one is taken to listen.
+const UNLISTED: Duration = Duration::from_secs(10);
+/// A socket that listens, in the kernel's tables of TCP (proc(5)).
 const LISTEN: &str = "0A";
 
-pub(super) fn is_ready(portolan: &Path, namespace: &Namespace, ready: Ready) -> Result<bool> {
+/// Whether a server that was started then is ready.
+pub(super) fn is_ready(side: &Side<'_>, ready: Ready, started: Instant) -> Result<bool> {
     match ready {
-        Ready::Listener(port) => has_listener(portolan, namespace, port),
+        Ready::Listener(port) if side.is_ours() => has_listener(side, port),
+        Ready::Listener(port) => {
+            Ok(started.elapsed() > UNLISTED || has_kernel_listener(side, port)?)
+        }
         Ready::Tcp(port) => Ok(["tcp", "tcp6"].iter().any(|name| {
-            let table = fs::read_to_string(namespace.table(name));
+            let table = fs::read_to_string(side.table(name));
             has_tcp_listener(&table.unwrap_or_default(), port)
         })),
         Ready::Member(group) => {
-            let table =
-                fs::read_to_string(namespace.table("igmp")).context("no table of groups")?;
+            let table = fs::read_to_string(side.table("igmp")).context("no table of groups")?;
             Ok(has_member(&table, group))
         }
     }
 }
 
-/// Whether `portolan ps` lists an rdma_cm listener on this port. `ps` fails if a process that shares the port
-/// does not answer, but prints the ports anyway.
-fn has_listener(portolan: &Path, namespace: &Namespace, port: u16) -> Result<bool> {
-    let output = namespace
-        .command()
-        .arg(portolan)
-        .args(["ps", "--json"])
+/// Whether `portolan ps` lists an rdma_cm listener there. It fails if one that shares the port does not
+/// answer, and tells of the ports all the same.
+fn has_listener(side: &Side<'_>, port: u16) -> Result<bool> {
+    let output = side
+        .command(&ours("ps --json"))?
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .output()
         .context("cannot start `ps`")?;
     let text = String::from_utf8_lossy(&output.stdout);
     Ok(tells_of_listener(&text, port))
+}
+
+/// Whether the kernel lists an rdma_cm listener there: `cm-idn 0 state LISTEN ps TCP … src-addr 10.77.0.1:7471`.
+fn has_kernel_listener(side: &Side<'_>, port: u16) -> Result<bool> {
+    let output = side
+        .plain("rdma")
+        .args(["resource", "show", "cm_id"])
+        .output()
+        .context("cannot start `rdma`")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(text
+        .lines()
+        .any(|line| line.contains("LISTEN") && line.contains(&format!(":{port} "))))
 }
 
 fn tells_of_listener(text: &str, port: u16) -> bool {

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -12,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::case::{End, Ending, Expected, Saying};
-use super::namespace::Namespace;
+use super::side::Side;
 
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// How many bytes of output are shown when a program fails.
@@ -32,14 +31,9 @@ pub(super) struct Running {
 }
 
 impl Running {
-    pub(super) fn start(portolan: &Path, namespace: &Namespace, end: &End) -> Result<Self> {
+    pub(super) fn start(side: &Side<'_>, end: &End) -> Result<Self> {
         let (stdout, stderr) = (unnamed()?, unnamed()?);
-        let mut command = namespace.command();
-        command.arg(portolan);
-        match end {
-            End::C(words) => command.args(["exec", "--"]).args(words),
-            End::Ours(words) => command.args(["--provider", "software"]).args(words),
-        };
+        let mut command = side.command(end)?;
         let child = command
             .stdin(Stdio::null())
             .stdout(stdout.try_clone()?)

@@ -81,6 +81,7 @@ pub struct Machine {
     kernel: Kernel,
     base: Tree,
     cache: Cache,
+    shows_host_files: bool,
 }
 
 impl Machine {
@@ -105,6 +106,22 @@ impl Machine {
         })
     }
 
+    /// As [`Machine::prepare`], with the host's files, which steps may mount (not write) as `host` by 9p over virtio: for
+    /// programs that open many files of their packages.
+    ///
+    /// # Errors
+    /// As for [`Machine::prepare`].
+    pub fn prepare_with_host_files(cache: &Cache, suite: Suite) -> Result<Self, MachineError> {
+        let machine = Self::assemble(cache, suite, |kernel| {
+            kernel.load_further(&["9pnet_virtio", "9p", "overlay"]);
+            Ok(())
+        })?;
+        Ok(Self {
+            shows_host_files: true,
+            ..machine
+        })
+    }
+
     fn assemble(
         cache: &Cache,
         suite: Suite,
@@ -121,6 +138,7 @@ impl Machine {
             kernel,
             base,
             cache: cache.clone(),
+            shows_host_files: false,
         })
     }
 

@@ -46,8 +46,12 @@ const KEPT_RUNS_MAX: usize = 10;
 /// Block size of a tar archive. A valid archive never begins with a block of zeros.
 const TAR_BLOCK_BYTES: usize = 512;
 
-/// File names in the run's folder. They are passed as relative paths, because commas have a meaning
-/// to the emulator.
+/// The host's files, which the guest may read.
+const HOST_FILES: &str =
+    "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap";
+
+/// Names below the run's folder. They are passed relative, since the emulator gives commas in
+/// paths a meaning.
 const INITRAMFS_FILE: &str = "initramfs";
 const DISK_FILE: &str = "results.img";
 const STEPS_FILE: &str = "steps.log";
@@ -157,6 +161,9 @@ impl Running {
             ])
             .args(["-drive", &format!("file={DISK_FILE},format=raw,if=virtio")])
             .stderr(errors);
+        if machine.shows_host_files {
+            emulator.args(["-virtfs", HOST_FILES]);
+        }
         match wire {
             None => emulator.args(["-nic", "none"]),
             Some(wire) => {

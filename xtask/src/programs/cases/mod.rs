@@ -7,7 +7,7 @@ mod mpi;
 mod perftest;
 mod ping_pongs;
 mod pyverbs;
-mod sockets;
+mod storage;
 mod ucx;
 
 use super::case::{Case, c};
@@ -31,6 +31,7 @@ pub(super) fn all() -> Vec<Case> {
         libfabric::cases(),
         ucx::cases(),
         mpi::cases(),
+        storage::cases(),
     ]
     .concat()
 }

@@ -1,10 +1,19 @@
-//! rdma-core's tests in Python. They skip what needs a vendor's hardware. Those of the connection manager use
-//! devices in forked children, which is not supported, and are left out.
+//! rdma-core's own tests, which are written in Python. What needs hardware of one vendor they leave out themselves. Those of the
+//! connection manager use devices in forked children, as processes of Python's multiprocessing do (processes.py).
 
-use super::super::case::{Case, c};
-use super::DEVICE;
+use super::super::case::{Case, Data, c};
+use super::{DEVICE, ETHERNET_DEVICE};
 
 const GROUP: &str = "rdma-core's tests in Python";
+
+fn processes() -> Case {
+    let program = format!("/usr/bin/python3 xtask/src/programs/processes.py {ETHERNET_DEVICE} 1");
+    Case::alone(GROUP, c(&program))
+        .client_says(&[("3 pairs of children: right", 1)])
+        .data(Data::ComparedByBoth)
+        .on_ethernet()
+        .quick()
+}
 
 pub(super) fn cases() -> Vec<Case> {
     let run = |tests: &str| {
@@ -21,5 +30,23 @@ pub(super) fn cases() -> Vec<Case> {
         run(" test_atomic test_cq test_qp test_relaxed")
             .client_says(&[("... ok", 63)])
             .quick(),
+        // All of them. What is skipped is for hardware of one vendor, and what rdma_rxe has not either.
+        Case::alone(
+            GROUP,
+            c(&format!("sh xtask/src/programs/pyverbs.sh --dev {ETHERNET_DEVICE} --gid 1")),
+        )
+        .client_says(&[("... ok", 107)])
+        .on_ethernet(),
+        // Both ends are children of a process that has listed and opened devices.
+        Case::alone(
+            GROUP,
+            c(&format!(
+                "sh xtask/src/programs/pyverbs.sh --dev {ETHERNET_DEVICE} --gid 1 -k tests.test_rdmacm"
+            )),
+        )
+        .client_says(&[("... ok", 10)])
+        .on_ethernet()
+        .quick(),
+        processes(),
     ]
 }

@@ -1,0 +1,305 @@
+//! Rows beside rdma_rxe: the same programs in a kernel machine, both ends on our libraries, both on Debian's over rdma_rxe, and one on
+//! each. The machine sees this host's files, so the programs are the same, and runs this program again for the rows.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io;
+use std::process::{Command, ExitCode};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use portolan_lab::machine::{Cache, Job, Machine, OnFailure, Step, Suite};
+
+use super::case::{Case, End, Network};
+use super::namespace::Namespace;
+use super::side::{Files, Side, Sides};
+use super::{document, pair};
+use crate::parallel::side_by_side;
+use crate::test::Workspace;
+
+const SCRIPT: &str = include_str!("guest.sh");
+/// What a row may take where processors are emulated and files come from the host.
+const ROW_TIME_MAX: Duration = Duration::from_secs(120);
+/// Above what one way of all rows takes.
+const WAY_TIME_MAX: Duration = Duration::from_secs(2 * 3600);
+/// How a line of results begins, which has the row's number, `right` or `failed`, seconds, and why.
+const MARK: &str = "row\t";
+const BEGIN: &str =
+    "<!-- Written by `cargo xtask programs --beside` from its run: do not edit. -->\n";
+const END: &str = "<!-- End of what `cargo xtask programs --beside` writes. -->\n";
+
+/// Whose libraries and devices the ends have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub(super) enum Way {
+    /// Both on ours
+    Ours,
+    /// Both on Debian's over rdma_rxe
+    Kernel,
+    /// The server on ours, the client on rdma_rxe
+    OursServes,
+    /// The client on ours, the server on rdma_rxe
+    OursCalls,
+}
+
+impl Way {
+    const ALL: [Self; 4] = [Self::Kernel, Self::Ours, Self::OursServes, Self::OursCalls];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ours => "ours",
+            Self::Kernel => "kernel",
+            Self::OursServes => "ours-serves",
+            Self::OursCalls => "ours-calls",
+        }
+    }
+
+    fn plays(self, case: &Case) -> bool {
+        let is_whole = matches!(self, Self::Ours | Self::Kernel);
+        is_whole || case.server.is_some()
+    }
+}
+
+/// Stacks that stand on verbs: of many similar rows one, for the emulated machine is slow. What libibverbs's, librdmacm's and
+/// perftest's programs do beside rdma_rxe is `interop --programs`.
+fn cases() -> Vec<Case> {
+    let is_one = |case: &Case| {
+        let is_c = matches!(case.client, End::C(_));
+        let stands = case.network == Network::Ethernet;
+        // All of rdma-core's tests, not parts of them.
+        let is_part = case.client_text().contains(" -k ");
+        let is_chosen =
+            case.is_quick || !["UCX", "MPI"].iter().any(|many| case.group.contains(many));
+        is_c && stands && is_chosen && !is_part
+    };
+    super::cases::all().into_iter().filter(is_one).collect()
+}
+
+/// One way of a row.
+#[derive(Clone, Debug, PartialEq)]
+struct Played {
+    /// Empty if all was right.
+    why: String,
+    seconds: f64,
+}
+
+/// Plays the rows whose commands contain `only` every way, and writes the document if that is all.
+pub(super) fn run(workspace: &Workspace, only: Option<&str>) -> Result<ExitCode> {
+    let started = Instant::now();
+    let machine = Machine::prepare_with_host_files(&Cache::locate()?, Suite::Bookworm)?;
+    let results = Mutex::new(BTreeMap::new());
+    let ways = side_by_side(&Way::ALL, |way| -> Result<bool> {
+        let rows = play_in(&machine, workspace, *way, only)?;
+        let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
+        results.extend(
+            rows.into_iter()
+                .map(|(number, played)| ((number, *way), played)),
+        );
+        let (text, is_right) = section(machine.kernel_release(), &results, started.elapsed());
+        println!("{text}");
+        // After each way: it takes long.
+        if only.is_none() {
+            document::replace(&workspace.root, (BEGIN, END), &text)?;
+        }
+        Ok(is_right)
+    });
+    let mut all_right = true;
+    for way in ways {
+        all_right &= way?;
+    }
+    Ok(match all_right {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+/// Plays the rows one way, in a machine of its own.
+fn play_in(
+    machine: &Machine,
+    workspace: &Workspace,
+    way: Way,
+    only: Option<&str>,
+) -> Result<Vec<(usize, Played)>> {
+    let words = [
+        workspace.root.to_string_lossy().into_owned(),
+        std::env::current_exe()?.to_string_lossy().into_owned(),
+        way.name().to_owned(),
+        only.unwrap_or_default().to_owned(),
+    ];
+    let words = words.map(|word| format!("'{word}'")).join(" ");
+    let script = format!("exec sh -eu /job/guest.sh {words}\n");
+    let step = Step::new(way.name(), script)
+        .limit(WAY_TIME_MAX)
+        .on_failure(OnFailure::Continue);
+    let job = Job::new()
+        .file("/job/guest.sh", SCRIPT)
+        .deadline(WAY_TIME_MAX)
+        .step(step);
+    let outcome = machine.run(&job, &mut io::stdout())?;
+    let step = outcome.step(way.name()).context("the step was run")?;
+    Ok(step.output.lines().filter_map(parse).collect())
+}
+
+/// In the machine: plays the rows and prints what came of each.
+pub(super) fn play(workspace: &Workspace, way: Way, only: &str) -> Result<ExitCode> {
+    let network = prepare(way)?;
+    let side = |is_ours: bool| match is_ours {
+        true => Side::Ours {
+            portolan: &workspace.portolan,
+            namespace: &network,
+            files: Files::Whole,
+        },
+        false => Side::Kernel,
+    };
+    let sides = Sides {
+        server: side(matches!(way, Way::Ours | Way::OursServes)),
+        client: side(matches!(way, Way::Ours | Way::OursCalls)),
+        row_time_max: ROW_TIME_MAX,
+    };
+    for (number, case) in cases().iter().enumerate() {
+        if !way.plays(case) || !case.client_text().contains(only) {
+            continue;
+        }
+        let started = Instant::now();
+        let why = match pair::play(&sides, case) {
+            Ok(()) => String::new(),
+            Err(error) => format!("{error:#}").replace(['\t', '\n'], " "),
+        };
+        let word = if why.is_empty() { "right" } else { "failed" };
+        let seconds = started.elapsed().as_secs_f64();
+        println!("{MARK}{number}\t{word}\t{seconds:.1}\t{why}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The namespace of our ends, joined with the first one, which has rdma_rxe, where both are needed. Devices and addresses have the
+/// same names everywhere, since the rows name them.
+fn prepare(way: Way) -> Result<Namespace> {
+    if way == Way::Ours {
+        return Namespace::with_ethernet(true);
+    }
+    let namespace = Namespace::new(true)?;
+    let (own, other) = match way {
+        Way::OursServes => ("10.77.0.2", "10.77.0.1"),
+        _ => ("10.77.0.1", "10.77.0.2"),
+    };
+    let process = namespace.process();
+    let script = format!(
+        "set -e
+        echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad
+        ip link add eth0 type veth peer name peer0 netns {process}
+        ip address add {own}/24 dev eth0
+        ip link set eth0 up
+        nsenter --target {process} --net sh -ec '
+            echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad
+            ip link set peer0 name eth0
+            ip address add {other}/24 dev eth0
+            ip link set eth0 up'
+        sleep 2
+        rdma link add sw_eth0 type rxe netdev eth0
+        rdma link add sw_lo type rxe netdev lo"
+    );
+    let status = Command::new("sh").args(["-c", &script]).status()?;
+    ensure!(status.success(), "no network for both");
+    Ok(namespace)
+}
+
+fn parse(line: &str) -> Option<(usize, Played)> {
+    let mut words = line.strip_prefix(MARK)?.splitn(4, '\t');
+    let number = words.next()?.parse().ok()?;
+    let is_right = words.next()? == "right";
+    let seconds = words.next()?.parse().ok()?;
+    let why = match (is_right, words.next()) {
+        (true, _) => String::new(),
+        (false, why) => why.unwrap_or("failed").trim().to_owned(),
+    };
+    Some((number, Played { why, seconds }))
+}
+
+/// The table, and whether nothing of ours failed that is right with rdma_rxe.
+fn section(
+    release: &str,
+    results: &BTreeMap<(usize, Way), Played>,
+    took: Duration,
+) -> (String, bool) {
+    let mut text = format!(
+        "\nLinux {release}, {:.0} minutes on emulated processors.\n\n\
+         | program | rdma_rxe | Portolan | Portolan serves rdma_rxe | Portolan calls rdma_rxe |\n|---|---|---|---|---|\n",
+        took.as_secs_f64() / 60.0
+    );
+    let mut worse = String::new();
+    for (number, case) in cases().iter().enumerate() {
+        let cell = |way| match results.get(&(number, way)) {
+            None => "",
+            Some(played) if played.why.is_empty() => "right",
+            Some(_) => "**failed**",
+        };
+        let cells = Way::ALL.map(cell);
+        if cells.iter().all(|cell| cell.is_empty()) {
+            continue;
+        }
+        let program = case.client_text();
+        writeln!(text, "| `{program}` | {} |", cells.join(" | ")).expect("text takes text");
+        for way in Way::ALL {
+            if let Some(played) = results.get(&(number, way))
+                && !played.why.is_empty()
+            {
+                let why = played.why.replace('|', "/");
+                let (way, seconds) = (way.name(), played.seconds);
+                writeln!(worse, "* `{program}`, {way}, {seconds:.0} s: {why}")
+                    .expect("text takes text");
+            }
+        }
+    }
+    let is_right = Way::ALL.iter().all(|way| {
+        let failed = |number: &usize| {
+            let played = |way| results.get(&(*number, way));
+            let is_right = |way| played(way).is_some_and(|played| played.why.is_empty());
+            *way != Way::Kernel
+                && played(*way).is_some_and(|played| !played.why.is_empty())
+                && is_right(Way::Kernel)
+        };
+        !(0..cases().len()).any(|number| failed(&number))
+    });
+    if !worse.is_empty() {
+        write!(text, "\nWhat failed:\n\n{worse}").expect("text takes text");
+    }
+    text.push('\n');
+    (text, is_right)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_results_is_read_and_others_are_not() {
+        let played = |why: &str, seconds| Played {
+            why: why.into(),
+            seconds,
+        };
+        assert_eq!(parse("row\t3\tright\t1.5\t"), Some((3, played("", 1.5))));
+        assert_eq!(
+            parse("row\t4\tfailed\t2.0\tno way"),
+            Some((4, played("no way", 2.0)))
+        );
+        assert_eq!(parse("  1.0 s  rping passed"), None);
+    }
+
+    #[test]
+    fn a_row_that_fails_where_the_kernels_is_right_is_found() {
+        let played = |why: &str| Played {
+            why: why.into(),
+            seconds: 1.0,
+        };
+        let mut results = BTreeMap::new();
+        results.insert((0, Way::Ours), played("broken"));
+        results.insert((0, Way::Kernel), played("broken"));
+        assert!(section("6.1", &results, Duration::ZERO).1);
+        results.insert((0, Way::Kernel), played(""));
+        let (text, is_right) = section("6.1", &results, Duration::ZERO);
+        assert!(!is_right);
+        assert!(text.contains("| right | **failed** |"));
+        assert!(text.contains("ours, 1 s: broken"));
+    }
+}
