@@ -24,7 +24,7 @@ use case::{Case, Network};
 use document::Row;
 use side::{Files, Side, Sides};
 
-/// Whose programs are run, and what makes the namespace that they run in.
+/// The programs' packages, and what their namespace needs.
 const PACKAGES: [Package; 14] = [
     Package {
         name: "rdmacm-utils",
@@ -173,7 +173,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     Ok(Outcome::Passed(format!("{} rows", rows.len())))
 }
 
-/// Plays a row, in a network namespace of its own: rows run side by side, for some sleep for seconds.
+/// Plays a row in a network namespace of its own. Rows run in parallel, because some sleep for seconds.
 fn play(workspace: &Workspace, files: Files, case: &Case) -> Row {
     let started = Instant::now();
     let namespace = match case.network {

@@ -10,14 +10,14 @@ use super::ready::is_ready;
 use super::running::Running;
 use super::side::{Side, Sides};
 
-/// How often a row is played whose client is too hasty.
+/// How often a row is played if its client was faster than its server.
 const TRIES_MAX: u32 = 5;
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// Plays a row. Repeats it if its client was faster than its server.
 ///
 /// # Errors
-/// Which end failed, and what it said.
+/// The end that failed, and its output.
 pub(super) fn play(sides: &Sides<'_>, case: &Case) -> Result<()> {
     let mut tries = 1;
     loop {

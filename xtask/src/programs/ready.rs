@@ -34,8 +34,8 @@ pub(super) fn is_ready(side: &Side<'_>, ready: Ready, started: Instant) -> Resul
     }
 }
 
-/// Whether `portolan ps` lists an rdma_cm listener there. It fails if one that shares the port does not
-/// answer, and tells of the ports all the same.
+/// Whether `portolan ps` lists an rdma_cm listener there. `ps` fails if a process that shares the port does not answer,
+/// but prints the ports anyway.
 fn has_listener(side: &Side<'_>, port: u16) -> Result<bool> {
     let output = side
         .command(&ours("ps --json"))?

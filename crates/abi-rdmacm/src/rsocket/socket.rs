@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::errno::{of_error, of_io};
-use crate::fork;
+use crate::fork::Known;
 use crate::guard::Result;
 use crate::verbs::rdma_cm;
 

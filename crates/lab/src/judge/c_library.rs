@@ -27,7 +27,7 @@ const STREAMS: [(&str, &str); 7] = [
     ("riostream", "-S 20000 -C 50 -T a"),
 ];
 
-/// Every program over IPv4; those that differ by family over IPv6, too.
+/// Every program over IPv4. Programs that depend on the address family run over IPv6 too.
 pub(super) fn steps() -> Vec<Step> {
     let over_families = FAMILIES.iter().flat_map(|family| {
         [

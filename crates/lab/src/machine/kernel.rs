@@ -135,13 +135,13 @@ impl Kernel {
         self.index()
     }
 
-    /// Has machines load modules of the kernel's package that others do without. Those of the newer suite are compressed there,
-    /// which no machine loads.
+    /// Has machines load additional modules of the kernel's package. Modules of the newer suite are compressed, which no machine
+    /// can load.
     pub(super) fn load_further(&mut self, names: &'static [&'static str]) {
         self.further_modules = names;
     }
 
-    /// What the emulator boots.
+    /// The file that the emulator boots.
     pub(crate) fn image(&self) -> PathBuf {
         let unpacked = self.unpacked_image();
         if unpacked.exists() {

@@ -7,6 +7,7 @@ mod mpi;
 mod perftest;
 mod ping_pongs;
 mod pyverbs;
+mod sockets;
 mod storage;
 mod ucx;
 

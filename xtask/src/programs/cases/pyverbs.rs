@@ -1,5 +1,5 @@
-//! rdma-core's own tests, which are written in Python. What needs hardware of one vendor they leave out themselves. Those of the
-//! connection manager use devices in forked children, as processes of Python's multiprocessing do (processes.py).
+//! rdma-core's tests in Python. They skip what needs a vendor's hardware. Those of the connection manager use devices in
+//! forked children, as processes of Python's multiprocessing do (processes.py).
 
 use super::super::case::{Case, Data, c};
 use super::{DEVICE, ETHERNET_DEVICE};
