@@ -68,8 +68,13 @@ pub(super) fn steps() -> Vec<Step> {
     ]
     .map(|(what, script)| (what.to_owned(), script));
     let ends = [("ours", "ours"), ("debians", "ours"), ("ours", "debians")];
+    // Debian's rpoll reports POLLHUP while data is unread. The asynchronous client gives up then, if it is late.
+    let is_fair = |client: &str, options: &str| client == "ours" || !options.contains("-T a");
     let streams = STREAMS.iter().flat_map(|(program, options)| {
-        ends.map(|(server, client)| {
+        let ends = ends
+            .into_iter()
+            .filter(|(_, client)| is_fair(client, options));
+        ends.map(move |(server, client)| {
             let what = format!("{program} {options}, server {server}, client {client}");
             let script = format!("streams {server} {client} {program} {options} -T v");
             (what, script)

@@ -205,7 +205,7 @@ fn tcp_streams() -> [TcpStream; 2] {
 }
 
 proptest! {
-    #![proptest_config(Config { cases: 250, failure_persistence: None, ..Config::default() })]
+    #![proptest_config(Config { cases: 120, failure_persistence: None, ..Config::default() })]
 
     #[test]
     fn tcp_streams_and_streams_do_the_same(operations in proptest::collection::vec(operation(), 1..400)) {
