@@ -139,6 +139,9 @@ impl MemberLink {
     /// # Errors
     /// The system's error; `AGAIN` if the connection is full or another message waits.
     pub fn send(&self, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+        if descriptors.is_empty() {
+            return packet::send(self.fd.as_fd(), message);
+        }
         match packet::send_with(self.fd.as_fd(), message, descriptors) {
             // Not taken there yet.
             Err(Errno::PERM) => {}

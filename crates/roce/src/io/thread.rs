@@ -350,6 +350,7 @@ impl Worker {
         }
         match server.serve(number, links, self.host.transmitter.link_port()) {
             Served::Nothing => {}
+            Served::Rung => links.bell().ring(),
             Served::Incoming(incoming) => {
                 self.host.receiver.lock().add_ring(incoming);
                 links.bell().ring();

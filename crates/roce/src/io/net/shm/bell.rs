@@ -1,12 +1,17 @@
-//! Bells: event counters that wake another process's progress thread, or this one's.
+//! What wakes a progress thread: an event counter for this process's, a message on the link for another's.
+//!
+//! An event counter is never handed to another process. Open files are shared with their flags, so the other process could
+//! clear `O_NONBLOCK` and fill the counter, and ringing would wait without end.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Weak};
 
-use portolan_port_sharing::PrivateFd;
 use portolan_port_sharing::room::with_room;
+use portolan_port_sharing::{MemberLink, PrivateFd};
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
 use rustix::io::Errno;
+
+use super::message::{RING, VERSION};
 
 /// An event counter. A forked child has none.
 #[derive(Debug)]
@@ -16,15 +21,6 @@ impl Bell {
     pub(super) fn new() -> Result<Self, Errno> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         with_room(|| PrivateFd::make(|| eventfd(0, flags))).map(Self)
-    }
-
-    /// The bell of another process. `None` if it is none, or one whose ringing could wait: to write to a pipe or a
-    /// socket may end this process (SIGPIPE).
-    pub(super) fn of(fd: PrivateFd) -> Option<Self> {
-        // Event counters have no file type.
-        let has_type = FileType::from_raw_mode(fstat(&fd).ok()?.st_mode) != FileType::Unknown;
-        let waits = !fcntl_getfl(&fd).ok()?.contains(OFlags::NONBLOCK);
-        (!has_type && !waits).then_some(Self(fd))
     }
 
     pub(crate) fn ring(&self) {
@@ -45,24 +41,20 @@ impl AsFd for Bell {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Wakes the process at the other end of a link.
+#[derive(Clone, Debug)]
+pub(crate) struct Doorbell(Weak<MemberLink>);
 
-    fn private(fd: impl Into<std::os::fd::OwnedFd>) -> PrivateFd {
-        PrivateFd::make(|| Ok(fd.into())).unwrap()
+impl Doorbell {
+    pub(super) fn of(link: &Arc<MemberLink>) -> Self {
+        Self(Arc::downgrade(link))
     }
 
-    #[test]
-    fn only_an_event_counter_that_never_waits_is_a_bell() {
-        let Bell(own) = Bell::new().unwrap();
-        assert!(Bell::of(own).is_some());
-        let waits = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-        assert!(Bell::of(private(waits)).is_none());
-        let (_reader, writer) = std::io::pipe().unwrap();
-        assert!(Bell::of(private(writer)).is_none());
-        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        socket.set_nonblocking(true).unwrap();
-        assert!(Bell::of(private(socket)).is_none());
+    /// Never waits. Does nothing if the link has ended.
+    pub(crate) fn ring(&self) {
+        if let Some(link) = self.0.upgrade() {
+            // It fails if the other process has not read so many messages that it wakes anyway, or is gone.
+            let _ = link.send(&[VERSION, RING], &[]);
+        }
     }
 }

@@ -14,25 +14,24 @@ use portolan_threads::lock::{Mutex, RwLock};
 use rustix::io::Errno;
 
 use crate::io::net::shm::bell::Bell;
-use crate::io::net::shm::handshake::{
-    FILE, Incoming, OwnEnd, VERSION, accepted, answered, file_message,
-};
+use crate::io::net::shm::handshake::{Incoming, OwnEnd, accepted, answered};
 use crate::io::net::shm::memory_files::MemoryFiles;
+use crate::io::net::shm::message::{FILE, RING, VERSION, file_message};
 use crate::io::net::shm::rights::Rights;
 use crate::io::net::shm::ring::{Board, PLACES, PendingWriter, Writer};
 use crate::io::net::transmit::SendSocket;
 
 /// Members accepted in one turn.
 const ACCEPTS_PER_TURN: usize = 16;
-/// Connections at most: two for each process of the host. Each may have a place on the board.
-const CONNECTIONS_MAX: usize = PLACES;
+/// Connections that others may have made at a time. Each may have a place on the board.
+const ACCEPTED_MAX: usize = PLACES;
 
 /// The links as all threads see them.
 #[derive(Debug)]
 pub(crate) struct Links {
     own: Block,
     board: Board,
-    /// Rung by those who write to this process when it sleeps, and by those who have made room.
+    /// Wakes the progress thread for the rings.
     bell: Bell,
     /// What others may do in this process's memory by themselves, and that memory.
     rights: Rights,
@@ -64,7 +63,7 @@ pub(crate) struct LinkServer {
 
 #[derive(Debug)]
 struct Connection {
-    link: MemberLink,
+    link: Arc<MemberLink>,
     stage: Stage,
 }
 
@@ -84,6 +83,8 @@ enum Stage {
 #[derive(Debug)]
 pub(crate) enum Served {
     Nothing,
+    /// The other process has written packets or made room.
+    Rung,
     /// A link from another process: packets may come by it from now on.
     Incoming(Incoming),
     /// The link with that place on the board is gone.
@@ -172,7 +173,6 @@ impl Links {
     fn own_end(&self) -> OwnEnd<'_> {
         OwnEnd {
             board: &self.board,
-            bell: &self.bell,
             rights: &self.rights,
         }
     }
@@ -229,7 +229,7 @@ impl LinkServer {
         let mut numbers = Vec::new();
         for block in wanted {
             match self.call(links, block) {
-                Ok(Some(connection)) => numbers.extend(self.keep(connection)),
+                Ok(Some(connection)) => numbers.push(self.keep(connection)),
                 Ok(None) => links.set(block, Outgoing::Refused),
                 Err(errno) => {
                     tracing::debug!(%errno, ?block, "a link through memory");
@@ -245,11 +245,8 @@ impl LinkServer {
             return Ok(None);
         };
         let (pending, file) = Writer::create()?;
-        link.send(
-            &[VERSION, links.own.index()],
-            &[file.as_fd(), links.bell().as_fd()],
-        )?;
-        let stage = Stage::Called(block, pending);
+        link.send(&[VERSION, links.own.index()], &[file.as_fd()])?;
+        let (link, stage) = (Arc::new(link), Stage::Called(block, pending));
         Ok(Some(Connection { link, stage }))
     }
 
@@ -284,8 +281,10 @@ impl LinkServer {
         for _ in 0..ACCEPTS_PER_TURN {
             match self.members.accept() {
                 Ok(Some(link)) => {
-                    let stage = Stage::Accepted;
-                    numbers.extend(self.keep(Connection { link, stage }));
+                    if self.accepted() < ACCEPTED_MAX {
+                        let (link, stage) = (Arc::new(link), Stage::Accepted);
+                        numbers.push(self.keep(Connection { link, stage }));
+                    }
                 }
                 Ok(None) => break,
                 Err(errno) => {
@@ -297,13 +296,18 @@ impl LinkServer {
         numbers
     }
 
-    fn keep(&mut self, connection: Connection) -> Option<u64> {
-        if self.connections.len() >= CONNECTIONS_MAX {
-            return None;
-        }
+    fn keep(&mut self, connection: Connection) -> u64 {
         self.last += 1;
         self.connections.insert(self.last, connection);
-        Some(self.last)
+        self.last
+    }
+
+    /// Connections that other processes have made. This process makes at most one to each block.
+    fn accepted(&self) -> usize {
+        let is_accepted = |connection: &&Connection| {
+            matches!(connection.stage, Stage::Accepted | Stage::Reading(_))
+        };
+        self.connections.values().filter(is_accepted).count()
     }
 
     /// A place on the board that no link has.
@@ -359,7 +363,7 @@ impl LinkServer {
                 }
             }
             (Stage::Called(block, pending), Some((&[VERSION, place], descriptors))) => {
-                match answered(pending, place, descriptors, port) {
+                match answered(pending, &connection.link, place, descriptors, port) {
                     Some(socket) => {
                         let socket = Arc::new(socket);
                         links.set(block, Outgoing::Up(Arc::clone(&socket)));
@@ -369,6 +373,11 @@ impl LinkServer {
                     None => links.set(block, Outgoing::Refused),
                 }
                 Served::Nothing
+            }
+            (stage @ (Stage::Writing(..) | Stage::Reading(_)), Some((&[VERSION, RING], _))) => {
+                connection.stage = stage;
+                self.connections.insert(number, connection);
+                Served::Rung
             }
             (Stage::Called(block, _), _) => {
                 links.set(block, Outgoing::Refused);

@@ -15,6 +15,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::process::{Resource, getrlimit};
 
 /// The longest file of another process that is mapped.
 const FILE_LEN_MAX: usize = 1 << 40;
@@ -38,6 +39,7 @@ impl Mapping {
     pub(crate) fn create(name: &str, len: usize) -> Result<(Self, OwnedFd), Errno> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = with_room(|| memfd_create(name, flags))?;
+        check_file_size(len)?;
         fallocate(&file, FallocateFlags::empty(), 0, len as u64)?;
         let mapping = Self::map(file.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE)?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
@@ -64,6 +66,7 @@ impl Mapping {
     pub(super) fn create_for_all(name: &str, len: usize) -> Result<(Self, OwnedFd), Errno> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = with_room(|| memfd_create(name, flags))?;
+        check_file_size(len)?;
         ftruncate(&file, len as u64)?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         fcntl_add_seals(&file, seals)?;
@@ -152,6 +155,14 @@ impl Mapping {
             };
         }
         is_inside
+    }
+}
+
+/// Checks the limit of file sizes: beyond it the kernel ends the process (SIGXFSZ, setrlimit(2)).
+fn check_file_size(len: usize) -> Result<(), Errno> {
+    match getrlimit(Resource::Fsize).current {
+        Some(limit) if limit < len as u64 => Err(Errno::FBIG),
+        _ => Ok(()),
     }
 }
 

@@ -18,7 +18,7 @@ use crate::io::net::counters::Monitor;
 use crate::io::net::path::Path;
 use crate::io::net::rand::random_u32;
 use crate::io::net::send_batch::{Run, SendBatch, send_one};
-use crate::io::net::shm::bell::Bell;
+use crate::io::net::shm::bell::Doorbell;
 use crate::io::net::shm::peer_memory::PeerMemory;
 use crate::io::net::shm::ring::{Broken, Record, Writer, Written};
 use crate::io::net::sockopt::{IpVersion, refuse_input, set_int};
@@ -138,10 +138,10 @@ pub(crate) struct SendSocket {
 #[derive(Debug)]
 enum Outlet {
     Socket(UdpSocket),
-    /// A ring in memory, and the bell of its reader.
+    /// A ring in memory, and what wakes its reader.
     Ring {
         writer: Mutex<Writer>,
-        bell: Bell,
+        bell: Doorbell,
         /// The memory of the process that reads, if that lets this one reach it.
         memory: Option<Box<PeerMemory>>,
     },
@@ -192,7 +192,7 @@ impl SendSocket {
     /// Sends through memory, as if from a UDP port.
     pub(crate) fn of_ring(
         writer: Writer,
-        bell: Bell,
+        bell: Doorbell,
         memory: Option<PeerMemory>,
         port: u16,
     ) -> Self {
