@@ -119,7 +119,8 @@ impl Declarations {
             return;
         };
         let kind = head[..open - 1].join(" ");
-        let arguments = head[open..].join(" ");
+        // The three dots of a variadic function are one token of C.
+        let arguments = head[open..].join(" ").replace(". . .", "...");
         self.functions
             .insert(head[open - 1].clone(), format!("{kind} (*){arguments}"));
     }
