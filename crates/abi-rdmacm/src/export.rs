@@ -11,9 +11,10 @@ use portolan_abi_layout::pointers::{Bytes, In, InOut, Out, Text};
 use rustix::io::Errno;
 
 use crate::address::{self, SocketAddress};
+use crate::arguments::{address_bytes, bytes, number, piece, pieces_of, slice_mut};
 use crate::event::Event;
 use crate::get_event::settled;
-use crate::guard::{Result, caught, failed, pointer, status, value};
+use crate::guard::{caught, failed, pointer, status, value};
 use crate::id::{Id, get};
 use crate::layout::*;
 use crate::rsocket::{self, Gather, Scatter};
@@ -58,77 +59,6 @@ fn port_of(id: *mut CmId, address: impl FnOnce(&Addr) -> &libc::sockaddr_storage
         // SAFETY: as many bytes, all of them initialized by the library or the program.
         address::port(unsafe { &*storage.cast::<address::Storage>() })
     })
-}
-
-/// Runs the body of a function that returns a number, or -1 and `errno`.
-fn number(body: impl FnOnce() -> Result<c_int>) -> c_int {
-    caught(body).unwrap_or_else(failed)
-}
-
-/// Runs the body of a function that returns a number of bytes, or -1 and `errno`.
-fn bytes(body: impl FnOnce() -> Result<usize>) -> isize {
-    match caught(body) {
-        Ok(bytes) => bytes.cast_signed(),
-        Err(errno) => failed(errno) as isize,
-    }
-}
-
-fn piece(base: *mut c_void, length: usize) -> iovec {
-    iovec {
-        iov_base: base,
-        iov_len: length,
-    }
-}
-
-/// The pieces of a message without control data.
-///
-/// # Errors
-/// `EFAULT` for null; `EOPNOTSUPP` with control data.
-///
-/// # Safety
-/// The message is null or whole.
-unsafe fn pieces_of(message: *const msghdr) -> Result<(*const iovec, usize)> {
-    // SAFETY: the caller's promise.
-    let message = unsafe { message.as_ref() }.ok_or(Errno::FAULT)?;
-    match message.msg_control.is_null() || message.msg_controllen == 0 {
-        true => Ok((message.msg_iov, message.msg_iovlen)),
-        false => Err(Errno::OPNOTSUPP),
-    }
-}
-
-/// # Safety
-/// There are `count` values, or the pointer is null.
-unsafe fn slice_mut<'a, T>(first: *mut T, count: usize) -> Result<&'a mut [T]> {
-    match (first.is_null(), count) {
-        (_, 0) => Ok(&mut []),
-        (true, _) => Err(Errno::FAULT),
-        // SAFETY: the caller's promise.
-        (false, count) => Ok(unsafe { std::slice::from_raw_parts_mut(first, count) }),
-    }
-}
-
-/// An address of as many bytes as the program says.
-///
-/// # Errors
-/// `EFAULT` for null; `EINVAL` for a length that no address has.
-///
-/// # Safety
-/// The address has as many bytes.
-unsafe fn address_bytes(
-    addr: *const sockaddr,
-    length: socklen_t,
-) -> Result<(address::Storage, usize)> {
-    let mut storage: address::Storage = [0; 128];
-    let length = length as usize;
-    if addr.is_null() {
-        return Err(Errno::FAULT);
-    }
-    if !(2..=storage.len()).contains(&length) {
-        return Err(Errno::INVAL);
-    }
-    // SAFETY: the caller's promise, and there is room.
-    unsafe { std::ptr::copy_nonoverlapping(addr.cast(), storage.as_mut_ptr(), length) };
-    Ok((storage, length))
 }
 
 exports! {

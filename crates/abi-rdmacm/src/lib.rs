@@ -15,10 +15,11 @@
 //! * `interpret`: what the kernel says, as the program's event.
 //! * `get_event`, `get_request`, `endpoint`: the calls that wait.
 //! * `reach`, `names`, `resolve_addrinfo`: the calls that look up.
-//! * `rsocket`: the socket calls, over streams.
+//! * `rsocket`: the socket calls, over streams; `arguments`: what they take and return.
 //! * `export`: the functions, by the names and versions of `librdmacm.map`.
 
 mod address;
+mod arguments;
 mod channel;
 mod connect;
 mod convert;

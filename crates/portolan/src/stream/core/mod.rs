@@ -1,5 +1,8 @@
 //! The state of a stream, shared by its handles: who drives it, who waits, and how it ends.
 
+mod progress;
+mod wait;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,20 +11,18 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use portolan_port_sharing::room::{self, with_room};
-use portolan_provider::cm::{EventType, IdAddresses};
-use portolan_provider::verbs::{WcStatus, WorkCompletion};
-use portolan_provider::{Cause, Error, Result, Step};
+use portolan_provider::cm::IdAddresses;
+use portolan_provider::{Error, Result, Step};
 use portolan_rsocket::{Close, Endpoint, Phase, Signalling};
-use portolan_threads::lock::{Condvar, Mutex, MutexGuard};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
-use rustix::io::Errno;
+use portolan_threads::lock::{Condvar, Mutex};
+use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use super::check_peer;
 use super::error::io_error;
 use super::options::StreamOptions;
-use super::queues::{BATCH, Queues, Reaped};
+use super::queues::Queues;
 use crate::cm::{CmId, EventChannel};
-use crate::connection::{Spin, ends_connection};
+use crate::connection::Spin;
 use crate::deadline;
 
 /// What a caller waits for.
@@ -380,271 +381,6 @@ impl Core {
     /// A descriptor that is readable while something may be ready that was not.
     pub(crate) fn readiness(&self) -> BorrowedFd<'_> {
         self.readiness.all.as_fd()
-    }
-
-    /// Waits until `ready` returns a value.
-    fn wait_until<T>(
-        &self,
-        direction: Direction,
-        wait: Wait,
-        mut ready: impl FnMut(&mut State) -> Option<T>,
-    ) -> io::Result<T> {
-        let mut state = self.state.lock();
-        state.wanted[direction as usize] = false;
-        let mut turns = None;
-        loop {
-            self.advance(&mut state, false);
-            if let Some(found) = ready(&mut state) {
-                if state.waiters > 0 {
-                    self.advanced.notify_all();
-                }
-                return Ok(found);
-            }
-            let deadline = match wait {
-                Wait::No => {
-                    state.wanted[direction as usize] = true;
-                    self.rest(&mut state);
-                    if self.advance(&mut state, true) {
-                        continue;
-                    }
-                    return Err(io::ErrorKind::WouldBlock.into());
-                }
-                Wait::Until(deadline) => deadline,
-            };
-            if state.is_driven {
-                state = self.wait_for_driver(state, deadline);
-                if is_past(deadline) && state.is_driven {
-                    return ready(&mut state).ok_or_else(|| io::ErrorKind::WouldBlock.into());
-                }
-                continue;
-            }
-            if turns.get_or_insert_with(|| self.spin.start()).goes_on() {
-                drop(state);
-                std::hint::spin_loop();
-                state = self.state.lock();
-                continue;
-            }
-            state = self.sleep(state, deadline)?;
-            if is_past(deadline) {
-                self.advance(&mut state, true);
-                return ready(&mut state).ok_or_else(|| io::ErrorKind::WouldBlock.into());
-            }
-        }
-    }
-
-    fn wait_for_driver<'a>(
-        &self,
-        mut state: MutexGuard<'a, State>,
-        deadline: Option<Instant>,
-    ) -> MutexGuard<'a, State> {
-        state.waiters += 1;
-        let mut state = match deadline {
-            None => self.advanced.wait(state),
-            Some(deadline) => {
-                self.advanced
-                    .wait_timeout(state, deadline::left(deadline))
-                    .0
-            }
-        };
-        state.waiters -= 1;
-        state
-    }
-
-    /// Sleeps for all that wait, until something may have happened.
-    fn sleep<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, State>,
-        deadline: Option<Instant>,
-    ) -> io::Result<MutexGuard<'a, State>> {
-        let rouser = match self.rouser.get() {
-            Some(rouser) => rouser,
-            None => {
-                let made = make_bell().map_err(|error| io_error(self.explain(error)))?;
-                self.rouser.get_or_init(|| made)
-            }
-        };
-        self.rest(&mut state);
-        if self.advance(&mut state, true) {
-            return Ok(state);
-        }
-        state.is_driven = true;
-        drop(state);
-        let slept = self.poll(rouser, deadline);
-        let mut state = self.state.lock();
-        state.is_driven = false;
-        silence(rouser);
-        if state.waiters > 0 {
-            self.advanced.notify_all();
-        }
-        slept.map(|()| state)
-    }
-
-    fn poll(&self, rouser: &OwnedFd, deadline: Option<Instant>) -> io::Result<()> {
-        let completions: BorrowedFd<'_> = self.queues.channel.as_fd();
-        let mut fds = [
-            PollFd::new(&completions, PollFlags::IN),
-            PollFd::new(&self.events, PollFlags::IN),
-            PollFd::new(rouser, PollFlags::IN),
-        ];
-        let left = deadline.map(|at| Timespec::try_from(deadline::left(at)).unwrap_or_default());
-        match poll(&mut fds, left.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(errno) => Err(errno.into()),
-        }
-    }
-
-    /// Takes the notifications that were given, and asks for the next, before a wait.
-    fn rest(&self, state: &mut State) {
-        // Whoever sleeps needs the notification to wake up.
-        if !state.is_driven {
-            while let Ok(Some(_)) = self.queues.channel.take_event() {}
-        }
-        if let Err(error) = self.queues.cq.arm(false) {
-            self.fail(state, error);
-        }
-        if state.is_ringing {
-            silence(&self.readiness.bell);
-            state.is_ringing = false;
-            // The other direction may be awaited, and ready still.
-            self.announce(state);
-        }
-    }
-
-    /// Handles completions, and events if asked to; returns whether there were any.
-    fn advance(&self, state: &mut State, with_events: bool) -> bool {
-        let mut any = self.collect(state);
-        if with_events || state.failure.is_some() {
-            any |= self.take_events(state);
-        }
-        if any {
-            self.settle(state);
-            self.announce(state);
-        }
-        any
-    }
-
-    fn collect(&self, state: &mut State) -> bool {
-        let mut completions = [WorkCompletion::EMPTY; BATCH];
-        let mut any = false;
-        loop {
-            let count = match self.queues.reap(&mut completions) {
-                Ok(count) => count,
-                Err(error) => {
-                    self.fail(state, error);
-                    return any;
-                }
-            };
-            for completion in &completions[..count] {
-                self.take_completion(state, completion);
-            }
-            any |= count > 0;
-            if count < BATCH {
-                return any;
-            }
-        }
-    }
-
-    fn take_completion(&self, state: &mut State, completion: &WorkCompletion) {
-        let is_success = completion.status == WcStatus::Success;
-        match self.queues.read(completion, is_success) {
-            Reaped::Sent(id) => {
-                state.endpoint.on_sent(id);
-                if !is_success {
-                    let cause = Cause::WorkFailed(completion.status);
-                    self.fail(state, Error::new(Step::Transfer, cause));
-                }
-            }
-            // The event or the failed work that follows says why.
-            Reaped::Flushed => {}
-            Reaped::Message { number, place } => {
-                // A peer that sends has confirmed the connection.
-                state.is_established = true;
-                let taken = state.endpoint.on_message(number, self.queues.table());
-                let taken = taken.map_err(|violation| {
-                    let (what, expected) = ("message", "one of the rsocket protocol");
-                    Error::invalid(Step::Transfer, what, expected, violation)
-                });
-                let posted = taken.and_then(|_| self.queues.post_receive(place));
-                if let Err(error) = posted {
-                    self.fail(state, error);
-                }
-            }
-        }
-    }
-
-    fn take_events(&self, state: &mut State) -> bool {
-        let mut any = false;
-        loop {
-            let event = match self.events.try_next_event() {
-                Ok(Some(event)) => event,
-                Ok(None) => return any,
-                Err(error) => {
-                    self.fail(state, error);
-                    return any;
-                }
-            };
-            any = true;
-            if event.event_type() == EventType::Established {
-                state.is_established = true;
-            } else if ends_connection(event.event_type())
-                || event.failure().is_some() && !state.is_established
-            {
-                // What the peer sent before it went.
-                self.collect(state);
-                let gone = || Error::new(Step::Transfer, Cause::Disconnected);
-                let error = event.failure().unwrap_or_else(gone);
-                self.fail(state, error);
-                if !state.is_hung_up {
-                    state.is_hung_up = true;
-                    // Answers the peer's request.
-                    let _ = self.id.disconnect();
-                }
-            }
-        }
-    }
-
-    /// Notes the first reason of a failure. A stream that has ended in order does not fail any more.
-    fn fail(&self, state: &mut State, error: Error) {
-        state.endpoint.fail();
-        if state.endpoint.phase() == Phase::Failed && state.failure.is_none() {
-            state.failure = Some(self.explain(error));
-        }
-    }
-
-    /// Posts what the endpoint wants posted.
-    fn settle(&self, state: &mut State) {
-        if !state.is_established {
-            return;
-        }
-        while let Some(post) = state.endpoint.next_post() {
-            self.post(state, &post, &[]);
-        }
-    }
-
-    fn post(&self, state: &mut State, post: &portolan_rsocket::Post, data: &[u8]) {
-        if let Err(error) = self.queues.post(post, data) {
-            state.endpoint.on_sent(post.id);
-            self.fail(state, error);
-        }
-    }
-
-    /// Tells everyone who waits that the stream has advanced.
-    fn announce(&self, state: &mut State) {
-        if state.waiters > 0 {
-            self.advanced.notify_all();
-        }
-        let ready = Ready::of(state);
-        for direction in [Direction::Read, Direction::Write] {
-            if ready.is(direction) {
-                let waker = state.wakers[direction as usize].take();
-                waker.into_iter().for_each(Waker::wake);
-            }
-            let is_awaited = state.wanted[direction as usize] && ready.is(direction);
-            if is_awaited && !state.is_ringing {
-                ring(&self.readiness.bell);
-                state.is_ringing = true;
-            }
-        }
     }
 
     /// Why nothing can be sent or received.

@@ -1,0 +1,151 @@
+//! What completions and events mean for a stream, and whom they concern.
+
+use std::task::Waker;
+
+use portolan_provider::cm::EventType;
+use portolan_provider::verbs::{WcStatus, WorkCompletion};
+use portolan_provider::{Cause, Error, Step};
+use portolan_rsocket::{Phase, Post};
+
+use super::{Core, Direction, Ready, State, ring};
+use crate::connection::ends_connection;
+use crate::stream::queues::{BATCH, Reaped};
+
+impl Core {
+    /// Handles completions, and events if asked to; returns whether there were any.
+    pub(super) fn advance(&self, state: &mut State, with_events: bool) -> bool {
+        let mut any = self.collect(state);
+        if with_events || state.failure.is_some() {
+            any |= self.take_events(state);
+        }
+        if any {
+            self.settle(state);
+            self.announce(state);
+        }
+        any
+    }
+
+    pub(super) fn collect(&self, state: &mut State) -> bool {
+        let mut completions = [WorkCompletion::EMPTY; BATCH];
+        let mut any = false;
+        loop {
+            let count = match self.queues.reap(&mut completions) {
+                Ok(count) => count,
+                Err(error) => {
+                    self.fail(state, error);
+                    return any;
+                }
+            };
+            for completion in &completions[..count] {
+                self.take_completion(state, completion);
+            }
+            any |= count > 0;
+            if count < BATCH {
+                return any;
+            }
+        }
+    }
+
+    pub(super) fn take_completion(&self, state: &mut State, completion: &WorkCompletion) {
+        let is_success = completion.status == WcStatus::Success;
+        match self.queues.read(completion, is_success) {
+            Reaped::Sent(id) => {
+                state.endpoint.on_sent(id);
+                if !is_success {
+                    let cause = Cause::WorkFailed(completion.status);
+                    self.fail(state, Error::new(Step::Transfer, cause));
+                }
+            }
+            // The event or the failed work that follows says why.
+            Reaped::Flushed => {}
+            Reaped::Message { number, place } => {
+                // A peer that sends has confirmed the connection.
+                state.is_established = true;
+                let taken = state.endpoint.on_message(number, self.queues.table());
+                let taken = taken.map_err(|violation| {
+                    let (what, expected) = ("message", "one of the rsocket protocol");
+                    Error::invalid(Step::Transfer, what, expected, violation)
+                });
+                let posted = taken.and_then(|_| self.queues.post_receive(place));
+                if let Err(error) = posted {
+                    self.fail(state, error);
+                }
+            }
+        }
+    }
+
+    pub(super) fn take_events(&self, state: &mut State) -> bool {
+        let mut any = false;
+        loop {
+            let event = match self.events.try_next_event() {
+                Ok(Some(event)) => event,
+                Ok(None) => return any,
+                Err(error) => {
+                    self.fail(state, error);
+                    return any;
+                }
+            };
+            any = true;
+            if event.event_type() == EventType::Established {
+                state.is_established = true;
+            } else if ends_connection(event.event_type())
+                || event.failure().is_some() && !state.is_established
+            {
+                // What the peer sent before it went.
+                self.collect(state);
+                let gone = || Error::new(Step::Transfer, Cause::Disconnected);
+                let error = event.failure().unwrap_or_else(gone);
+                self.fail(state, error);
+                if !state.is_hung_up {
+                    state.is_hung_up = true;
+                    // Answers the peer's request.
+                    let _ = self.id.disconnect();
+                }
+            }
+        }
+    }
+
+    /// Notes the first reason of a failure. A stream that has ended in order does not fail any more.
+    pub(super) fn fail(&self, state: &mut State, error: Error) {
+        state.endpoint.fail();
+        if state.endpoint.phase() == Phase::Failed && state.failure.is_none() {
+            state.failure = Some(self.explain(error));
+        }
+    }
+
+    /// Posts what the endpoint wants posted.
+    pub(super) fn settle(&self, state: &mut State) {
+        if !state.is_established {
+            return;
+        }
+        while let Some(post) = state.endpoint.next_post() {
+            self.post(state, &post, &[]);
+        }
+    }
+
+    pub(super) fn post(&self, state: &mut State, post: &Post, data: &[u8]) {
+        if let Err(error) = self.queues.post(post, data) {
+            state.endpoint.on_sent(post.id);
+            self.fail(state, error);
+        }
+    }
+
+    /// Tells everyone who waits that the stream has advanced.
+    pub(super) fn announce(&self, state: &mut State) {
+        if state.waiters > 0 {
+            self.advanced.notify_all();
+        }
+        let ready = Ready::of(state);
+        for direction in [Direction::Read, Direction::Write] {
+            if ready.is(direction) {
+                let waker = state.wakers[direction as usize].take();
+                waker.into_iter().for_each(Waker::wake);
+            }
+            let is_awaited = state.wanted[direction as usize] && ready.is(direction);
+            if is_awaited && !state.is_ringing {
+                ring(&self.readiness.bell);
+                state.is_ringing = true;
+            }
+        }
+    }
+}
