@@ -174,7 +174,9 @@ mod sys;
 pub mod tokio;
 pub mod work;
 
-pub use connection::{Connection, Connector, Incoming, Listener, Options, Readiness, Request};
+pub use connection::{
+    Batch, Connection, Connector, Incoming, Listener, Options, Readiness, Request, Unposted,
+};
 pub use device::devices;
 pub use domain::Domain;
 pub use portolan_provider::verbs::Access;

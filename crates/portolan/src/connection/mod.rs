@@ -22,6 +22,7 @@
 //! # Ok::<(), portolan::Error>(())
 //! ```
 
+mod batch;
 mod connector;
 mod established;
 mod inner;
@@ -33,6 +34,7 @@ mod race;
 mod readiness;
 mod spin;
 
+pub use batch::{Batch, Unposted};
 #[cfg(feature = "tokio")]
 pub(crate) use connector::Attempt;
 pub use connector::Connector;

@@ -5,7 +5,7 @@ use portolan_provider::{Cause, Error, Result, Step};
 
 use super::established::Connection;
 use crate::sys::{Buffer, RemoteMemory};
-use crate::work::{Failed, Gather, Transfer};
+use crate::work::{Failed, Gather, Item, Transfer};
 
 /// Operand size of an atomic, in bytes.
 const ATOMIC_BYTES: usize = 8;
@@ -60,8 +60,13 @@ impl Connection {
     /// # Errors
     /// As for [`Connection::send`]; also if `length` exceeds the buffer.
     pub fn send_prefix(&self, buffer: impl Into<Gather>, length: usize) -> Posted {
-        let (gather, flags) = (buffer.into(), SendFlags::empty());
-        self.post(SendOp::Send, gather, length, flags)
+        let gather = buffer.into();
+        if length > gather.len() {
+            let error = Error::invalid(Step::PostSend, "length", gather.len(), length);
+            return Err(gather.failed(self.inner.explain(error)));
+        }
+        let item = self.request().send_item(gather);
+        self.post(Item { length, ..item })
     }
 
     /// Posts a send of the whole buffer with immediate data.
@@ -169,12 +174,8 @@ impl Connection {
             .map_err(|failed| self.explain(failed))
     }
 
-    fn post(&self, op: SendOp, gather: Gather, length: usize, flags: SendFlags) -> Posted {
-        if length > gather.len() {
-            let error = Error::invalid(Step::PostSend, "length", gather.len(), length);
-            return Err(gather.failed(self.inner.explain(error)));
-        }
-        let key = self.inner.work.post_send(op, gather, length, flags);
+    fn post(&self, item: Item) -> Posted {
+        let key = self.inner.work.post_send(item);
         key.map(|key| Transfer::new(self.inner.clone(), key))
             .map_err(|failed| self.explain(failed))
     }
@@ -211,22 +212,37 @@ impl Connection {
         } else {
             None
         };
+        let error = error.or_else(|| {
+            let (what, expected) = ("length", buffer.len());
+            (buffer.len() < ATOMIC_BYTES)
+                .then(|| Error::invalid(Step::PostSend, what, expected, ATOMIC_BYTES))
+        });
         let gather = Gather::from(buffer);
         match error {
-            None => self.post(op, gather, ATOMIC_BYTES, SendFlags::empty()),
+            None => self.post(Item {
+                op,
+                gather,
+                length: ATOMIC_BYTES,
+                flags: SendFlags::empty(),
+            }),
             Some(error) => Err(gather.failed(self.inner.explain(error))),
         }
     }
 
     fn explain(&self, mut failed: Failed) -> Failed {
-        failed.error = match self.inner.ended() {
+        failed.error = self.refusal(failed.error);
+        failed
+    }
+
+    /// The error of posting, in words of the connection: why it has ended, if it has.
+    pub(super) fn refusal(&self, error: Error) -> Error {
+        match self.inner.ended() {
             Some(ended) => Error {
-                step: failed.error.step,
+                step: error.step,
                 ..ended
             },
-            None => self.inner.explain(failed.error),
-        };
-        failed
+            None => self.inner.explain(error),
+        }
     }
 }
 
@@ -248,10 +264,7 @@ impl Request<'_> {
     /// # Errors
     /// As for [`Connection::send`].
     pub fn send(self, buffer: impl Into<Gather>) -> Posted {
-        let gather = buffer.into();
-        let length = gather.len();
-        let op = self.immediate.map_or(SendOp::Send, SendOp::SendWithImm);
-        self.connection.post(op, gather, length, self.flags)
+        self.connection.post(self.send_item(buffer.into()))
     }
 
     /// Posts a write; see [`Connection::write`].
@@ -259,16 +272,7 @@ impl Request<'_> {
     /// # Errors
     /// As for [`Connection::write`].
     pub fn write(self, buffer: impl Into<Gather>, to: RemoteMemory) -> Posted {
-        let gather = buffer.into();
-        let length = gather.len();
-        if let Err(error) = self.connection.check_write(length, to) {
-            return Err(gather.failed(error));
-        }
-        let op = match self.immediate {
-            None => SendOp::RdmaWrite(to.at()),
-            Some(imm) => SendOp::RdmaWriteWithImm(to.at(), imm),
-        };
-        self.connection.post(op, gather, length, self.flags)
+        self.connection.post(self.write_item(buffer.into(), to)?)
     }
 
     /// Posts a read; see [`Connection::read`].
@@ -276,14 +280,50 @@ impl Request<'_> {
     /// # Errors
     /// `InvalidArgument` with immediate data; otherwise as for [`Connection::read`].
     pub fn read(self, buffer: impl Into<Gather>, from: RemoteMemory) -> Posted {
-        let gather = buffer.into();
+        self.connection.post(self.read_item(buffer.into(), from)?)
+    }
+
+    pub(super) fn send_item(self, gather: Gather) -> Item {
+        let op = self.immediate.map_or(SendOp::Send, SendOp::SendWithImm);
+        self.item(op, gather)
+    }
+
+    pub(super) fn write_item(
+        self,
+        gather: Gather,
+        to: RemoteMemory,
+    ) -> std::result::Result<Item, Failed> {
+        if let Err(error) = self.connection.check_write(gather.len(), to) {
+            return Err(gather.failed(error));
+        }
+        let op = match self.immediate {
+            None => SendOp::RdmaWrite(to.at()),
+            Some(imm) => SendOp::RdmaWriteWithImm(to.at(), imm),
+        };
+        Ok(self.item(op, gather))
+    }
+
+    pub(super) fn read_item(
+        self,
+        gather: Gather,
+        from: RemoteMemory,
+    ) -> std::result::Result<Item, Failed> {
         if let Some(imm) = self.immediate {
             let (what, expected) = ("immediate data of a read", "none");
             let error = Error::invalid(Step::PostSend, what, expected, imm);
             return Err(gather.failed(self.connection.inner.explain(error)));
         }
         let length = gather.len().min(from.length as usize);
-        let op = SendOp::RdmaRead(from.at());
-        self.connection.post(op, gather, length, self.flags)
+        let item = self.item(SendOp::RdmaRead(from.at()), gather);
+        Ok(Item { length, ..item })
+    }
+
+    fn item(self, op: SendOp, gather: Gather) -> Item {
+        Item {
+            op,
+            length: gather.len(),
+            gather,
+            flags: self.flags,
+        }
     }
 }

@@ -17,7 +17,9 @@
 //! ```
 
 mod abandoned;
+mod batch;
 mod bell;
+mod item;
 mod keepalive;
 mod message;
 mod outcome;
@@ -29,6 +31,7 @@ mod transfer;
 mod turned;
 
 pub(crate) use bell::Bell;
+pub(crate) use item::Item;
 pub use keepalive::Keepalive;
 pub use message::Message;
 pub use outcome::{Done, Failed};

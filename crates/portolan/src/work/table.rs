@@ -15,6 +15,7 @@ use portolan_provider::{Cause, Error, Result, Step};
 use slab::Slab;
 
 use super::bell::{self, Bell};
+use super::item::Item;
 use super::keepalive::{Keepalive, PROBE, Silence};
 use super::outcome::Failed;
 use super::pieces::Gather;
@@ -138,14 +139,14 @@ impl Work {
         }
     }
 
-    /// Posts a send of the first `length` bytes; pass the returned key to [`Work::taken`].
-    pub(crate) fn post_send(
-        &self,
-        op: SendOp,
-        pieces: Gather,
-        length: usize,
-        flags: SendFlags,
-    ) -> std::result::Result<usize, Failed> {
+    /// Posts a send; pass the returned key to [`Work::taken`].
+    pub(crate) fn post_send(&self, item: Item) -> std::result::Result<usize, Failed> {
+        let Item {
+            op,
+            gather: pieces,
+            length,
+            flags,
+        } = item;
         let limit = self.depths.gather as usize;
         let sges = match pieces.sges(&self.pd, length, limit) {
             Ok(sges) => sges,
@@ -190,6 +191,44 @@ impl Work {
                 srq: None,
             })
         })
+    }
+
+    /// Claims places for sends; returns whether there are so many.
+    pub(super) fn claim_sends(&self, count: usize) -> bool {
+        let mut state = self.state.lock();
+        let posted = state.posted(Kind::Send);
+        let total = u32::try_from(count)
+            .ok()
+            .and_then(|count| posted.checked_add(count));
+        match total.filter(|total| *total <= self.depths.sends) {
+            Some(total) => {
+                *posted = total;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Puts sends in whose places are claimed; returns their keys.
+    pub(super) fn insert_sends(&self, sends: impl Iterator<Item = Gather>) -> Vec<usize> {
+        let mut state = self.state.lock();
+        let insert = |pieces| {
+            state.slots.insert(Slot {
+                pieces,
+                kind: Kind::Send,
+                done: None,
+                owner: Owner::Handle,
+            })
+        };
+        sends.map(insert).collect()
+    }
+
+    /// Takes sends out that were not posted.
+    pub(super) fn remove_sends(&self, keys: &[usize]) -> Vec<Gather> {
+        let mut state = self.state.lock();
+        *state.posted(Kind::Send) -= keys.len() as u32;
+        let remove = |key: &usize| state.slots.remove(*key).pieces;
+        keys.iter().map(remove).collect()
     }
 
     /// Posts a receive into the whole `buffer`.

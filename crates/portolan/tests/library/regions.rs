@@ -259,6 +259,68 @@ fn a_request_has_a_fence_and_immediate_data_and_a_read_has_none_of_the_latter() 
 }
 
 #[test]
+fn a_batch_is_posted_together_and_in_order_or_comes_back_as_it_was() {
+    let few = Options {
+        send_depth: 4,
+        ..options()
+    };
+    let (active, passive) = pair_with(&few, &options());
+    let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+    let memory = passive.share(16, access).unwrap();
+    let half = |at| memory.remote().slice(at, 8).unwrap();
+    let mut batch = active.batch();
+    batch.write(b"record 1".to_vec(), half(0)).unwrap();
+    batch.write(b"record 2".to_vec(), half(8)).unwrap();
+    batch.read(vec![0; 16], memory.remote()).unwrap();
+    batch.fence().immediate(2).send(b"done".to_vec()).unwrap();
+    let failed = batch.write(vec![0; 9], half(0)).unwrap_err();
+    assert!(matches!(
+        failed.error.cause,
+        Cause::BeyondRemoteMemory { .. }
+    ));
+    let transfers = batch.post().unwrap();
+    let done: Vec<_> = transfers.into_iter().map(|it| it.wait().unwrap()).collect();
+    assert_eq!(done.len(), 4);
+    assert_eq!(&done[2].buffer[..], b"record 1record 2");
+    let message = passive.receive_within(PATIENCE).unwrap();
+    assert_eq!((&message[..], message.immediate()), (&b"done"[..], Some(2)));
+
+    let mut batch = active.batch();
+    for number in 0..5u8 {
+        batch.send(vec![number]).unwrap();
+    }
+    let unposted = batch.post().unwrap_err();
+    assert!(unposted.error.is_limit(), "{unposted}");
+    assert!(
+        unposted
+            .error
+            .to_string()
+            .contains("limit of 4 posted sends")
+    );
+    assert_eq!((unposted.posted.len(), unposted.rest.len()), (0, 5));
+    let mut batch = active.batch();
+    for gather in unposted.rest.into_iter().take(4) {
+        batch.send(gather).unwrap();
+    }
+    let transfers = batch.post().unwrap();
+    for number in 0..4 {
+        assert_eq!(passive.receive_within(PATIENCE).unwrap()[..], [number]);
+    }
+    transfers
+        .into_iter()
+        .for_each(|it| drop(it.wait().unwrap()));
+    passive.disconnect().unwrap();
+    active.wait_disconnected(PATIENCE).unwrap();
+    let mut batch = active.batch();
+    batch.send(vec![7]).unwrap();
+    let ended = match batch.post() {
+        Err(unposted) => unposted.error,
+        Ok(mut posted) => posted.remove(0).wait().unwrap_err().error,
+    };
+    assert!(ended.is_disconnected(), "{ended}");
+}
+
+#[test]
 fn inline_data_needs_no_buffer_and_more_than_the_limit_is_refused_with_numbers() {
     let inline = Options {
         inline: 32,

@@ -281,6 +281,12 @@ impl Qp for SoftQp {
         Ok(())
     }
 
+    fn post_sends(&self, wrs: &[SendWr<'_>]) -> std::result::Result<(), (usize, Error)> {
+        let posted = Self::post_sends(self, wrs.iter().map(|wr| Ok(*wr)));
+        // All of them or none.
+        posted.map_err(|error| (0, error))
+    }
+
     fn bind_mw(
         &self,
         mw: &Arc<dyn Mw>,

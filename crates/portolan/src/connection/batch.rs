@@ -1,0 +1,147 @@
+//! Several requests posted with one doorbell.
+
+use std::fmt;
+
+use portolan_provider::Error;
+
+use super::established::Connection;
+use super::posting::Request;
+use crate::sys::RemoteMemory;
+use crate::work::{Failed, Gather, Item, Transfer};
+
+/// Requests that are posted together, in the order in which they were added; see [`Connection::batch`].
+#[derive(Debug)]
+#[must_use = "nothing is posted yet"]
+pub struct Batch<'a> {
+    /// What is added next.
+    next: Request<'a>,
+    connection: &'a Connection,
+    items: Vec<Item>,
+}
+
+/// A batch of which some or all requests were not posted.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Unposted {
+    /// Why the first of them was refused.
+    pub error: Error,
+    /// The transfers of the requests before it. The software device posts all of a batch or none.
+    pub posted: Vec<Transfer>,
+    /// What the others were to send, write or read into, in order.
+    pub rest: Vec<Gather>,
+}
+
+impl fmt::Display for Unposted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for Unposted {
+    /// That of [`Unposted::error`], whose text this prints.
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
+}
+
+impl From<Unposted> for Error {
+    fn from(unposted: Unposted) -> Self {
+        unposted.error
+    }
+}
+
+impl Connection {
+    /// Starts a batch: requests that are posted with one doorbell, which is faster than one by one.
+    ///
+    /// ```
+    /// # use portolan::Access;
+    /// # let (server, client) = portolan::doc_pair()?;
+    /// let log = server.share(16, Access::REMOTE_WRITE)?;
+    /// let (first, second) = (log.remote().slice(0, 8).unwrap(), log.remote().slice(8, 8).unwrap());
+    /// let mut batch = client.batch();
+    /// batch.write(b"record 1".to_vec(), first)?;
+    /// batch.write(b"record 2".to_vec(), second)?;
+    /// batch.immediate(2).send(b"two records".to_vec())?;
+    /// for transfer in batch.post()? {
+    ///     transfer.wait()?;
+    /// }
+    /// assert_eq!(&server.receive()?[..], b"two records");
+    /// # Ok::<(), portolan::Error>(())
+    /// ```
+    pub fn batch(&self) -> Batch<'_> {
+        Batch {
+            next: self.request(),
+            connection: self,
+            items: Vec::new(),
+        }
+    }
+}
+
+impl Batch<'_> {
+    /// Gives the request that is added next a fence; see [`Request::fence`].
+    pub fn fence(&mut self) -> &mut Self {
+        self.next = self.next.fence();
+        self
+    }
+
+    /// Gives the request that is added next immediate data; see [`Request::immediate`].
+    pub fn immediate(&mut self, imm: u32) -> &mut Self {
+        self.next = self.next.immediate(imm);
+        self
+    }
+
+    /// Adds a send; see [`Connection::send`].
+    ///
+    /// # Errors
+    /// As for [`Connection::send`], as far as is known before it is posted.
+    pub fn send(&mut self, buffer: impl Into<Gather>) -> Result<(), Failed> {
+        let item = self.take_next().send_item(buffer.into());
+        self.items.push(item);
+        Ok(())
+    }
+
+    /// Adds a write; see [`Connection::write`].
+    ///
+    /// # Errors
+    /// As for [`Connection::write`], as far as is known before it is posted.
+    pub fn write(&mut self, buffer: impl Into<Gather>, to: RemoteMemory) -> Result<(), Failed> {
+        let item = self.take_next().write_item(buffer.into(), to)?;
+        self.items.push(item);
+        Ok(())
+    }
+
+    /// Adds a read; see [`Connection::read`].
+    ///
+    /// # Errors
+    /// As for [`Connection::read`], as far as is known before it is posted.
+    pub fn read(&mut self, buffer: impl Into<Gather>, from: RemoteMemory) -> Result<(), Failed> {
+        let item = self.take_next().read_item(buffer.into(), from)?;
+        self.items.push(item);
+        Ok(())
+    }
+
+    /// Posts all requests; the transfers are in the same order.
+    ///
+    /// # Errors
+    /// The send queue has no room for all of them, or the connection has ended; the error returns what was not posted.
+    pub fn post(self) -> Result<Vec<Transfer>, Unposted> {
+        let inner = &self.connection.inner;
+        let outcome = inner.work.post_batch(self.items);
+        let transfers = outcome.posted.into_iter();
+        let posted = transfers
+            .map(|key| Transfer::new(inner.clone(), key))
+            .collect();
+        match outcome.refused {
+            None => Ok(posted),
+            Some((error, rest)) => Err(Unposted {
+                error: self.connection.refusal(error),
+                posted,
+                rest,
+            }),
+        }
+    }
+
+    fn take_next(&mut self) -> Request<'_> {
+        std::mem::replace(&mut self.next, self.connection.request())
+    }
+}

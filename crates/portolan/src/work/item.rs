@@ -1,0 +1,15 @@
+//! A send before it is posted.
+
+use portolan_provider::verbs::{SendFlags, SendOp};
+
+use super::pieces::Gather;
+
+/// A send that is to be posted.
+#[derive(Debug)]
+pub(crate) struct Item {
+    pub(crate) op: SendOp,
+    pub(crate) gather: Gather,
+    /// At most the bytes of `gather`.
+    pub(crate) length: usize,
+    pub(crate) flags: SendFlags,
+}
