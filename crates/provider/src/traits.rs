@@ -480,16 +480,16 @@ pub trait Qp: Send + Sync + std::fmt::Debug {
     /// Posts several requests to the send queue, in order, with one doorbell if the provider can.
     ///
     /// # Errors
-    /// As for [`Qp::post_send`], of the first request that was refused, with the number of those that were posted before it.
-    /// Those after it are not posted.
+    /// As for [`Qp::post_send`], for the first refused request, with the number of requests that were posted before it.
+    /// Later requests are not posted.
     fn post_sends(&self, wrs: &[SendWr<'_>]) -> core::result::Result<(), (usize, Error)> {
         for (posted, wr) in wrs.iter().enumerate() {
             self.post_send(wr).map_err(|error| (posted, error))?;
         }
         Ok(())
     }
-    /// Posts a bind of a type 1 memory window (`ibv_bind_mw(3)`) and returns the window's key from
-    /// then on. A length of 0 invalidates the window.
+    /// Posts a bind of a type 1 memory window (`ibv_bind_mw(3)`) and returns the window's new key. A length of 0
+    /// invalidates the window.
     ///
     /// # Errors
     /// As for [`Qp::post_send`]. Errors of the bind itself are reported by its completion.
