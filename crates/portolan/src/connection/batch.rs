@@ -26,9 +26,9 @@ pub struct Unposted {
     /// Why the first of them was refused.
     pub error: Error,
     /// The transfers of the requests before it. The software device posts all of a batch or none.
-    pub posted: Vec<Transfer>,
+    pub posted: Box<[Transfer]>,
     /// What the others were to send, write or read into, in order.
-    pub rest: Vec<Gather>,
+    pub rest: Box<[Gather]>,
 }
 
 impl fmt::Display for Unposted {
@@ -128,15 +128,15 @@ impl Batch<'_> {
         let inner = &self.connection.inner;
         let outcome = inner.work.post_batch(self.items);
         let transfers = outcome.posted.into_iter();
-        let posted = transfers
+        let posted: Vec<Transfer> = transfers
             .map(|key| Transfer::new(inner.clone(), key))
             .collect();
         match outcome.refused {
             None => Ok(posted),
             Some((error, rest)) => Err(Unposted {
                 error: self.connection.refusal(error),
-                posted,
-                rest,
+                posted: posted.into(),
+                rest: rest.into(),
             }),
         }
     }
