@@ -71,6 +71,33 @@ fn a_destroyed_queue_pair_completes_nothing_and_its_number_is_dead() {
 }
 
 #[test]
+fn arrived_messages_are_acknowledged_even_if_the_receiver_ends_before_it_sees_them() {
+    for destroys in [true, false] {
+        for _ in 0..50 {
+            let pair = Pair::new("127.0.0.1", Shape::default());
+            let (a, b) = (&pair.a, &pair.b);
+            b.receive(1, b.sge(0, 64));
+            // While the receiver polls, its progress thread leaves the packets to it.
+            let polled = std::time::Instant::now();
+            while polled.elapsed() < std::time::Duration::from_millis(3) {
+                assert_eq!(b.try_poll(), None);
+            }
+            a.post(1, SendOp::Send, a.sge(0, 64));
+            if destroys {
+                b.qp.destroy().unwrap();
+            } else {
+                let error = portolan_provider::verbs::QpAttr {
+                    state: QpState::Err,
+                    ..Default::default()
+                };
+                b.qp.modify(&error, QpAttrMask::STATE).unwrap();
+            }
+            a.expect(1);
+        }
+    }
+}
+
+#[test]
 fn received_messages_are_acknowledged_even_if_the_receiver_ends_at_once() {
     for destroys in [true, false] {
         for _ in 0..50 {

@@ -25,6 +25,9 @@ const TIMERS_PER_TURN: usize = 1024;
 /// Fruitless polls, a few tens of microseconds, before a poller lets others run.
 const FRUITLESS_POLLS: u32 = 64;
 
+/// How often a queue pair that ends tries to read what has arrived, while another thread reads.
+const ARRIVED_TRIES: u32 = 64;
+
 /// When a queue pair sends its acknowledgements and other answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
@@ -104,6 +107,19 @@ impl Host {
             for qp in waiting.into_iter().filter_map(|qpn| self.qps.find(qpn)) {
                 self.resume(&qp);
             }
+        }
+    }
+
+    /// Handles the packets that have arrived. A queue pair that is about to end still acknowledges them: management
+    /// datagrams overtake packets here, so its owner may know of the end before it has seen the last messages.
+    pub(crate) fn take_arrived(&self) {
+        // Not `lock`: a queue pair may be dropped under this lock.
+        for _ in 0..ARRIVED_TRIES {
+            if let Some(mut receiver) = self.receiver.try_lock() {
+                self.read_sockets(&mut receiver, Answer::Now);
+                break;
+            }
+            std::thread::yield_now();
         }
     }
 

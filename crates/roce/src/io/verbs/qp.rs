@@ -154,6 +154,18 @@ impl SoftQp {
         }
     }
 
+    /// Lets a connected queue pair see what has arrived for it, before it ends.
+    fn see_arrived(&self) {
+        let is_connected = self.core.qp_type == QpType::Rc && {
+            let state = self.core.lock();
+            let in_state = state.engine.state();
+            !state.closed && matches!(in_state, QpState::Rtr | QpState::Rts | QpState::Sqd)
+        };
+        if is_connected {
+            self.host.take_arrived();
+        }
+    }
+
     /// Sends the acknowledgement that was kept for the owner's own answer: none will come, and
     /// the peer's message has arrived.
     fn send_deferred_ack(&self, state: &mut LockedQp) {
@@ -221,6 +233,11 @@ impl Qp for SoftQp {
     fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
         if mask.contains(QpAttrMask::QKEY) {
             check_qkey(attr.qkey).map_err(|error| self.explain(error, None))?;
+        }
+        let ends = matches!(attr.state, QpState::Err | QpState::Reset);
+        if ends && mask.contains(QpAttrMask::STATE) {
+            self.host.entry.check(Step::ModifyQp)?;
+            self.see_arrived();
         }
         let mut state = self.open_present(Step::ModifyQp)?;
         let now = self.host.clock.now();
@@ -353,6 +370,7 @@ impl Qp for SoftQp {
     fn destroy(&self) -> Result<()> {
         // In a forked child everything is a copy whose locks may have been held at the fork.
         self.host.entry.check(Step::ModifyQp)?;
+        self.see_arrived();
         let mut state = self.core.lock();
         if !state.closed {
             self.send_deferred_ack(&mut state);
