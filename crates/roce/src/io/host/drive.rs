@@ -25,8 +25,8 @@ const TIMERS_PER_TURN: usize = 1024;
 /// Fruitless polls, a few tens of microseconds, before a poller lets others run.
 const FRUITLESS_POLLS: u32 = 64;
 
-/// How often a queue pair that ends tries to read what has arrived, while another thread reads.
-const ARRIVED_TRIES: u32 = 64;
+/// How long a queue pair that ends waits for another thread that reads, at most.
+const ARRIVED_WAIT_MAX: Duration = Duration::from_millis(20);
 
 /// When a queue pair sends its acknowledgements and other answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,10 +114,14 @@ impl Host {
     /// datagrams overtake packets here, so its owner may know of the end before it has seen the last messages.
     pub(crate) fn take_arrived(&self) {
         // Not `lock`: a queue pair may be dropped under this lock.
-        for _ in 0..ARRIVED_TRIES {
+        let until = self.clock.now() + ARRIVED_WAIT_MAX;
+        loop {
             if let Some(mut receiver) = self.receiver.try_lock() {
                 self.read_sockets(&mut receiver, Answer::Now);
-                break;
+                return;
+            }
+            if self.clock.now() > until {
+                return;
             }
             std::thread::yield_now();
         }
