@@ -41,6 +41,8 @@ const READING_DELAY: Duration = Duration::from_millis(20);
 /// How long after a reading that failed it is tried again.
 const READING_RETRY: Duration = Duration::from_secs(1);
 
+/// Turns in which the ring of a process that has ended is read to its end: more than a full ring takes.
+const LAST_TURNS: u32 = 128;
 /// Panics of the thread's own, beside those of the connection manager, at which it ends.
 const PANICS_MAX: u32 = 8;
 
@@ -355,7 +357,17 @@ impl Worker {
                 self.host.receiver.lock().add_ring(incoming);
                 links.bell().ring();
             }
-            Served::Ended(place) => self.host.receiver.lock().remove_ring(place),
+            Served::Ended(place) => {
+                let mut receiver = self.host.receiver.lock();
+                // The last packets of a process that has ended are in the ring, perhaps the acknowledgement of its last message.
+                for _ in 0..LAST_TURNS {
+                    if !receiver.has_more_from(place) {
+                        break;
+                    }
+                    self.host.read_rings(&mut receiver, links, Answer::Now);
+                }
+                receiver.remove_ring(place);
+            }
         }
     }
 

@@ -194,3 +194,21 @@ fn taps_see_packets_of_memory_with_the_icrc_that_they_would_have() {
         }
     }
 }
+
+#[test]
+fn the_last_message_of_a_process_that_ends_is_received() {
+    for _ in 0..50 {
+        let mut ends = Ends::with([true, true], "127.0.0.1");
+        until("both use memory", || {
+            ends.write();
+            ends.through_memory().iter().all(|count| *count > 0)
+        });
+        let Ends { stacks, ends, .. } = ends;
+        let ([a, b], [of_a, of_b]) = (ends, stacks);
+        b.receive(7, b.sge(0, 64));
+        a.post(8, SendOp::Send, a.sge(0, 64));
+        drop((a, of_a));
+        b.expect(7);
+        drop(of_b);
+    }
+}

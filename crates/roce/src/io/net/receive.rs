@@ -100,6 +100,13 @@ impl Receiver {
         self.looks == 0
     }
 
+    /// Whether the ring with that place on the board has packets.
+    pub(crate) fn has_more_from(&self, place: u8) -> bool {
+        self.incoming
+            .iter()
+            .any(|incoming| incoming.reader.place() == place && incoming.reader.has_more())
+    }
+
     /// Whether there is something in a ring.
     pub(crate) fn has_more(&self) -> bool {
         self.incoming
