@@ -153,7 +153,7 @@ impl Host {
     }
 }
 
-/// See `Host::watch_for_panics`].
+/// See [`Host::watch_for_panics`].
 pub(crate) struct PanicWatch<'a>(&'a Progress);
 
 impl Drop for PanicWatch<'_> {

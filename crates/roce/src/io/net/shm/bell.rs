@@ -1,7 +1,7 @@
-//! What wakes a progress thread: an event counter for this process's, a message on the link for another's.
+//! Doorbells of progress threads: an eventfd for this process's thread, a message on the link for another's.
 //!
-//! An event counter is never handed to another process. Open files are shared with their flags, so the other process could
-//! clear `O_NONBLOCK` and fill the counter, and ringing would wait without end.
+//! The eventfd is never passed to another process. Processes share an open file's flags, so the other one could clear
+//! `O_NONBLOCK` and fill the counter, and ringing would block forever.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::message::{RING, VERSION};
 
-/// An event counter. A forked child has none.
+/// An eventfd. A forked child has none.
 #[derive(Debug)]
 pub(crate) struct Bell(PrivateFd);
 
@@ -24,13 +24,13 @@ impl Bell {
     }
 
     pub(crate) fn ring(&self) {
-        // It fails only if it was rung so often that it is heard anyway.
+        // Fails only if the counter is full, and then the eventfd is readable anyway.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// It is heard, and quiet. The caller looks at what it was rung for after this.
+    /// Resets it. The caller looks for packets after this.
     pub(crate) fn heard(&self) {
-        // It fails only if it was not rung.
+        // Fails only if it was not rung.
         let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
     }
 }
@@ -53,7 +53,7 @@ impl Doorbell {
     /// Never waits. Does nothing if the link has ended.
     pub(crate) fn ring(&self) {
         if let Some(link) = self.0.upgrade() {
-            // It fails if the other process has not read so many messages that it wakes anyway, or is gone.
+            // Fails if the connection is full, and then the other process wakes anyway, or if that process is gone.
             let _ = link.send(&[VERSION, RING], &[]);
         }
     }

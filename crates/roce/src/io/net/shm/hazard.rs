@@ -1,17 +1,17 @@
-//! Rights that are taken back while another process may be using them.
+//! Withdrawal of rights that another process may be using.
 //!
-//! Who has a right announces that it uses it ([`Hazard`]), and then looks whether it still has it ([`Version`]). Who
-//! takes it back does that first, and then looks whether somebody has announced to use it: whatever the order, one of
-//! the two sees the other (Dekker's algorithm). So once a right is taken back and no announcement of it is left, nobody
-//! uses it any more. A model checker goes through every order (`tests/shm_cursor.rs`).
+//! The user of a right first announces the use ([`Hazard`]), and then checks that the right still exists ([`Version`]). The
+//! owner first withdraws the right, and then looks for announcements. In every order, one of the two sees the other (Dekker's
+//! algorithm). So after a withdrawal without announcements, the right is unused. A model checker verifies every order
+//! (`tests/shm_cursor.rs`).
 
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// What one thread of a process is using; 0 if nothing.
+/// The right that one thread of a process uses; 0 if none.
 #[derive(Debug)]
 pub(crate) struct Hazard(AtomicU64);
 
-/// Whether a right is given, and how often that has changed: odd while it is.
+/// Whether a right exists: an odd number while it does. Each change increments it.
 #[derive(Debug)]
 pub(crate) struct Version(AtomicU32);
 
@@ -22,20 +22,20 @@ impl Hazard {
         Self(AtomicU64::new(0))
     }
 
-    /// Announces what is about to be used. Look whether the right is still given after this.
+    /// Announces a use. Check that the right still exists after this.
     #[inline]
     pub(crate) fn announce(&self, what: u64) {
         self.0.store(what, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// It is used no more.
+    /// Ends the use.
     #[inline]
     pub(crate) fn end(&self) {
         self.0.store(0, Ordering::Release);
     }
 
-    /// What is being used, for who has taken it back.
+    /// The announced right, for the owner that has withdrawn it.
     #[inline]
     pub(crate) fn announced(&self) -> u64 {
         self.0.load(Ordering::Acquire)
@@ -49,27 +49,27 @@ impl Version {
         Self(AtomicU32::new(0))
     }
 
-    /// The version, if the right is given. What it covers is read after this.
+    /// The version, if the right exists. Read what it covers after this.
     #[inline]
     pub(crate) fn given(&self) -> Option<u32> {
         let version = self.0.load(Ordering::Acquire);
         (!version.is_multiple_of(2)).then_some(version)
     }
 
-    /// Whether what was read since [`given`](Self::given) belongs together.
+    /// Whether the values read since [`given`](Self::given) are consistent.
     #[inline]
     pub(crate) fn is_still(&self, version: u32) -> bool {
         fence(Ordering::Acquire);
         self.0.load(Ordering::Relaxed) == version
     }
 
-    /// Gives the right. The caller is the only one that changes it, and has written what it covers.
+    /// Grants the right. The caller is its only writer, and has written what it covers.
     pub(crate) fn give(&self) {
         let version = self.0.load(Ordering::Relaxed);
         self.0.store(version | 1, Ordering::Release);
     }
 
-    /// Takes it back. Look for announcements after this.
+    /// Withdraws the right. Look for announcements after this.
     pub(crate) fn take_back(&self) {
         let version = self.0.load(Ordering::Relaxed);
         if !version.is_multiple_of(2) {

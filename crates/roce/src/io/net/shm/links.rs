@@ -1,8 +1,8 @@
-//! The links of this process: how they come about, and how they end.
+//! The links of this process: their creation and their end.
 //!
-//! Whoever connects a queue pair to one of another process here asks for a link ([`Links::want`]). The progress thread
-//! makes it: it calls the other process, hands it a ring and waits for its board. Until then packets go by the socket,
-//! and so they do if the link does not come about or ends.
+//! A queue pair that is connected to another process of this host requests a link ([`Links::want`]). The progress thread
+//! creates it: it calls the other process, passes a ring and waits for the board. Until then packets use the socket, and
+//! again if the link fails or ends.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -33,14 +33,14 @@ pub(crate) struct Links {
     board: Board,
     /// Wakes the progress thread for the rings.
     bell: Bell,
-    /// What others may do in this process's memory by themselves, and that memory.
+    /// The rights of other processes to access this process's memory directly, and that memory.
     rights: Rights,
     files: Arc<MemoryFiles>,
     any_asked: AtomicBool,
     outgoing: RwLock<HashMap<Block, Outgoing>>,
     wanted: Mutex<Vec<Block>>,
     any_wanted: AtomicBool,
-    /// How often a link came up.
+    /// Number of links established.
     came_up: AtomicU64,
 }
 
@@ -79,15 +79,15 @@ enum Stage {
     Reading(u8),
 }
 
-/// What came of serving a connection.
+/// The result of serving a connection.
 #[derive(Debug)]
 pub(crate) enum Served {
     Nothing,
     /// The other process has written packets or made room.
     Rung,
-    /// A link from another process: packets may come by it from now on.
+    /// A link from another process, which can carry packets from now on.
     Incoming(Incoming),
-    /// The link with that place on the board is gone.
+    /// The link with that place on the board has ended.
     Ended(u8),
 }
 
@@ -135,7 +135,7 @@ impl Links {
         matches!(self.outgoing.read().get(&block), Some(Outgoing::Refused))
     }
 
-    /// How often a link came up: while it stays the same, [`to`](Self::to) gives nothing new.
+    /// Number of links established. While it is unchanged, [`to`](Self::to) returns nothing new.
     #[inline]
     pub(crate) fn came_up(&self) -> u64 {
         self.came_up.load(Ordering::Acquire)

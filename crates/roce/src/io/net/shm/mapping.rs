@@ -34,8 +34,8 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Makes a file of `len` bytes that only this mapping can write to, and that never changes its size. Its memory is
-    /// there from the start: to write to it never fails.
+    /// Creates a file of `len` bytes that only this mapping can write to. Its size never changes. Its memory is allocated
+    /// at once, so writing to it never fails.
     pub(crate) fn create(name: &str, len: usize) -> Result<(Self, OwnedFd), Errno> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = with_room(|| memfd_create(name, flags))?;
@@ -61,8 +61,8 @@ impl Mapping {
         Self::map(file, len, ProtFlags::READ).map(Some)
     }
 
-    /// Makes a file of `len` bytes that whoever has it can read and write, and that never changes its size. Its memory
-    /// comes as it is used.
+    /// Creates a file of `len` bytes that every process with its descriptor can read and write. Its size never changes. Its
+    /// memory is allocated on use.
     pub(super) fn create_for_all(name: &str, len: usize) -> Result<(Self, OwnedFd), Errno> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = with_room(|| memfd_create(name, flags))?;
@@ -129,7 +129,7 @@ impl Mapping {
         (end <= self.len && is_aligned).then(|| unsafe { self.at.add(offset).cast().as_ref() })
     }
 
-    /// Copies bytes out. Another process may be changing them: they are what they are.
+    /// Copies bytes out. Another process may change them meanwhile, so they may be inconsistent.
     pub(super) fn copy_out(&self, offset: usize, to: &mut [u8]) -> bool {
         let is_inside = offset
             .checked_add(to.len())
