@@ -16,12 +16,16 @@ pub(crate) const UNAVAILABLE: &str =
 const AS_ROOT_OF_ITS_OWN: [&str; 2] = ["--user", "--map-root-user"];
 /// Reports that the namespace is ready, and holds it until end of input.
 const HOLDER: &str = "ip link set lo up && echo ready && exec cat";
-/// The same, with an Ethernet link. Its addresses are usable at once, because duplicate detection is off.
+/// The same, with an Ethernet link. Its addresses are usable at once, because duplicate detection is off. The kernel reports
+/// the carrier a moment later; UCX passes over devices that have none when it starts.
 const HOLDER_WITH_ETHERNET: &str = "ip link set lo up && \
     echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad && \
     ip link add eth0 type veth peer name eth1 && \
     ip address add 10.77.0.1/24 dev eth0 && \
-    ip link set eth1 up && ip link set eth0 up && echo ready && exec cat";
+    ip link set eth1 up && ip link set eth0 up && tries=0 && \
+    until ip -o link show eth0 | grep -q 'state UP'; do \
+        tries=$((tries + 1)); [ $tries -lt 100 ] || exit 1; sleep 0.05; done && \
+    echo ready && exec cat";
 /// The address of the interface `eth0`, if there is one.
 pub(crate) const ETHERNET_ADDRESS: &str = "10.77.0.1";
 /// Makes programs end with the thread that started them.
