@@ -16,7 +16,7 @@ const SETTING: &str = "PORTOLAN_HOLD_REQUESTS_MS";
 /// Longest hold: a program that never calls for a request still gets the next.
 const MOST: Duration = Duration::from_secs(60);
 
-/// The requests, and who waits for the program.
+/// The requests, and the ids that wait for the program.
 #[derive(Default)]
 struct Holding {
     given: Mutex<Given>,

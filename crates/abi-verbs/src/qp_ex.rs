@@ -239,7 +239,7 @@ impl<'a> Unlock<'a> {
 
 impl Drop for Unlock<'_> {
     fn drop(&mut self) {
-        // SAFETY: whoever created this has locked it.
+        // SAFETY: the creator of this value has locked it.
         unsafe { self.0.unlock() };
     }
 }

@@ -26,8 +26,8 @@ pub(crate) fn quoted(bytes: &[u8]) -> String {
     format!("\"{}\"", bytes.escape_ascii())
 }
 
-/// Text as a terminal may have it: names of files, interfaces and hosts are others' to choose, and a terminal obeys control
-/// characters. They are escaped (`\u{1b}`), but for line feeds, tabs, and what sets colors, which is the commands' own.
+/// Text that is safe for a terminal. Others choose the names of files, interfaces and hosts, and a terminal obeys control
+/// characters. All are escaped (`\u{1b}`), except line feeds, tabs, and the colors that the command itself sets.
 pub(crate) fn harmless(text: &str) -> Cow<'_, str> {
     let is_control = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
     if !text.contains(is_control) {

@@ -9,7 +9,7 @@
 use std::ptr::{self, null_mut};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-/// Where a process has its number. One mapping serves a process and its children, each of which finds zeros in it first.
+/// The page with the process's number. One mapping serves a process and its children; each child first reads zeros from it.
 static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
 /// The last number that was given in this process or an ancestor.
 static LAST: AtomicU32 = AtomicU32::new(0);
@@ -17,7 +17,7 @@ static LAST: AtomicU32 = AtomicU32::new(0);
 const FIRST: u32 = 1;
 /// On the page while a thread takes the process's number.
 const CLAIMED: u32 = u32::MAX;
-/// Stands for the page if the kernel has none that a fork wipes. Never written.
+/// Replaces the page if the kernel cannot wipe one on fork. Never written.
 static NO_PAGE: AtomicU32 = AtomicU32::new(0);
 
 /// A number of this process that none of its ancestors has.
@@ -47,7 +47,7 @@ fn first_of_process(page: &AtomicU32) -> u32 {
         let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
         match page.compare_exchange(0, CLAIMED, success, failure) {
             Ok(_) => {
-                // Taken before it is written: whoever is forked off in between takes another.
+                // Taken before it is written: a child forked in between takes another number.
                 let number = LAST.fetch_add(1, Ordering::AcqRel) + 1;
                 page.store(number, Ordering::Release);
                 return number;

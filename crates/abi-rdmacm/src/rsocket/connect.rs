@@ -139,7 +139,7 @@ pub(crate) fn shutdown(socket: &Rsocket, how: c_int) -> Result<()> {
     };
     // It may have ended already.
     let _ = stream.shutdown(how);
-    // librdmacm waits, too, and programs end right after. Whoever is late is the service's.
+    // librdmacm waits, too, and programs end right after. Later data is left to the background service.
     let _ = stream.wait_delivered(DELIVERY_WAIT);
     Ok(())
 }

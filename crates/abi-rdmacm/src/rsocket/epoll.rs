@@ -1,8 +1,8 @@
 //! `repoll_create`, `repoll_ctl` and `repoll_wait`: a set of descriptors that is waited for as a whole.
 //!
-//! An instance is an epoll(7) instance of the kernel's that watches each socket's descriptor. A socket that was ready is looked
-//! at again by each wait, since events are level-triggered; one that was not is looked at only when its descriptor says so. So a
-//! wait costs as much as there are ready sockets, and an idle instance nothing.
+//! An instance is a kernel epoll(7) instance that watches each socket's descriptor. Each wait checks the sockets that were ready
+//! again, because events are level-triggered. It checks other sockets only when their descriptors are readable. So the cost of a
+//! wait depends on the number of ready sockets, and an idle instance costs nothing.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;
@@ -295,7 +295,7 @@ impl Instance {
     }
 }
 
-/// A descriptor that a table says is open. If it is not, the kernel says so.
+/// A descriptor that is open according to a table. The kernel refuses it otherwise.
 #[allow(unsafe_code, reason = "descriptors of C programs are numbers")]
 fn borrowed(fd: RawFd) -> BorrowedFd<'static> {
     // -1 is no descriptor that can be borrowed; the kernel refuses this one as well.

@@ -12,7 +12,7 @@ use super::socket::{Rsocket, State};
 use crate::address::Storage;
 use crate::guard::Result;
 
-/// An address from C's bytes, of which `length` count.
+/// An address from the first `length` bytes.
 ///
 /// # Errors
 /// `EINVAL` if there are too few; `EAFNOSUPPORT` for a family without streams.

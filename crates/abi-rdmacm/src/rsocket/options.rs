@@ -30,7 +30,7 @@ pub(crate) enum Value {
     Linger {
         is_on: bool,
     },
-    /// `struct tcp_info`, of which only these are known.
+    /// `struct tcp_info`; other fields are unknown.
     TcpInfo {
         is_established: bool,
         window: u32,

@@ -145,7 +145,7 @@ impl Rsocket {
     /// Advances a connect; whether it is done.
     ///
     /// # Errors
-    /// Why it failed; the state says so, too.
+    /// The failure, which the state stores, too.
     pub(super) fn go_on(&self, state: &mut State) -> Result<bool> {
         let State::Connecting(connecting) = state else {
             return Ok(true);

@@ -389,7 +389,7 @@ fn a_full_backlog_has_room_for_a_host_whose_requests_are_fewer() {
     assert_eq!(server.dropped(DropReason::BacklogFull), 96);
     server.ask(1, 0x1000);
     server.ask(1, 0x1001);
-    // Two each: the next one is dropped, whoever sends it.
+    // Two each: the next one is dropped, from any sender.
     server.ask(1, 0x1002);
     server.ask(2, 0x1003);
     assert_eq!(server.dropped(DropReason::BacklogFull), 98);

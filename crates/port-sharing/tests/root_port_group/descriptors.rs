@@ -144,7 +144,7 @@ fn a_stranger_who_sends_a_lingering_socket_does_not_stop_a_member_that_others_ma
 }
 
 #[test]
-fn members_link_and_hand_each_other_descriptors_whoever_of_them_is_first() {
+fn members_link_and_pass_descriptors_in_either_order_of_arrival() {
     let config = hasty();
     let (a, b) = (
         Member::join(&config).unwrap(),

@@ -19,7 +19,7 @@ pub struct Batch<'a> {
     items: Vec<Item>,
 }
 
-/// A batch of which some or all requests were not posted.
+/// A batch with requests that were not posted.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Unposted {

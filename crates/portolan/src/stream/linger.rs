@@ -107,7 +107,7 @@ fn run() {
                 service.runs = false;
                 return;
             }
-            // Cleared before the streams are looked at: whoever rings from here on is heard.
+            // Cleared before the streams are checked, so later wake-ups are not lost.
             let _ = rustix::io::read(&bell, &mut [0u8; 8]);
             (service.lingering.clone(), next_alive, bell)
         };

@@ -1,4 +1,4 @@
-//! Work that its owner waits for no more: given up, or kept for whoever asks.
+//! Work whose owner has stopped waiting: given up, or kept for a later request.
 
 use super::table::{Owner, Slot, TableState, Work};
 

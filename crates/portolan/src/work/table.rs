@@ -74,7 +74,7 @@ pub(super) struct TableState {
     pub(super) turns: u64,
     /// Tasks that wait for the next dispatch, which wakes them all.
     pub(super) wakers: Slab<Waker>,
-    /// Whoever waits for a descriptor of its own.
+    /// Waiters that have a descriptor of their own.
     pub(super) bells: Slab<Arc<Bell>>,
     /// The first completion error, after which the queue pair is in error.
     pub(super) broken: Option<WcStatus>,
@@ -94,7 +94,7 @@ pub(super) struct Slot {
 pub(super) enum Owner {
     /// A transfer or, for the ring, the next receive.
     Handle,
-    /// Whoever asks for abandoned work.
+    /// A later request for abandoned work.
     Abandoned,
     /// Nobody: the completion frees the buffer.
     Nobody,

@@ -131,8 +131,8 @@ impl Worker {
         }
     }
 
-    /// Has every device replaced, as if its interface had gone and come again: work is flushed, and whoever listens
-    /// to events of the devices or of the connection manager is told.
+    /// Has every device replaced, as if its interface had gone and come again. Work is flushed, and listeners
+    /// to events of the devices and of the connection manager are notified.
     fn replace_devices(&mut self) {
         tracing::error!(
             "the progress thread panicked: its devices fail, and new ones take their place"
@@ -354,7 +354,12 @@ impl Worker {
             Served::Nothing => {}
             Served::Rung => links.bell().ring(),
             Served::Incoming(incoming) => {
+                // Added before the answer, so that no packet is in a ring that nobody reads.
+                let place = incoming.reader.place();
                 self.host.receiver.lock().add_ring(incoming);
+                if !server.answer(number, links) {
+                    self.host.receiver.lock().remove_ring(place);
+                }
                 links.bell().ring();
             }
             Served::Ended(place) => {

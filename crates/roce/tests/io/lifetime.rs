@@ -70,6 +70,18 @@ fn a_destroyed_queue_pair_completes_nothing_and_its_number_is_dead() {
     });
 }
 
+/// Destroys the queue pair, or moves it to ERR.
+fn end_queue_pair(end: &End, destroys: bool) {
+    if destroys {
+        return end.qp.destroy().unwrap();
+    }
+    let error = portolan_provider::verbs::QpAttr {
+        state: QpState::Err,
+        ..Default::default()
+    };
+    end.qp.modify(&error, QpAttrMask::STATE).unwrap();
+}
+
 #[test]
 fn arrived_messages_are_acknowledged_even_if_the_receiver_ends_before_it_sees_them() {
     for destroys in [true, false] {
@@ -83,15 +95,7 @@ fn arrived_messages_are_acknowledged_even_if_the_receiver_ends_before_it_sees_th
                 assert_eq!(b.try_poll(), None);
             }
             a.post(1, SendOp::Send, a.sge(0, 64));
-            if destroys {
-                b.qp.destroy().unwrap();
-            } else {
-                let error = portolan_provider::verbs::QpAttr {
-                    state: QpState::Err,
-                    ..Default::default()
-                };
-                b.qp.modify(&error, QpAttrMask::STATE).unwrap();
-            }
+            end_queue_pair(b, destroys);
             a.expect(1);
         }
     }
@@ -107,15 +111,7 @@ fn received_messages_are_acknowledged_even_if_the_receiver_ends_at_once() {
             a.post(1, SendOp::Send, a.sge(0, 64));
             // Polled, so that the acknowledgement waits to be sent with an answer.
             b.expect(1);
-            if destroys {
-                b.qp.destroy().unwrap();
-            } else {
-                let error = portolan_provider::verbs::QpAttr {
-                    state: QpState::Err,
-                    ..Default::default()
-                };
-                b.qp.modify(&error, QpAttrMask::STATE).unwrap();
-            }
+            end_queue_pair(b, destroys);
             // From the only acknowledgement: nobody would send another.
             a.expect(1);
         }

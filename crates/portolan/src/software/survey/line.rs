@@ -12,7 +12,7 @@ use super::SurveyedWay;
 
 /// Longest line, bytes.
 const LINE_BYTES_MAX: usize = 512;
-/// Stands for an address or number that there is none of.
+/// Replaces a missing address or number.
 const NONE: &str = "-";
 
 /// One fact.

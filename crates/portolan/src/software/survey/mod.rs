@@ -74,7 +74,7 @@ pub struct SurveyedConnection {
     pub qpn: Option<Qpn>,
     /// Its state, in words.
     pub state: String,
-    /// How its packets leave the process, as far as it says so.
+    /// How its packets leave the process, if the process reports it.
     pub way: Option<SurveyedWay>,
 }
 

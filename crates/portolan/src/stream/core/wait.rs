@@ -126,7 +126,7 @@ impl Core {
 
     /// Takes the notifications that were given, and asks for the next, before a wait.
     pub(super) fn rest(&self, state: &mut State) {
-        // Whoever sleeps needs the notification to wake up.
+        // A sleeping caller needs the notification to wake up.
         if !state.is_driven {
             while let Ok(Some(_)) = self.queues.channel.take_event() {}
         }

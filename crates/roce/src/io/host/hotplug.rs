@@ -103,8 +103,8 @@ impl Host {
         updated.hardware_address
     }
 
-    /// Ends a device whose interface is gone, or that failed itself: work is flushed, and whoever listens to its
-    /// events is told.
+    /// Ends a device whose interface is gone or that failed itself. Work is flushed, and listeners to its events
+    /// are notified.
     pub(crate) fn fail_device(&self, core: &Arc<DeviceCore>) {
         tracing::debug!(device = core.name(), "device removed");
         // First, so that a queue pair that is being made is either found below or sees it.

@@ -81,8 +81,8 @@ pub(crate) struct Host {
     /// owner posts or polls again; the progress thread sees to it that none is kept for long. So it is with the last
     /// few packets of a stream, which may become one datagram with those that are posted next.
     pub(crate) deferred_acks: Noted,
-    /// Queue pairs that heard their peers before the connection manager knew of it. The progress thread tells it:
-    /// whoever receives a packet holds locks that it must not be called with.
+    /// Queue pairs that received from their peers before the connection manager established them. The progress thread
+    /// notifies it, because a thread that receives packets holds locks that forbid the call.
     pub(crate) comm_est: Noted,
     pub(crate) multicast: MulticastGroups,
     pub(crate) progress: Progress,

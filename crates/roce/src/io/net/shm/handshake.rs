@@ -25,7 +25,7 @@ pub(super) struct OwnEnd<'a> {
     pub(super) rights: &'a Rights,
 }
 
-/// Takes the ring of a process that called, and answers it.
+/// Takes the ring of a process that called. [`answer`] it once packets from the ring are read.
 pub(super) fn accepted(
     own: &OwnEnd<'_>,
     link: &Arc<MemberLink>,
@@ -36,19 +36,22 @@ pub(super) fn accepted(
     let block = Block::new(block).filter(|block| *block != Block::COORDINATOR)?;
     let [file] = <[PrivateFd; 1]>::try_from(descriptors).ok()?;
     let reader = Reader::open(file.as_fd(), block, place, own.board).ok()??;
-    let mut descriptors = vec![own.board.file()?];
     if link.is_trusted_with_memory() {
-        descriptors.push(own.rights.file());
         own.rights.add_user(place, Arc::clone(reader.mapping()));
-    }
-    if link.send(&[VERSION, place], &descriptors).is_err() {
-        own.rights.remove_user(place);
-        return None;
     }
     Some(Incoming {
         reader,
         bell: Doorbell::of(link),
     })
+}
+
+/// Answers a process that called: from then on it writes to its ring. `None` if that fails.
+pub(super) fn answer(own: &OwnEnd<'_>, link: &MemberLink, place: u8) -> Option<()> {
+    let mut descriptors = vec![own.board.file()?];
+    if link.is_trusted_with_memory() {
+        descriptors.push(own.rights.file());
+    }
+    link.send(&[VERSION, place], &descriptors).ok()
 }
 
 /// Takes the board of a process that was called.

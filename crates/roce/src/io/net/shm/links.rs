@@ -14,7 +14,7 @@ use portolan_threads::lock::{Mutex, RwLock};
 use rustix::io::Errno;
 
 use crate::io::net::shm::bell::Bell;
-use crate::io::net::shm::handshake::{Incoming, OwnEnd, accepted, answered};
+use crate::io::net::shm::handshake::{Incoming, OwnEnd, accepted, answer, answered};
 use crate::io::net::shm::memory_files::MemoryFiles;
 use crate::io::net::shm::message::{FILE, RING, VERSION, file_message};
 use crate::io::net::shm::rights::Rights;
@@ -85,7 +85,7 @@ pub(crate) enum Served {
     Nothing,
     /// The other process has written packets or made room.
     Rung,
-    /// A link from another process, which can carry packets from now on.
+    /// A link from another process. [`LinkServer::answer`] it once packets from its ring are read.
     Incoming(Incoming),
     /// The link with that place on the board has ended.
     Ended(u8),
@@ -321,6 +321,24 @@ impl LinkServer {
         (0..=u8::MAX)
             .find(|place| !is_taken(place))
             .unwrap_or_default()
+    }
+
+    /// Answers the process behind a [`Served::Incoming`], which writes to its ring from then on. Returns whether the link is up.
+    pub(crate) fn answer(&mut self, number: u64, links: &Links) -> bool {
+        let Some(Connection {
+            link,
+            stage: Stage::Reading(place),
+        }) = self.connections.get(&number)
+        else {
+            return false;
+        };
+        let place = *place;
+        let is_up = answer(&links.own_end(), link, place).is_some();
+        if !is_up {
+            links.rights.remove_user(place);
+            self.connections.remove(&number);
+        }
+        is_up
     }
 
     /// Reads a connection.

@@ -24,10 +24,11 @@ use super::rights_layout::{
 };
 use crate::engine::PdId;
 
-/// How long whoever takes a key back waits for copies that are under way. A chunk takes less than a tenth of that.
-const KEY_PATIENCE: Duration = Duration::from_millis(20);
-/// How long whoever closes a queue pair waits for them.
-const QP_PATIENCE: Duration = Duration::from_millis(5);
+/// How long the withdrawal of a key waits for running copies. A chunk takes less than a hundredth of that, but a busy machine may
+/// interrupt it.
+const KEY_PATIENCE: Duration = Duration::from_millis(250);
+/// How long closing a queue pair waits for them.
+const QP_PATIENCE: Duration = Duration::from_millis(50);
 
 /// A queue pair as the table has it.
 #[derive(Clone, Copy, Debug)]

@@ -249,7 +249,7 @@ impl SendSocket {
         }
     }
 
-    /// Has the reader of a ring ring the bell when there is room. Whoever calls this tries to send again.
+    /// Requests a wake-up by the reader of a ring when there is room. The caller tries to send again.
     pub(crate) fn want_room(&self) {
         if let Outlet::Ring { writer, .. } = &self.outlet {
             writer.lock().want_room();
