@@ -57,7 +57,7 @@ fn a_coordinator_out_of_descriptors_neither_spins_nor_forgets_its_members() {
     // descriptors.
     let is_told = match &error.cause {
         Cause::GroupSilent { stopped, .. } => !stopped,
-        Cause::GroupRefused(why) => why.contains("none gave it a place"),
+        Cause::GroupRefused(why) => why.contains("none admitted it"),
         _ => false,
     };
     assert!(is_told, "{error}");
