@@ -1,4 +1,4 @@
-//! Asynchronous events of a device: its owner's, and those that listeners take instead.
+//! Asynchronous events of a device: a queue for its owner, and listeners that take some events instead.
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
@@ -10,16 +10,14 @@ use portolan_threads::lock::RwLock;
 use crate::io::host::async_listener::AsyncListener;
 use crate::io::host::event_queue::EventQueue;
 
-/// A device's events.
 #[derive(Debug)]
 pub(crate) struct AsyncEvents {
     queue: EventQueue,
-    /// Who takes some of the events instead.
+    /// Listeners take some of the events before they reach the queue.
     listeners: RwLock<Vec<Weak<AsyncListener>>>,
 }
 
 impl AsyncEvents {
-    /// No events yet; `limit` may wait.
     pub(crate) fn new(limit: usize) -> Self {
         Self {
             queue: EventQueue::new(limit),
@@ -42,7 +40,6 @@ impl AsyncEvents {
         listeners.push(Arc::downgrade(listener));
     }
 
-    /// Hands something to each listener.
     fn for_each_listener(&self, mut each: impl FnMut(&AsyncListener)) {
         let listeners = self.listeners.read();
         for listener in listeners.iter().filter_map(Weak::upgrade) {
@@ -50,8 +47,9 @@ impl AsyncEvents {
         }
     }
 
-    /// Adds an event, or gives it to the listeners that want it. False if as many wait as may: then it is
-    /// lost, and counted.
+    /// Adds an event, or gives it to the listeners that want it.
+    ///
+    /// Returns false if the queue is full. The event is then lost, and counted.
     pub(crate) fn push(&self, event: AsyncEvent) -> bool {
         let (mut is_wanted, mut is_kept) = (false, true);
         self.for_each_listener(|listener| {
@@ -69,18 +67,16 @@ impl AsyncEvents {
         is_kept
     }
 
-    /// Takes the oldest event.
     pub(crate) fn take(&self) -> Option<AsyncEvent> {
         self.queue.take()
     }
 
-    /// Forgets the events that something gone had raised.
+    /// Removes the events of an object that is destroyed.
     pub(crate) fn forget(&self, is_gone: impl Fn(&AsyncEvent) -> bool) {
         self.for_each_listener(|listener| listener.forget(&is_gone));
         self.queue.forget(is_gone);
     }
 
-    /// Events lost because earlier ones were not taken.
     pub(crate) fn lost(&self) -> u64 {
         self.queue.lost()
     }

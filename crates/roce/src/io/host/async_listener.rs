@@ -1,4 +1,4 @@
-//! Who takes some of a device's asynchronous events: several programs' parts may have the same device open.
+//! Listeners to asynchronous events: several parts of a program may have the same device open.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -10,11 +10,11 @@ use portolan_provider::{Result, Step};
 use crate::io::host::entry::Entry;
 use crate::io::host::event_queue::EventQueue;
 
-/// Which events a listener takes.
 type Wants = Box<dyn Fn(&AsyncEvent) -> bool + Send + Sync>;
 
-/// A listener to asynchronous events of a device ([`SoftDevice::listen_async`](crate::io::SoftDevice::listen_async)):
-/// a queue of its own, and a descriptor to wait. Dropping it ends it.
+/// Takes some of a device's asynchronous events ([`SoftDevice::listen_async`](crate::io::SoftDevice::listen_async)).
+///
+/// It has its own queue and a descriptor to wait for. Dropping it ends it.
 pub struct AsyncListener {
     wants: Wants,
     events: EventQueue,
@@ -24,7 +24,7 @@ pub struct AsyncListener {
 impl AsyncListener {
     pub(crate) fn new(limit: usize, wants: Wants, entry: Arc<Entry>) -> Result<Self> {
         let events = EventQueue::new(limit);
-        // Made now, so that it is there from then on.
+        // Create the descriptor here, so that `fd` cannot fail later.
         events.fd()?;
         Ok(Self {
             wants,
@@ -33,19 +33,19 @@ impl AsyncListener {
         })
     }
 
-    /// Takes the next event; `None` when there is none.
+    /// Takes the next event, or returns `None`.
     ///
     /// # Errors
-    /// `Unsupported` in a forked child, which would take its parent's.
+    /// `Unsupported` in a forked child, whose queue is a copy of its parent's.
     pub fn take(&self) -> Result<Option<AsyncEvent>> {
         self.entry.check(Step::Query)?;
         Ok(self.events.take())
     }
 
-    /// Readable exactly while an event waits; for poll and epoll, and for the flags of fcntl(2).
+    /// Readable exactly while an event is queued. For poll and epoll, and for the flags of fcntl(2).
     ///
     /// # Errors
-    /// None once it is made.
+    /// None: `new` has created the descriptor.
     pub fn fd(&self) -> Result<BorrowedFd<'_>> {
         self.events.fd()
     }

@@ -12,8 +12,8 @@ use crate::io::net::readiness::Readiness;
 
 /// A completion channel.
 ///
-/// A completion queue has at most one event waiting here, so the queue is as long as the number of
-/// completion queues on the channel: the thread that takes the event polls that queue until it is empty anyway.
+/// The queue is as long as the number of completion queues on the channel, because a completion queue has at most one
+/// event here. Whoever takes the event polls that completion queue until it is empty anyway.
 #[derive(Debug)]
 pub(crate) struct ChannelCore {
     ready: Readiness,
@@ -22,7 +22,6 @@ pub(crate) struct ChannelCore {
 
 #[derive(Debug)]
 struct ChannelEvent {
-    /// Distinguishes completion queues that share a cookie.
     cq: u64,
     cookie: u64,
 }
@@ -39,7 +38,7 @@ impl ChannelCore {
         })
     }
 
-    /// Takes the oldest event: its cookie.
+    /// Takes the oldest event and returns its cookie.
     pub(crate) fn take(&self) -> Option<u64> {
         let mut events = self.lock();
         let event = events.pop_front();
@@ -49,7 +48,7 @@ impl ChannelCore {
         event.map(|event| event.cookie)
     }
 
-    /// Says that completion queue `cq` has completions.
+    /// Queues the event of completion queue `cq`.
     pub(crate) fn notify(&self, cq: u64, cookie: u64) {
         let mut events = self.lock();
         if events.iter().any(|event| event.cq == cq) {
@@ -61,7 +60,7 @@ impl ChannelCore {
         }
     }
 
-    /// Forgets the event of a completion queue that is gone.
+    /// Removes the event of a destroyed completion queue.
     pub(crate) fn forget(&self, cq: u64) {
         let mut events = self.lock();
         let before = events.len();

@@ -12,21 +12,20 @@ use crate::io::host::completion_channel::ChannelCore;
 use crate::io::net::counters::Cell;
 use crate::io::polling::clock::{Clock, as_nanos};
 
-/// A completion queue.
 #[derive(Debug)]
 pub(crate) struct CqCore {
     id: u64,
     queue: Mutex<CompletionQueue>,
     event: Option<(Arc<ChannelCore>, u64)>,
-    /// Of a queue that stamps its completions.
+    /// `None` unless the queue timestamps its completions.
     stamps: Option<Clock>,
 }
 
-/// A completion queue lost a completion.
+/// The completion queue lost a completion.
 pub(crate) struct Overflowed;
 
 impl CqCore {
-    /// A completion queue, whose events go to a channel with a cookie.
+    /// Creates a completion queue whose events go to a channel with a cookie.
     pub(crate) fn new(
         queue: CompletionQueue,
         event: Option<(Arc<ChannelCore>, u64)>,
@@ -40,13 +39,14 @@ impl CqCore {
         }
     }
 
-    /// After 2^32 of them numbers begin anew.
+    /// Numbers repeat after 2^32 completion queues.
     pub(crate) fn number(&self) -> Cqn {
         Cqn(self.id as u32)
     }
 
-    /// Adds a completion, and raises an event if one was asked for. If the queue is full it is lost,
-    /// which `lost` counts.
+    /// Adds a completion, and raises an event if one was requested.
+    ///
+    /// If the queue is full, the completion is lost and counted in `lost`.
     ///
     /// # Errors
     /// The queue has lost a completion, this one or an earlier one.
@@ -54,7 +54,7 @@ impl CqCore {
         let mut queue = self.lock();
         let mut wc = completion.wc;
         if let Some(clock) = self.stamps {
-            // Under the lock, so that stamps rise along the queue.
+            // Under the lock, so that timestamps increase along the queue.
             wc.timestamp_ns = as_nanos(clock.now());
         }
         if queue.push(wc, completion.solicited).is_err() {
@@ -68,19 +68,19 @@ impl CqCore {
         }
     }
 
-    /// Forgets the completions of a queue pair that is destroyed.
+    /// Removes the completions of a destroyed queue pair.
     pub(crate) fn forget(&self, qpn: Qpn) {
         self.lock().forget(qpn);
     }
 
-    /// Has the next completion, or one that waits, raise an event.
+    /// Requests an event for the next completion, or for one that is already queued.
     pub(crate) fn arm(&self, solicited_only: bool) {
         let mut queue = self.lock();
         queue.arm(solicited_only);
         self.notify_if_due(&mut queue);
     }
 
-    /// Forgets the event that waits in the channel.
+    /// Removes the event queued in the channel.
     pub(crate) fn forget_event(&self) {
         if let Some((channel, _)) = &self.event {
             channel.forget(self.id);

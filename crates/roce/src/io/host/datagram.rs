@@ -1,4 +1,5 @@
-//! Driving UD queue pairs: each packet has its own way out, and comes in with its network header.
+//! Sends and receives datagrams of UD queue pairs. Each packet has its own path and is received with its network
+//! header.
 
 #![allow(
     unsafe_code,
@@ -30,8 +31,7 @@ use crate::io::net::sockopt::IpVersion;
 use crate::io::net::transmit::{Room, SendSocket};
 
 impl Host {
-    /// Hands a UD queue pair datagrams that arrived for it or for a group of its, in order. It has no
-    /// answer to give.
+    /// Passes datagrams to a UD queue pair, in order: its own and those of its multicast groups. UD sends no answer.
     pub(crate) fn receive_datagrams(&self, qp: &QpCore, packets: &[Arrived<'_>]) {
         let counters = &self.monitor.counters;
         let mut state = qp.lock();
@@ -47,7 +47,7 @@ impl Host {
             if is_group && is_from(arrived, qp) {
                 continue;
             }
-            // A datagram to one host is for an address of the queue pair's device (IBTA 9.6.1).
+            // A unicast datagram must be addressed to the queue pair's device (IBTA 9.6.1).
             if !is_group && qp.device.gid_index(arrived.destination).is_none() {
                 counters.dropped_spoofed.up();
                 continue;
@@ -75,7 +75,7 @@ impl Host {
         self.report(qp, &mut state);
     }
 
-    /// Sends what a UD queue pair has. Consecutive packets for the same queue pair go together.
+    /// Sends what a UD queue pair has queued. Consecutive packets to the same queue pair are sent together.
     pub(crate) fn transmit_datagrams(
         &self,
         qp: &QpCore,
@@ -83,8 +83,8 @@ impl Host {
         now: Duration,
         memory: &MemoryTable,
     ) {
-        // Datagrams of one queue pair stay in order, whichever IP version they go by: a full socket of
-        // either stops them all.
+        // Datagrams of one queue pair stay in order across both IP versions: a full socket of either version stops
+        // all.
         for version in [IpVersion::V4, IpVersion::V6] {
             if let Some(socket) = self.transmitter.socket(version, qp.qpn)
                 && socket.is_full()
@@ -130,13 +130,13 @@ impl Host {
         });
     }
 
-    /// The socket that a queue pair's datagrams of a path leave by, and what their ICRC covers.
+    /// Returns the socket for a path, and the addresses that the ICRC covers.
     fn way_out(&self, qp: &QpCore, path: &Path) -> Option<(&SendSocket, Flow)> {
         let socket = self.transmitter.socket(IpVersion::of(path.local), qp.qpn)?;
         Some((socket, path.flow(socket.port())?))
     }
 
-    /// Sends the staged packets of a path; returns the socket if it is full.
+    /// Sends the staged packets of a path. Returns the socket if it is full.
     fn send_batch(&self, qp: &QpCore, batch: &mut SendBatch, path: &Path) -> Option<&SendSocket> {
         let (socket, _) = self.way_out(qp, path)?;
         let room = socket.send(batch, path, &self.monitor);
@@ -146,7 +146,7 @@ impl Host {
         (room != Room::Left).then_some(socket)
     }
 
-    /// Has the sockets tell what receives of datagrams show of the IP header.
+    /// Makes the sockets report the IP fields that a receive's network header needs.
     pub(crate) fn tell_ip_fields(&self) -> Result<()> {
         for socket in self.group.sockets() {
             let told = receive_batch::tell_ip_fields(socket.as_fd(), socket.family().into());
@@ -158,7 +158,7 @@ impl Host {
         Ok(())
     }
 
-    /// Notes that a UD queue pair takes datagrams, or stops to. It may get them over either IP version.
+    /// Records whether a UD queue pair accepts datagrams. They can arrive over either IP version.
     pub(crate) fn take_datagrams(&self, state: &mut LockedQp, takes: bool) {
         if std::mem::replace(&mut state.takes_datagrams, takes) == takes {
             return;
@@ -174,7 +174,7 @@ impl Host {
     }
 }
 
-/// Notes with a full socket that a queue pair has more to send; whether the socket is still full.
+/// Registers the queue pair with a full socket. Returns whether the socket is still full.
 fn defers(qp: &QpCore, state: &mut LockedQp, socket: &SendSocket) -> bool {
     if !state.deferred {
         state.deferred = socket.defers(qp.qpn);
@@ -182,7 +182,7 @@ fn defers(qp: &QpCore, state: &mut LockedQp, socket: &SendSocket) -> bool {
     state.deferred
 }
 
-/// Whether a datagram to a group came from the queue pair that it is about to be given to.
+/// Whether the multicast datagram was sent by `qp` itself.
 fn is_from(arrived: &Arrived<'_>, qp: &QpCore) -> bool {
     arrived
         .packet
@@ -191,11 +191,10 @@ fn is_from(arrived: &Arrived<'_>, qp: &QpCore) -> bool {
         && qp.device.gid_index(arrived.source.ip()).is_some()
 }
 
-/// The network header of a datagram in the 40 bytes before its data: the IPv6 header, or, in the last
-/// 20 of them, the IPv4 header (IBTA annex A17; Linux `union rdma_network_hdr`).
+/// Builds the network header of a datagram: the 40 bytes before its data. They contain the IPv6 header, or the IPv4
+/// header in the last 20 bytes (IBTA annex A17; Linux `union rdma_network_hdr`).
 ///
-/// The socket gave only these fields; the others have the values of RoCEv2: UDP, no options, not
-/// to be fragmented.
+/// The socket reports only these fields. The others have RoCEv2's values: UDP, no options, don't fragment.
 fn network_header(arrived: &Arrived<'_>) -> [u8; GrhRepr::LEN] {
     let mut area = [0; GrhRepr::LEN];
     let (payload_len, ip) = (UdpRepr::LEN + arrived.packet.as_bytes().len(), &arrived.ip);

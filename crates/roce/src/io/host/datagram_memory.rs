@@ -1,8 +1,8 @@
-//! Datagrams into the program's memory, which may not be mapped any more.
+//! Writes datagrams to the program's memory, which may be unmapped by then.
 //!
-//! Nobody can tell who sends a datagram, or when, and programs end with receives posted whose memory they have unmapped
-//! (UCX does). An adapter writes to the pages that it has pinned then. Here the kernel copies, from a memory file: where it
-//! finds no memory it says so.
+//! Anyone can send a datagram at any time, and some programs (UCX) exit with receives posted in memory that they have
+//! unmapped. An adapter would write to the pages that it pinned. Here the kernel copies from a memory file: it
+//! reports unmapped memory as an error.
 
 #![allow(unsafe_code, reason = "readv(2) to addresses of the program's")]
 
@@ -14,13 +14,13 @@ use rustix::io::Errno;
 use crate::io::host::memory_access;
 use crate::io::net::shm::mapping::Mapping;
 
-/// Bytes of the file: a datagram of the largest MTU with its network header, twice.
+/// Bytes of the file: two datagrams of the largest MTU with their network headers.
 const LEN: usize = 16 << 10;
-/// Pieces that a system call takes (`UIO_MAXIOV` has more).
+/// Pieces in one system call (`UIO_MAXIOV` allows more).
 const PIECES_MAX: usize = 64;
 
 thread_local! {
-    /// This thread's file, once it has received a datagram; the inner `None` if none can be made.
+    /// This thread's file, created at its first datagram. The inner `None` means that it could not be created.
     static LANDING: RefCell<Option<Option<Landing>>> = const { RefCell::new(None) };
 }
 
@@ -34,8 +34,8 @@ struct Landing {
 /// Copies the pieces of a datagram, each to its address.
 ///
 /// # Safety
-/// Each address is that of as many bytes of a registered region with the right to be written, and the memory table is
-/// locked for reading since that was checked.
+/// Each address points to at least that many bytes of a registered region that may be written. The memory table has
+/// been locked for reading since that was checked.
 pub(crate) unsafe fn place<'a>(pieces: impl Iterator<Item = (u64, &'a [u8])>) {
     LANDING.with_borrow_mut(|landing| {
         let mut landing = landing.get_or_insert_with(Landing::new).as_mut();
@@ -44,7 +44,7 @@ pub(crate) unsafe fn place<'a>(pieces: impl Iterator<Item = (u64, &'a [u8])>) {
                 .as_mut()
                 .is_some_and(|landing| landing.take(addr, bytes));
             if !is_taken {
-                // SAFETY: by the caller's promise.
+                // SAFETY: the caller's promise.
                 unsafe { memory_access::place(addr, bytes) };
             }
         }
@@ -70,7 +70,7 @@ impl Landing {
         })
     }
 
-    /// Whether there was room for it.
+    /// Copies a piece to the file. Returns false if there is no room.
     fn take(&mut self, addr: u64, bytes: &[u8]) -> bool {
         if self.pieces.len() == PIECES_MAX || !self.mapping.copy_in(self.filled, bytes) {
             return false;
@@ -83,7 +83,7 @@ impl Landing {
         true
     }
 
-    /// Has the kernel copy what was taken.
+    /// Makes the kernel copy the collected pieces to their addresses.
     fn settle(&mut self) -> Result<(), Errno> {
         let filled = std::mem::take(&mut self.filled);
         if filled == 0 {
@@ -91,8 +91,8 @@ impl Landing {
             return Ok(());
         }
         let (file, pieces) = (self.file.as_raw_fd(), self.pieces.as_ptr());
-        // SAFETY: `pieces` are as many as their count. Their memory is registered and may be written, by the promise of
-        // `place`; where it is not mapped the call fails.
+        // SAFETY: `pieces` has `self.pieces.len()` elements. `place` requires that their memory is registered and may
+        // be written; if it is not mapped, the call fails.
         let copied = unsafe { libc::preadv(file, pieces, self.pieces.len() as libc::c_int, 0) };
         self.pieces.clear();
         match usize::try_from(copied) {

@@ -1,8 +1,8 @@
-//! One-sided requests to another process of this host, carried out in its memory without its help.
+//! Executes one-sided requests in the memory of another process of this host, without that process.
 //!
-//! A request is carried out so if nothing of its queue pair is unacknowledged, and if the other process's table of rights
-//! allows it ([`rights`](crate::io::net::shm::rights)). Everything else goes by packets, so that a refusal is the peer's
-//! own. So does everything while either process has a tap, which is to see all there is.
+//! This needs two things: nothing of the queue pair is unacknowledged, and the other process's table of rights allows
+//! the request ([`rights`](crate::io::net::shm::rights)). Everything else uses packets, so the peer itself decides on
+//! a refusal. While either process has a tap, all requests use packets, because a tap must see all traffic.
 
 #![allow(unsafe_code, reason = "copies between registered memory")]
 
@@ -23,13 +23,13 @@ use crate::io::net::shm::rights_layout::{Slot, tag_of};
 use crate::io::net::tap::Tap;
 use crate::io::net::transmit::SendSocket;
 
-/// Bytes copied under one announcement: who takes a right back waits for no more.
+/// Bytes copied under one announcement. A withdrawal waits for at most this much.
 const CHUNK: u32 = 1 << 20;
-/// Bytes copied in one turn. What is longer goes by packets, between which others have theirs.
+/// Bytes copied in one turn. Longer requests use packets, which let other queue pairs run in between.
 const TURN_MAX: u64 = 64 << 20;
 
 impl Host {
-    /// Carries out the requests whose turn it is, as far as the peer's process lets this one.
+    /// Executes the next requests in the peer's memory, until one needs packets.
     #[inline]
     pub(super) fn go_direct(&self, qp: &QpCore, state: &mut LockedQp) {
         if let Some(link) = &state.link
@@ -51,8 +51,10 @@ impl Host {
         }
     }
 
-    /// Carries out the request whose turn it is, in chunks; false if it is not to be, or not any more: what was copied
-    /// of it will be copied again.
+    /// Executes the next request in chunks.
+    ///
+    /// Returns false if the request needs packets, even if the peer withdrew the right halfway. Packets then transfer
+    /// the whole request again.
     fn carry_out(&self, peer: &PeerMemory, state: &mut LockedQp, left: &mut u64) -> bool {
         let (mut done, own) = (0u32, state.engine.qpn());
         loop {
@@ -84,8 +86,8 @@ impl Host {
                 }
             };
             let chunk = done..direct.len.min(done.saturating_add(CHUNK));
-            // SAFETY: the engine checked this side's memory against the table, which is locked since. The peer's is
-            // mapped, and its rights hold while `passage` does.
+            // SAFETY: the engine checked this side's memory against the table, which has been locked since. The
+            // peer's memory is mapped, and the right is announced while `passage` exists.
             if !unsafe { copy(passage.addr(), &direct, chunk.clone()) } {
                 return false;
             }
@@ -98,8 +100,8 @@ impl Host {
         }
     }
 
-    /// Lets the peer of a queue pair reach memory through it, if it is to receive from another process of this host.
-    /// What it was let before is taken back first.
+    /// Lets the peer access memory through a queue pair, if the peer is in another process of this host and the queue
+    /// pair can receive. Withdraws the previous right first.
     pub(crate) fn give_qp(&self, state: &mut LockedQp) {
         self.withdraw_qp(state, true);
         let (Some(links), Some(_), Some(path)) = (&self.links, state.peer, &state.path) else {
@@ -124,14 +126,14 @@ impl Host {
         });
     }
 
-    /// Takes from a queue pair's peer what it may do by itself. With `wait`, what it is at is waited for.
+    /// Withdraws the peer's right to access memory through a queue pair. With `wait`, waits for the running request.
     pub(crate) fn withdraw_qp(&self, state: &mut LockedQp, wait: bool) {
         if let (Some(slot), Some(links)) = (state.given.take(), &self.links) {
             links.rights().take_qp(slot, wait);
         }
     }
 
-    /// Lets peers reach a region in a memory file by themselves, within its rights.
+    /// Lets peers access a region in a memory file directly, within the region's rights.
     pub(crate) fn give_key(&self, key: u32, region: &Region, pages: &SharedPages) -> Option<Slot> {
         let (file, offset) = pages.place();
         self.links.as_ref()?.rights().give_key(&KeyRight {
@@ -145,7 +147,7 @@ impl Host {
         })
     }
 
-    /// Plugs in a tap, or pulls it: while there is one, peers send packets.
+    /// Sets or removes the tap. While a tap is set, peers send packets.
     pub(crate) fn set_tap(&self, tap: Option<Arc<dyn Tap>>) {
         let is_plugged = tap.is_some();
         self.monitor.tap.set(tap);
@@ -163,11 +165,12 @@ fn right_of(operation: DirectOperation) -> Access {
     }
 }
 
-/// Copies a range of a request; or carries out an atomic, which is one chunk. `remote` is where the peer's memory of the
-/// whole request begins. False if that is not aligned as an atomic needs it.
+/// Copies a range of a request, or executes an atomic, which is one chunk.
+///
+/// `remote` is the start of the peer's memory for the whole request. Returns false if an atomic is not aligned.
 ///
 /// # Safety
-/// Both sides' memory is mapped, with the rights that the request needs.
+/// The memory of both sides is mapped, with the rights that the request needs.
 unsafe fn copy(remote: u64, direct: &Direct<'_>, range: Range<u32>) -> bool {
     match direct.operation {
         DirectOperation::Write => {
@@ -187,15 +190,15 @@ unsafe fn copy(remote: u64, direct: &Direct<'_>, range: Range<u32>) -> bool {
             }
         }
         DirectOperation::Atomic(kind) => {
-            // Both are refused as the peer would, by packets.
+            // The packet path refuses an unaligned atomic.
             if !remote.is_multiple_of(8) || !direct.addr.is_multiple_of(8) {
                 return false;
             }
             let operation = AtomicOperation { addr: remote, kind };
-            // SAFETY: the caller's promise, and aligned.
+            // SAFETY: the caller's promise; both addresses are aligned.
             let original = unsafe { memory_access::execute_atomic(operation) }.to_ne_bytes();
             let from = original.as_ptr().expose_provenance() as u64;
-            // SAFETY: the caller's promise; `original` is this function's own.
+            // SAFETY: the caller's promise; `original` is a local of this function.
             unsafe {
                 for_each_piece(&direct.local, 0..8, |local, offset, len| {
                     memory_access::copy(from + u64::from(offset), local, len);
@@ -206,10 +209,11 @@ unsafe fn copy(remote: u64, direct: &Direct<'_>, range: Range<u32>) -> bool {
     true
 }
 
-/// Visits the pieces of this side's memory that hold a range of a request: address, offset in the request, and length.
+/// Visits the pieces of this side's memory that contain a range of a request: address, offset in the request, and
+/// length.
 ///
 /// # Safety
-/// As `visit` needs it for those pieces.
+/// The requirements of `visit` hold for those pieces.
 unsafe fn for_each_piece(local: &Payload<'_>, range: Range<u32>, visit: impl Fn(u64, u32, usize)) {
     let mut offset = 0u32;
     let mut one = |addr: u64, len: u32| {

@@ -1,4 +1,4 @@
-//! Bringing packets to queue pairs, and time.
+//! Passes packets and timeouts to queue pairs.
 
 #![allow(unsafe_code, reason = "places what arrived in registered memory")]
 
@@ -20,30 +20,29 @@ use crate::io::polling::clock::as_nanos;
 use crate::io::polling::progress::Sources;
 use portolan_port_sharing::{Block, BlockSocket, Datagram};
 
-/// Deadlines served in one turn; more are due at once again.
+/// Deadlines handled in one turn. The rest is due at once again.
 const TIMERS_PER_TURN: usize = 1024;
-/// Fruitless polls, a few tens of microseconds, before a poller lets others run.
+/// Empty polls, a few tens of microseconds, before a poller yields the processor.
 const FRUITLESS_POLLS: u32 = 64;
 
-/// How long a queue pair that ends waits for another thread that reads, at most.
+/// The longest time that a closing queue pair waits for another thread's receive lock.
 const ARRIVED_WAIT_MAX: Duration = Duration::from_millis(20);
 
 /// When a queue pair sends its acknowledgements and other answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// At once.
     Now,
-    /// When its owner, who is polling, posts or polls again, or after
-    /// [`LOOK_INTERVAL`](crate::io::polling::progress::LOOK_INTERVAL) at the latest: the owner gets the data at
-    /// once, and its own answer goes first.
+    /// When its owner, which is polling, posts or polls again, but within
+    /// [`LOOK_INTERVAL`](crate::io::polling::progress::LOOK_INTERVAL). The owner gets the data at once, and its own
+    /// answer is sent before the acknowledgement.
     AfterTheOwner,
 }
 
-/// What was taken from sockets.
+/// What was read from sockets and rings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) datagrams: usize,
-    /// Among them was a one-sided request.
+    /// Whether a one-sided request was among them.
     pub(crate) one_sided: bool,
 }
 
@@ -55,8 +54,8 @@ impl AddAssign for Taken {
 }
 
 impl Host {
-    /// Drives the device from a thread that polls a completion queue: takes packets and then serves
-    /// timers, unless another thread is at it.
+    /// Drives the device from a thread that polls a completion queue: reads packets, then handles timeouts. Does
+    /// nothing if another thread is reading.
     pub(crate) fn drive(&self) {
         let now = self.clock.now();
         self.progress.poller_is_here(now);
@@ -69,19 +68,19 @@ impl Host {
                 self.serve_timers(now);
                 taken.datagrams
             }
-            // The thread that has the lock serves the timers, too, after reading.
+            // The thread that holds the lock handles the timeouts after it has read.
             None => 0,
         };
         make_way(taken > 0);
     }
 
-    /// A thread that polled is about to sleep: when this returns the progress thread hears of packets.
+    /// A polling thread is about to sleep. After this call, packets wake the progress thread.
     pub(crate) fn poller_leaves(&self) {
         self.progress.poller_leaves(self.sources());
         self.look_at_rings_again();
     }
 
-    /// Where packets come from.
+    /// The sockets and rings that packets arrive in.
     pub(crate) fn sources(&self) -> Sources<'_> {
         Sources {
             group: &self.group,
@@ -89,7 +88,7 @@ impl Host {
         }
     }
 
-    /// Rings this process's own bell for what came while those who write to it believed that it looks by itself.
+    /// Rings this process's own bell if a ring may have packets. Their senders saw an active poller and rang no bell.
     pub(crate) fn look_at_rings_again(&self) {
         if let Some(links) = &self.links {
             let receiver = self.receiver.try_lock();
@@ -99,7 +98,7 @@ impl Host {
         }
     }
 
-    /// Has queue pairs go on that waited for room in a ring.
+    /// Resumes the queue pairs that waited for room in a ring.
     pub(crate) fn resume_rings(&self) {
         let Some(links) = &self.links else { return };
         for socket in links.full() {
@@ -110,10 +109,11 @@ impl Host {
         }
     }
 
-    /// Handles the packets that have arrived. A queue pair that is about to end still acknowledges them: management
-    /// datagrams overtake packets here, so its owner may know of the end before it has seen the last messages.
+    /// Handles the packets that have arrived, so that a closing queue pair still acknowledges them. Management
+    /// datagrams can overtake data packets: the owner may learn of the disconnect before it has received the last
+    /// messages.
     pub(crate) fn take_arrived(&self) {
-        // Not `lock`: a queue pair may be dropped under this lock.
+        // Not `lock`: this thread may already hold the lock, because a queue pair may be dropped under it.
         let until = self.clock.now() + ARRIVED_WAIT_MAX;
         loop {
             if let Some(mut receiver) = self.receiver.try_lock() {
@@ -136,7 +136,7 @@ impl Host {
         }
         if let Some(links) = &self.links {
             taken += self.read_rings(receiver, links, answer);
-            // The progress thread was woken by a socket, or looks at everything before it sleeps.
+            // The progress thread always reads the sockets: a socket woke it, or it is about to sleep.
             if answer == Answer::AfterTheOwner
                 && !self.progress.needs_sockets()
                 && !receiver.is_time_for_sockets()
@@ -169,8 +169,8 @@ impl Host {
         }
     }
 
-    /// Reads one socket, within bounds, and brings the packets to their queue pairs: consecutive ones of the same
-    /// queue pair together, so that it is locked once and answers once.
+    /// Reads one socket, within bounds. Consecutive packets for one queue pair are passed together, so that it is
+    /// locked once and answers once.
     pub(crate) fn read_socket(
         &self,
         receiver: &mut Receiver,
@@ -187,7 +187,7 @@ impl Host {
         }
     }
 
-    /// Brings packets to their queue pairs; whether there was a one-sided request.
+    /// Passes packets to their queue pairs. Returns whether one of them was a one-sided request.
     fn bring(&self, arrived: &[Arrived<'_>], answer: Answer) -> bool {
         for run in arrived.chunk_by(|a, b| a.dest_qp() == b.dest_qp()) {
             let Some(qpn) = run.first().map(Arrived::dest_qp) else {
@@ -201,8 +201,7 @@ impl Host {
         arrived.iter().any(Arrived::is_one_sided)
     }
 
-    /// Reads a multicast group's socket, within bounds: each queue pair attached to the
-    /// group gets a copy.
+    /// Reads a multicast group's socket, within bounds. Each attached queue pair gets a copy.
     pub(crate) fn read_group(&self, receiver: &mut Receiver, group: &MulticastGroup) {
         let dropped = &self.monitor.counters.dropped_no_queue_pair;
         receiver.drain(group.socket(), &self.monitor, |arrived| {
@@ -216,17 +215,17 @@ impl Host {
         });
     }
 
-    /// The next queue pair that heard its peer before the connection manager knew of it.
+    /// The next queue pair that received a packet before the connection manager established it.
     pub(crate) fn next_established(&self) -> Option<Qpn> {
         self.comm_est.any().then(|| self.comm_est.take()).flatten()
     }
 
-    /// Deals with packets for a queue pair that this process does not have. The kernel brings each to the
-    /// process of its block, but those it coalesced all go where the first one belongs.
+    /// Handles packets for a queue pair number that this process does not have. The kernel delivers coalesced packets
+    /// to the process of the first one, so the others may belong to another process.
     #[cold]
     fn misdirected(&self, qpn: Qpn, packets: &[Arrived<'_>]) {
         let block = Block::of_qpn(qpn.value());
-        // What came by a ring is for nobody else, and has no ICRC.
+        // A packet from a ring is for this process only, and has no ICRC.
         let is_for_another = |block: &Block| {
             *block != self.group.block() && packets.iter().all(|arrived| arrived.writer.is_none())
         };
@@ -248,9 +247,11 @@ impl Host {
         }
     }
 
-    /// Calls the queue pairs whose time has come, after reading the sockets: they may hold
-    /// what they wait for. By the progress thread, which may not have been woken for it: pollers read
-    /// the sockets, and all of them may have been stopped meanwhile.
+    /// Reads the sockets, then handles the timeouts that are due: the answer that a queue pair waits for may have
+    /// arrived.
+    ///
+    /// The progress thread calls this even if no socket woke it. Pollers normally read the sockets, but all of them
+    /// may be stopped (SIGSTOP).
     pub(crate) fn read_and_serve_timers(&self) {
         let now = self.clock.now();
         if self.deadlines.next_ns() > as_nanos(now) {
@@ -262,8 +263,8 @@ impl Host {
         self.serve_timers(now);
     }
 
-    /// Calls the queue pairs whose time had come at `now`. The caller has read the sockets since: an
-    /// answer that waits there is none that is missing.
+    /// Handles the timeouts that are due at `now`. The caller has read the sockets since then, so an answer that has
+    /// already arrived does not count as missing.
     fn serve_timers(&self, now: Duration) {
         if self.deadlines.next_ns() > as_nanos(now) {
             return;
@@ -282,14 +283,14 @@ impl Host {
             if state.timer == Some(due) {
                 state.timer = None;
             }
-            // Its clock must not go back: packets may have been handled since `now`.
+            // The engine's clock must not go back: it may have handled packets since `now`.
             let now = self.clock.now();
             state.engine.handle_timeout(now);
             self.settle(&qp, &mut state, now);
         }
     }
 
-    /// Hands a queue pair packets that arrived for it, in order. `answer` says when it answers.
+    /// Passes packets to a queue pair, in order. `answer` selects when it acknowledges them.
     pub(crate) fn receive(&self, qp: &QpCore, packets: &[Arrived<'_>], answer: Answer) {
         if qp.qp_type == QpType::Ud {
             return self.receive_datagrams(qp, packets);
@@ -330,7 +331,7 @@ impl Host {
             }
         }
         drop(memory);
-        // The owner is woken first: it wakes up while the answer is sent.
+        // Wake the owner first: it wakes up while the answer is sent.
         self.report(qp, &mut state);
         match answer {
             Answer::Now => self.settle(qp, &mut state, now),
@@ -339,13 +340,13 @@ impl Host {
     }
 }
 
-/// Lets other threads run once a poller has found nothing for a while: on a machine with fewer
-/// processors than pollers, what it waits for may be waiting for its processor.
+/// Yields the processor once a poller has found nothing for a while. With fewer processors than pollers, the awaited
+/// peer may need this one.
 fn make_way(found_something: bool) {
     thread_local! {
         static FRUITLESS: Cell<u32> = const { Cell::new(0) };
     }
-    // Missing while a thread's locals are destroyed.
+    // The thread's locals may already be destroyed.
     let _ = FRUITLESS.try_with(|fruitless| {
         let count = if found_something {
             0

@@ -1,4 +1,5 @@
-//! Who may call the device: the process that opened it, but not from within a [`Tap`](crate::io::Tap).
+//! Guards the calls into the device: only the process that opened it may call, and not from within a
+//! [`Tap`](crate::io::Tap).
 
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_threads::fork::ForkGuard;
@@ -8,20 +9,20 @@ use crate::io::net::tap;
 const AFTER_FORK: &str = "use of a software device in a process forked after it was opened";
 const WITHIN_A_TAP: &str = "use of a software device from within its tap";
 
-/// Looked at first by whatever a program can call.
+/// Every public call checks this first.
 #[derive(Debug)]
 pub(crate) struct Entry {
     fork: ForkGuard,
 }
 
 impl Entry {
-    /// The device is this process's.
+    /// Creates the check; this process owns the device.
     pub(crate) fn new() -> Self {
         let fork = ForkGuard::new();
         Self { fork }
     }
 
-    /// Fails in a process that was forked off since, and within a tap: the locks are held there that the call would take.
+    /// Fails in a forked child, and within a tap, which is called under the locks that the call would take.
     #[inline]
     pub(crate) fn check(&self, step: Step) -> Result<()> {
         let why = if !self.fork.is_owner() {
@@ -34,8 +35,10 @@ impl Entry {
         Err(Error::new(step, Cause::Unsupported(why)))
     }
 
-    /// Whether the device is this process's: in a forked child everything is a copy, whose locks may have been held at the fork.
-    /// For what has to be done even within a tap.
+    /// Whether this process opened the device. In a forked child all state is a copy, whose locks may have been held
+    /// at the fork.
+    ///
+    /// Use this instead of `check` for work that must happen even within a tap.
     pub(crate) fn is_owner(&self) -> bool {
         self.fork.is_owner()
     }

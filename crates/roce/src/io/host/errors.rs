@@ -1,15 +1,15 @@
-//! Errors that several objects have alike.
+//! Errors that several objects share.
 
 use portolan_provider::{Cause, Error, Step};
 
 use crate::io::host::device::DeviceCore;
 
-/// The error for an object of another device or stack.
+/// The error for an object that belongs to another device or stack.
 pub(crate) fn foreign(step: Step, what: &'static str) -> Error {
     Error::new(step, Cause::NoSuchObject(what))
 }
 
-/// The error of an operation on a device that is gone.
+/// The error for an operation on a removed device.
 pub(crate) fn removed(step: Step, device: &DeviceCore) -> Error {
     Error::new(step, Cause::DeviceRemoved).on(device.name(), None)
 }

@@ -1,4 +1,4 @@
-//! Asynchronous events that wait: a bounded queue, and a descriptor to wait for them.
+//! A bounded queue of asynchronous events with a descriptor to wait for.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,10 +12,10 @@ use portolan_threads::lock::{Mutex, MutexGuard};
 
 use crate::io::net::readiness::Readiness;
 
-/// The events that were not taken yet.
+/// Events that are not taken yet.
 ///
-/// The descriptor is made when it is first asked for: most programs never do. From then on it is
-/// readable exactly while an event waits.
+/// The descriptor is created at the first call of `fd`, because most programs never call it. It is readable exactly
+/// while an event is queued.
 #[derive(Debug)]
 pub(crate) struct EventQueue {
     limit: usize,
@@ -25,7 +25,6 @@ pub(crate) struct EventQueue {
 }
 
 impl EventQueue {
-    /// An empty queue for `limit` events.
     pub(crate) fn new(limit: usize) -> Self {
         Self {
             limit,
@@ -40,7 +39,7 @@ impl EventQueue {
     /// # Errors
     /// `Os` if the process has no descriptor left.
     pub(crate) fn fd(&self) -> Result<BorrowedFd<'_>> {
-        // Under the lock, so that no event comes between making it and looking for events.
+        // Under the lock, so that no event is added between creating the descriptor and checking the queue.
         let queue = self.lock();
         if let Some(ready) = self.ready.get() {
             return Ok(ready.as_fd());
@@ -54,7 +53,7 @@ impl EventQueue {
         Ok(ready.as_fd())
     }
 
-    /// Adds an event. False if as many wait as may: then it is lost, and counted.
+    /// Adds an event. Returns false if the queue is full. The event is then lost, and counted.
     pub(crate) fn push(&self, event: AsyncEvent) -> bool {
         let mut queue = self.lock();
         if queue.len() >= self.limit {
@@ -70,7 +69,6 @@ impl EventQueue {
         true
     }
 
-    /// Takes the oldest event.
     pub(crate) fn take(&self) -> Option<AsyncEvent> {
         let mut queue = self.lock();
         let event = queue.pop_front();
@@ -78,7 +76,7 @@ impl EventQueue {
         event
     }
 
-    /// Forgets the events that something gone had raised.
+    /// Removes the events of an object that is destroyed.
     pub(crate) fn forget(&self, is_gone: impl Fn(&AsyncEvent) -> bool) {
         let mut queue = self.lock();
         let before = queue.len();
@@ -87,12 +85,10 @@ impl EventQueue {
         self.lower_if_empty(&queue, taken);
     }
 
-    /// Events lost because earlier ones were not taken.
     pub(crate) fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Counts an event that another queue lost.
     pub(crate) fn count_lost(&self) {
         self.lost.fetch_add(1, Ordering::Relaxed);
     }

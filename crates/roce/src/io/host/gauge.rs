@@ -1,4 +1,4 @@
-//! Bounds on how many objects there are.
+//! Limits on the number of objects.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,12 +22,11 @@ impl Gauge {
         })
     }
 
-    /// How many there are.
     pub(crate) fn used(&self) -> u32 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Counts one more, until the permit is dropped.
+    /// Counts one more object until the permit is dropped.
     pub(crate) fn take(self: &Arc<Self>, step: Step) -> Result<Permit> {
         let more = |used| (used < self.limit).then_some(used + 1);
         match self
@@ -43,7 +42,7 @@ impl Gauge {
     }
 }
 
-/// One object's place in a [`Gauge`].
+/// One object counted by a [`Gauge`].
 #[derive(Debug)]
 pub(crate) struct Permit(Arc<Gauge>);
 

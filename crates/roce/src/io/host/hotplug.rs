@@ -1,10 +1,10 @@
-//! Devices come, change and go with the machine's network interfaces.
+//! Adds, updates and removes devices as the machine's network interfaces change.
 //!
-//! * An interface that has an address gets a device. The device stays while the interface does, with
-//!   whatever addresses, name, MTU and hardware address that has meanwhile.
-//! * An address is a slot of the GID table for as long as the interface has it.
-//! * When the interface is gone the device is, too: its queue pairs fail, and nothing can be made or
-//!   posted on it any more. What exists stays valid until it is destroyed.
+//! * An interface with an address gets a device. The device exists as long as the interface, even if the addresses,
+//!   name, MTU or hardware address change.
+//! * An address has a slot of the GID table while the interface has the address.
+//! * When the interface is removed, so is the device. Its queue pairs fail, and no object can be created or posted to
+//!   any more. Existing objects stay valid until they are destroyed.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,12 +18,12 @@ use crate::io::host::device::{DeviceCore, PORT};
 use crate::io::host::queue_pair::QpCore;
 use crate::io::net::interfaces::{self, Interface};
 
-/// What befell a device ([`Gsi::device_changed`](crate::io::Gsi::device_changed)).
+/// A change of a device ([`Gsi::device_changed`](crate::io::Gsi::device_changed)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceChange {
-    /// It is new.
+    /// The device is new.
     Added,
-    /// Its interface has another hardware address.
+    /// The hardware address of its interface changed.
     HardwareAddress,
     /// Its interface is gone.
     Removed,
@@ -33,11 +33,13 @@ pub enum DeviceChange {
 pub(crate) type Changes = Vec<(Arc<DeviceCore>, DeviceChange)>;
 
 impl Host {
-    /// Makes the devices what the interfaces are now. Interfaces in `gone` went away since the last
-    /// time: one that has such a number is another one.
+    /// Updates the devices from the current interfaces.
+    ///
+    /// Interface indexes in `gone` were removed since the last call. An interface that has such an index is a new
+    /// one.
     ///
     /// # Errors
-    /// `Os` if the system does not tell; nothing has changed then.
+    /// `Os` if the system does not list the interfaces. Nothing is changed then.
     pub(crate) fn follow_interfaces(&self, gone: &BTreeSet<u32>) -> Result<Changes> {
         let interfaces = interfaces::list()?;
         let mut changes = Changes::new();
@@ -75,7 +77,7 @@ impl Host {
         Ok(changes)
     }
 
-    /// A device for an interface that has an address and room for the smallest packet.
+    /// Creates a device for an interface that has an address and room for the smallest packet.
     fn new_device(
         &self,
         interface: &Interface,
@@ -89,7 +91,7 @@ impl Host {
         Some(device)
     }
 
-    /// Takes over an interface's state; whether it has another hardware address.
+    /// Updates a device from its interface. Returns whether the hardware address changed.
     fn update_device(&self, core: &DeviceCore, interface: &Interface) -> bool {
         let updated = core.update(interface);
         if updated.gids {
@@ -103,20 +105,20 @@ impl Host {
         updated.hardware_address
     }
 
-    /// Ends a device whose interface is gone or that failed itself. Work is flushed, and listeners to its events
-    /// are notified.
+    /// Removes a device whose interface is gone or that failed. Flushes its work and notifies the listeners to its
+    /// events.
     pub(crate) fn fail_device(&self, core: &Arc<DeviceCore>) {
         tracing::debug!(device = core.name(), "device removed");
-        // First, so that a queue pair that is being made is either found below or sees it.
+        // Mark it first: a queue pair that is being created is either found below or sees the mark.
         core.mark_removed();
         for qp in self.qps.all() {
             if !Arc::ptr_eq(&qp.device, core) {
                 continue;
             }
-            // One that makes this thread panic must not keep the others from hearing.
+            // A queue pair that panics here must not keep the others from being failed.
             let failed = catch_unwind(AssertUnwindSafe(|| self.fail_queue_pair(&qp)));
             if failed.is_err() {
-                tracing::error!(qpn = %qp.qpn, "a panic: the queue pair's owner may not be told that it failed");
+                tracing::error!(qpn = %qp.qpn, "panic while failing a queue pair: its owner may get no event");
             }
         }
         self.raise(core, AsyncEvent::DeviceFatal);

@@ -1,7 +1,7 @@
-//! Whether memory is mapped with the rights that a registration promises to peers.
+//! Verifies that memory is mapped with the rights that a registration grants.
 //!
-//! An address that is not mapped would make the progress thread die of SIGSEGV long after the
-//! call that was wrong. So registration asks the kernel first.
+//! An access to unmapped memory would kill the process with SIGSEGV in the progress thread, long after the wrong
+//! registration. So registration asks the kernel first.
 
 #![allow(unsafe_code, reason = "madvise(2) on memory of the caller")]
 
@@ -44,7 +44,7 @@ pub(crate) fn verify(addr: u64, length: u64, access: Access) -> Result<()> {
 enum Populated {
     Done,
     NotMapped,
-    /// The kernel is older than the question (5.14), or the mapping is of a kind it does not answer for.
+    /// The kernel is older than 5.14, or does not answer for this kind of mapping.
     Unknown,
 }
 
@@ -58,8 +58,8 @@ fn populate(first: u64, last: u64, writable: bool) -> Populated {
         return Populated::NotMapped;
     };
     loop {
-        // SAFETY: populating only faults pages in, as a read or a write of nothing would; it changes
-        // no byte and no mapping, whatever lies there.
+        // SAFETY: populating only faults pages in, as a read or write of zero bytes would. It changes no byte and no
+        // mapping.
         match unsafe { madvise(std::ptr::with_exposed_provenance_mut(start), len, advice) } {
             Ok(()) => return Populated::Done,
             Err(Errno::INTR | Errno::AGAIN) => {}
@@ -69,10 +69,10 @@ fn populate(first: u64, last: u64, writable: bool) -> Populated {
     }
 }
 
-/// Reads `/proc/self/maps`: whether its ranges cover `addr..end` with the rights.
+/// Whether `/proc/self/maps` covers `addr..end` with the rights.
 fn is_mapped(addr: u64, end: u64, writable: bool) -> bool {
     let Ok(maps) = File::open("/proc/self/maps") else {
-        // Without /proc on a kernel that cannot be asked otherwise, the caller's promise must do.
+        // The kernel cannot be asked in any way, so trust the caller.
         warn_unverified();
         return true;
     };
@@ -125,7 +125,7 @@ fn warn_unverified() {
     static ONCE: OnceLock<()> = OnceLock::new();
     ONCE.get_or_init(|| {
         tracing::warn!(
-            "memory is registered unverified: no MADV_POPULATE_READ and no /proc/self/maps"
+            "memory is registered without verification: no MADV_POPULATE_READ and no /proc/self/maps"
         );
     });
 }

@@ -1,4 +1,4 @@
-//! Joining multicast groups and leaving them, and attaching queue pairs.
+//! Joins and leaves multicast groups, and attaches queue pairs to them.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use crate::io::host::queue_pair::QpCore;
 use crate::io::net::receive_batch;
 use portolan_port_sharing::MulticastSocket;
 
-/// A membership in an IP multicast group ([`Stack::join_group`](crate::io::Stack::join_group)). Dropping it
-/// leaves, unless others of this process are members still.
+/// A membership in an IP multicast group ([`Stack::join_group`](crate::io::Stack::join_group)). Dropping it leaves
+/// the group, unless this process has other memberships in it.
 #[derive(Debug)]
 pub struct MulticastMembership {
     host: Arc<Host>,
@@ -22,7 +22,7 @@ pub struct MulticastMembership {
 }
 
 impl Host {
-    /// Becomes a member of a group until the membership is dropped.
+    /// Joins a group until the membership is dropped.
     pub(crate) fn join_group(self: &Arc<Self>, key: MulticastKey) -> Result<MulticastMembership> {
         self.use_group(Step::JoinMulticast, key, |users| {
             users.joins += 1;
@@ -34,7 +34,6 @@ impl Host {
         })
     }
 
-    /// Attaches a queue pair to a group.
     pub(crate) fn attach(&self, key: MulticastKey, qp: &Arc<QpCore>) -> Result<()> {
         let (step, limit) = (Step::AttachMulticast, self.multicast.max_attached);
         self.use_group(step, key, |users| {
@@ -50,8 +49,8 @@ impl Host {
         })
     }
 
-    /// Detaches a queue pair from a group; `false` if it was not attached. Not to be called with a
-    /// queue pair's lock held.
+    /// Detaches a queue pair from a group. Returns false if it was not attached. The caller holds no queue pair's
+    /// lock.
     pub(crate) fn detach(&self, key: MulticastKey, qpn: Qpn) -> bool {
         self.leave_group(key, |users| {
             let before = users.attached.len();
@@ -61,7 +60,7 @@ impl Host {
         .unwrap_or(false)
     }
 
-    /// Detaches a queue pair from every group. As [`detach`](Self::detach).
+    /// Detaches a queue pair from every group. The caller holds no queue pair's lock.
     pub(crate) fn detach_from_all(&self, qpn: Qpn) {
         let keys: Vec<_> = self.multicast.groups.read().keys().copied().collect();
         for key in keys {
@@ -69,7 +68,7 @@ impl Host {
         }
     }
 
-    /// Adds a user to a group, which is joined first if this is its first.
+    /// Adds a user to a group. The first user joins the group.
     fn use_group(
         &self,
         step: Step,
@@ -78,7 +77,7 @@ impl Host {
     ) -> Result<()> {
         let mut groups = self.multicast.lock();
         if self.progress.is_stopping() {
-            // Nobody would read the socket, which would keep the port from others.
+            // No thread would read the socket, and it would keep the port from other processes.
             return Err(Error::new(step, Cause::NoSuchObject("stack")));
         }
         if let Some(group) = groups.get(&key) {
@@ -110,7 +109,7 @@ impl Host {
         Ok(MulticastGroup::new(token, socket))
     }
 
-    /// Takes a user from a group, which is left if that was its last; `None` if it is not in use.
+    /// Removes a user from a group. The last user leaves the group. Returns `None` if the group is not in use.
     fn leave_group<R>(&self, key: MulticastKey, remove: impl FnOnce(&mut Users) -> R) -> Option<R> {
         let mut groups = self.multicast.lock();
         let (result, is_unused) = groups.get(&key)?.change(remove);
@@ -125,7 +124,7 @@ impl Host {
 
 impl Drop for MulticastMembership {
     fn drop(&mut self) {
-        // In a forked child everything is a copy whose locks may have been held at the fork.
+        // In a forked child all state is a copy, whose locks may have been held at the fork.
         if self.host.entry.check(Step::LeaveMulticast).is_ok() {
             self.host.leave_group(self.key, |users| {
                 users.joins = users.joins.saturating_sub(1)

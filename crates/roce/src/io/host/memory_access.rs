@@ -1,11 +1,11 @@
-//! The copies between packets and the application's memory: the only places that touch it.
+//! Copies between packets and the application's memory. Only this module accesses that memory.
 //!
-//! The engine has checked key, range and rights against the memory table, and the caller holds the
-//! table's read lock from that check to the end of the copy. Deregistration takes the write lock, so
-//! once it returns nothing here can touch the memory.
+//! The engine has checked key, range and rights against the memory table. The caller holds the table's read lock from
+//! that check to the end of the copy. Deregistration takes the write lock, so after it returns no copy can touch the
+//! memory.
 //!
-//! The application may read and write the same bytes at the same time, as it may with an adapter
-//! that uses DMA. Copies therefore go by raw pointers and never make a reference to the memory.
+//! The application may access the same bytes at the same time, as with an adapter that uses DMA. So copies use raw
+//! pointers and never create a reference to the memory.
 
 #![allow(
     unsafe_code,
@@ -16,24 +16,26 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use crate::engine::{AtomicKind, AtomicOperation, Payload, Segment};
 
-/// Copies received bytes to their place, the last ones last: a program that spins on the last byte
-/// of a message finds the rest complete when it changes. The last byte is stored together with the
-/// seven before it if they make an aligned word, so that a flag of up to eight bytes appears whole.
+/// Copies received bytes to their place, the last bytes last: a program that spins on the last byte of a message
+/// finds the rest complete when it changes.
+///
+/// If the last eight bytes are an aligned word, they are stored together, so that a flag of up to eight bytes appears
+/// whole.
 ///
 /// # Safety
-/// `addr` is the address of `bytes.len()` bytes of a registered region with the right to be written,
-/// and the memory table is locked for reading since that was checked.
+/// `addr` points to `bytes.len()` bytes of a registered region that may be written. The memory table has been locked
+/// for reading since that was checked.
 pub(crate) unsafe fn place(addr: u64, bytes: &[u8]) {
     let Some((&last, body)) = bytes.split_last() else {
         return;
     };
     let to = std::ptr::with_exposed_provenance_mut::<u8>(addr as usize);
     if let Some((head, word)) = body_and_word(addr, bytes) {
-        // SAFETY: by the caller's promise all of `to..to + bytes.len()` is writable, and a packet's
-        // buffer is never registered memory of the same region being written by this copy.
+        // SAFETY: the caller promises that `to..to + bytes.len()` is writable. A packet's buffer never overlaps the
+        // registered memory that this copy writes.
         unsafe { std::ptr::copy_nonoverlapping(head.as_ptr(), to, head.len()) };
-        // SAFETY: in bounds as above; `body_and_word` made sure of the alignment. Atomic, because the
-        // program may be spinning on it.
+        // SAFETY: in bounds as above, and `body_and_word` checked the alignment. Atomic, because the program may be
+        // spinning on it.
         let word_at = unsafe { AtomicU64::from_ptr(to.add(head.len()).cast()) };
         word_at.store(u64::from_ne_bytes(word), Ordering::Release);
     } else {
@@ -45,11 +47,11 @@ pub(crate) unsafe fn place(addr: u64, bytes: &[u8]) {
     }
 }
 
-/// Copies from one registered region to another, the last bytes last, as [`place`] does.
+/// Copies from one registered region to another, the last bytes last like [`place`].
 ///
 /// # Safety
-/// `from` and `to` are the addresses of `len` bytes that stay mapped with the rights to be read and written: of a
-/// registered region, or of a peer's memory.
+/// `from` and `to` point to `len` bytes of a registered region or of a peer's memory. They stay mapped and may be
+/// read and written.
 #[inline]
 pub(crate) unsafe fn copy(from: u64, to: u64, len: usize) {
     let source = std::ptr::with_exposed_provenance::<u8>(from as usize);
@@ -60,8 +62,8 @@ pub(crate) unsafe fn copy(from: u64, to: u64, len: usize) {
         (_, true) => len - 8,
         (_, false) => len - 1,
     };
-    // SAFETY: in bounds by the caller's promise. Both may be the same memory under two addresses, which a copy by moving
-    // allows for; nothing makes a reference to either.
+    // SAFETY: in bounds by the caller's promise. Both may be the same memory at two addresses, which `copy` permits;
+    // no reference to either exists.
     unsafe { std::ptr::copy(source, target, body) };
     if is_word {
         // SAFETY: in bounds as above, and the target is aligned.
@@ -86,17 +88,18 @@ fn body_and_word(addr: u64, bytes: &[u8]) -> Option<(&[u8], [u8; 8])> {
         .then_some((head, *word))
 }
 
-/// Carries out an atomic operation as one instruction of the processor; returns the old value. So it
-/// is atomic towards the program's own atomics on the word, and towards other devices' of the machine
-/// only as far as these go through the processor (`IBV_ATOMIC_GLOB` of ibv_query_device(3)).
+/// Executes an atomic operation as one instruction of the processor, and returns the old value.
+///
+/// It is atomic with the program's own atomics on the word. It is atomic with other devices' operations only if those
+/// go through the processor (`IBV_ATOMIC_GLOB` of ibv_query_device(3)).
 ///
 /// # Safety
-/// The operation's address is that of eight bytes of a registered region with the right of remote
-/// atomics, a multiple of eight, and the memory table is locked for reading since that was checked.
+/// The operation's address is a multiple of eight, and points to eight bytes of a registered region with the right of
+/// remote atomics. The memory table has been locked for reading since that was checked.
 pub(crate) unsafe fn execute_atomic(operation: AtomicOperation) -> u64 {
     let place = std::ptr::with_exposed_provenance_mut::<u64>(operation.addr as usize);
-    // SAFETY: by the caller's promise `place` is aligned and valid for reads and writes. The program
-    // must access a word that peers use atomically in the same way (`ibv_reg_mr(3)`).
+    // SAFETY: the caller promises that `place` is aligned and valid for reads and writes. The program must access
+    // such a word atomically, too (`ibv_reg_mr(3)`).
     let word = unsafe { AtomicU64::from_ptr(place) };
     match operation.kind {
         AtomicKind::CompareSwap { compare, swap } => {
@@ -108,11 +111,10 @@ pub(crate) unsafe fn execute_atomic(operation: AtomicOperation) -> u64 {
     }
 }
 
-/// Copies a packet's payload into `out`, whose length is the payload's.
+/// Copies a packet's payload into `out`, which has the payload's length.
 ///
 /// # Safety
-/// The segments lie in registered regions, and the memory table is locked for reading since that
-/// was checked.
+/// The segments are in registered regions, and the memory table has been locked for reading since that was checked.
 pub(crate) unsafe fn gather(payload: &Payload<'_>, mut out: &mut [u8]) {
     match payload {
         Payload::Inline(bytes) => copy_prefix(out, bytes),
@@ -124,8 +126,8 @@ pub(crate) unsafe fn gather(payload: &Payload<'_>, mut out: &mut [u8]) {
                     return;
                 };
                 let from = std::ptr::with_exposed_provenance::<u8>(*addr as usize);
-                // SAFETY: by the caller's promise `from` is readable for `len` bytes; `here` is a
-                // buffer of this crate's own, so the two do not overlap.
+                // SAFETY: the caller promises that `from` is readable for `len` bytes. `here` is a buffer of this
+                // crate, so the two do not overlap.
                 unsafe { std::ptr::copy_nonoverlapping(from, here.as_mut_ptr(), here.len()) };
                 out = rest;
             }

@@ -1,8 +1,8 @@
-//! The host of queue pairs: it locks them, hands their engines packets, and does what the engines ask for.
+//! The host of queue pairs: it locks them, passes packets to their engines, and executes what the engines request.
 //!
-//! [`Host`] is everything that is one per stack. What is on it stands in files of its own: [`drive`] and
-//! [`datagram`] bring packets to queue pairs and from them, [`hotplug`] follows the network interfaces,
-//! [`membership`] joins multicast groups.
+//! [`Host`] contains the state that exists once per stack. Its methods are in files by topic: [`drive`] and
+//! [`datagram`] move packets to and from queue pairs, [`hotplug`] follows the network interfaces, and [`membership`]
+//! joins multicast groups.
 
 pub(crate) mod async_events;
 pub(crate) mod async_listener;
@@ -58,7 +58,7 @@ use crate::io::polling::noted::Noted;
 use crate::io::polling::progress::Progress;
 use portolan_port_sharing::PortGroup;
 
-/// Everything that is one per stack. See [`io`](crate::io) for the order of the locks.
+/// The state that exists once per stack. See [`io`](crate::io) for the order of the locks.
 pub(crate) struct Host {
     pub(crate) config: StackConfig,
     pub(crate) clock: Clock,
@@ -67,32 +67,32 @@ pub(crate) struct Host {
     pub(crate) gauges: Gauges,
     pub(crate) group: PortGroup,
     pub(crate) transmitter: Transmitter,
-    /// Ways through memory to other processes of this host; `None` if there shall be none.
+    /// Links through memory to other processes of this host; `None` if they are turned off.
     pub(crate) links: Option<Links>,
     pub(crate) receiver: Mutex<Receiver>,
     pub(crate) qps: QpTable<QpCore>,
-    /// Read while packets are built and placed.
+    /// Locked for reading while packets are built and placed.
     pub(crate) memory: RwLock<MemoryTable>,
     pub(crate) deadlines: Deadlines,
-    /// Queue pairs that owe their peers an answer, or the last packets of a stream.
+    /// Queue pairs that owe their peers an acknowledgement, or hold back the last packets of a stream.
     ///
-    /// A poller should get arrived data at once, and the program's own answer should go out before the
-    /// acknowledgement of what it answers. So a queue pair driven by a poller keeps its acknowledgement until its
-    /// owner posts or polls again; the progress thread sees to it that none is kept for long. So it is with the last
-    /// few packets of a stream, which may become one datagram with those that are posted next.
+    /// A poller gets arrived data at once, and the program's own answer is sent before the acknowledgement. So a
+    /// polled queue pair delays its acknowledgement until its owner posts or polls again; the progress thread limits
+    /// the delay. Likewise the last few packets of a stream wait, because they may form one datagram with those that
+    /// are posted next.
     pub(crate) deferred_acks: Noted,
-    /// Queue pairs that received from their peers before the connection manager established them. The progress thread
+    /// Queue pairs that received a packet before the connection manager established them. The progress thread
     /// notifies it, because a thread that receives packets holds locks that forbid the call.
     pub(crate) comm_est: Noted,
     pub(crate) multicast: MulticastGroups,
     pub(crate) progress: Progress,
     pub(crate) devices: RwLock<Vec<Arc<DeviceCore>>>,
     pub(crate) readings: Readings,
-    /// PSN of the next management datagram. QP1 gives it no meaning.
+    /// The PSN of the next management datagram. QP1 ignores PSNs.
     pub(crate) gsi_psn: AtomicU32,
 }
 
-/// How many objects of each kind there are.
+/// The number of objects of each kind.
 #[derive(Debug)]
 pub(crate) struct Gauges {
     pub(crate) pds: Arc<Gauge>,
@@ -120,14 +120,15 @@ impl Gauges {
 }
 
 impl Host {
-    /// The UDP port of the other end.
+    /// The UDP port that peers use.
     pub(crate) fn port(&self) -> u16 {
         self.config.group.port
     }
 
-    /// The device that has an address, and the slot of its GID table. Of a link-local address the
-    /// interface says which device is meant; without one (0) it must be the only device that has it.
-    /// Any other address is one device's, whichever interface its packets come by.
+    /// The device that has an address, and the address's slot in its GID table.
+    ///
+    /// A link-local address needs the interface index. If the index is 0, exactly one device must have the address.
+    /// Any other address belongs to one device, whichever interface its packets arrive at.
     pub(crate) fn device_of(&self, ip: IpAddr, interface: u32) -> Option<(Arc<DeviceCore>, u32)> {
         let ip = ip.to_canonical();
         let devices = self.devices.read();
@@ -145,8 +146,8 @@ impl Host {
 }
 
 impl Host {
-    /// What a thread of the program that drives queue pairs holds meanwhile: if it panics, the owners of those that
-    /// it had locked are reached as well.
+    /// Notifies the progress thread if the current thread panics, so that the owners of the queue pairs that it has
+    /// locked get an error.
     #[inline]
     pub(crate) fn watch_for_panics(&self) -> PanicWatch<'_> {
         PanicWatch(&self.progress)
@@ -165,7 +166,7 @@ impl Drop for PanicWatch<'_> {
     }
 }
 
-/// Short: every object of the verbs holds this.
+/// One line, because every verbs object contains this.
 impl fmt::Debug for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Host")

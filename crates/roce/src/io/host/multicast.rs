@@ -1,8 +1,7 @@
-//! Multicast groups of this process: a socket for each group and interface that a queue pair is
-//! attached to or a connection manager has joined, and the queue pairs that get copies.
+//! Multicast groups of this process. There is a socket for each group and interface that a queue pair is attached to
+//! or a connection manager has joined.
 //!
-//! The progress thread alone reads these sockets: datagrams to groups are not worth a system call of
-//! every poll.
+//! Only the progress thread reads these sockets: multicast is too rare for a system call in every poll.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -23,7 +22,6 @@ pub(crate) struct MulticastKey {
     pub(crate) group: IpAddr,
 }
 
-/// The groups of a stack.
 #[derive(Debug)]
 pub(crate) struct MulticastGroups {
     pub(crate) groups: RwLock<HashMap<MulticastKey, Arc<MulticastGroup>>>,
@@ -32,7 +30,6 @@ pub(crate) struct MulticastGroups {
     pub(crate) max_attached: u32,
 }
 
-/// A group in use.
 #[derive(Debug)]
 pub(crate) struct MulticastGroup {
     pub(crate) token: u64,
@@ -40,10 +37,10 @@ pub(crate) struct MulticastGroup {
     users: RwLock<Users>,
 }
 
-/// Who needs a group. While they are locked for reading, a datagram is delivered.
+/// The users of a group. While this is locked for reading, a datagram is delivered.
 #[derive(Debug, Default)]
 pub(crate) struct Users {
-    /// Memberships of connection managers.
+    /// Number of memberships of connection managers.
     pub(crate) joins: u32,
     pub(crate) attached: Vec<Arc<QpCore>>,
 }
@@ -58,17 +55,17 @@ impl MulticastGroups {
         }
     }
 
-    /// The group whose socket has this token in epoll.
+    /// The group whose socket has this epoll token.
     pub(crate) fn by_token(&self, token: u64) -> Option<Arc<MulticastGroup>> {
         let groups = self.groups.read();
-        // Few, and looked for once for many packets.
+        // There are few groups, and one search serves many packets.
         groups.values().find(|group| group.token == token).cloned()
     }
 
-    /// Leaves all groups; queue pairs that still need them get nothing any more.
+    /// Leaves all groups. Attached queue pairs receive no more multicast.
     pub(crate) fn leave_all(&self) {
         let groups = std::mem::take(&mut *self.lock());
-        // Their end closes sockets, with no lock held.
+        // Dropping the groups closes sockets, so do it without the lock.
         drop(groups);
     }
 
@@ -78,7 +75,7 @@ impl MulticastGroups {
 }
 
 impl MulticastGroup {
-    /// A group without users yet.
+    /// A group without users.
     pub(crate) fn new(token: u64, socket: MulticastSocket) -> Self {
         Self {
             token,
@@ -91,7 +88,7 @@ impl MulticastGroup {
         self.socket.as_fd()
     }
 
-    /// Hands something to each attached queue pair. Detaching waits until this ends.
+    /// Calls `deliver` for each attached queue pair. A detach waits until this returns.
     pub(crate) fn for_each(&self, mut deliver: impl FnMut(&QpCore)) -> usize {
         let users = self.users.read();
         for qp in &users.attached {
@@ -100,7 +97,7 @@ impl MulticastGroup {
         users.attached.len()
     }
 
-    /// Changes its users; returns the change's result, and whether the last user is gone.
+    /// Changes the users. Returns the change's result, and whether the last user is gone.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Users) -> R) -> (R, bool) {
         let mut users = self.users.write();
         let result = change(&mut users);

@@ -9,24 +9,24 @@ use portolan_wire::Qpn;
 
 /// Bits of a queue pair number below the block byte.
 const LOW_BITS: u32 = 16;
-/// Shards, each with a lock of its own, so that threads receiving for different queue pairs do not
-/// meet; the low byte of the number chooses.
+/// Shards, each with its own lock, so that threads that receive for different queue pairs do not contend. The low
+/// byte of the number selects the shard.
 const SHARDS: usize = 256;
 const SLOTS: usize = (1 << LOW_BITS) / SHARDS;
-/// Numbers that rest after their queue pair has gone, until so many others have gone since. A peer
-/// takes a request from a queue pair that it still holds, be it in time-wait (IBTA 12.9.8.3.1), for
-/// one of an earlier life of ours, and rejects it as stale; time-wait lasts about two seconds.
+/// A number is not reused until this many other queue pairs are destroyed. If the peer still has the old connection,
+/// even in time-wait (IBTA 12.9.8.3.1), it rejects a request from the same number as stale. Time-wait lasts about two
+/// seconds.
 const RESTING_MAX: usize = 1 << 14;
-/// Draws of a free number before giving up. With the table half full, which is its limit, and as many
-/// numbers resting as may, sixty-four draws fail once in 10^8.
+/// Attempts to draw a free number. With the table half full, which is its limit, and `RESTING_MAX` numbers resting,
+/// sixty-four attempts all fail once in 10^8 times.
 const DRAWS_MAX: u32 = 64;
 
-/// The queue pairs of this process, whose numbers all begin with its block.
+/// The queue pairs of this process. All their numbers begin with its block.
 #[derive(Debug)]
 pub(crate) struct QpTable<T> {
     block: u8,
     shards: Box<[RwLock<Shard<T>>]>,
-    /// Numbers that rest, oldest first. Locked with no shard's lock held.
+    /// Numbers that may not be reused yet, oldest first. Locked while no shard is locked.
     resting: Mutex<VecDeque<Qpn>>,
 }
 
@@ -34,12 +34,12 @@ pub(crate) struct QpTable<T> {
 struct Shard<T> {
     /// Empty until the first queue pair, then `SLOTS` long.
     slots: Vec<Option<Arc<T>>>,
-    /// A bit for each slot whose number rests.
+    /// A bit for each slot whose number may not be reused yet.
     resting: [u64; SLOTS / u64::BITS as usize],
 }
 
 impl<T> QpTable<T> {
-    /// More queue pairs than this would make free numbers hard to draw.
+    /// With more queue pairs, drawing a free number would take too long.
     pub(crate) const LIMIT: usize = 1 << (LOW_BITS - 1);
 
     pub(crate) fn new(block: u8) -> Self {
@@ -50,8 +50,7 @@ impl<T> QpTable<T> {
         }
     }
 
-    /// Puts a queue pair under a free number: `draw` gives random bits, `make` makes the queue pair
-    /// for its number.
+    /// Inserts a queue pair at a free number. `draw` returns random bits; `make` creates the queue pair for a number.
     pub(crate) fn insert(
         &self,
         mut draw: impl FnMut() -> Result<u32>,
@@ -81,7 +80,6 @@ impl<T> QpTable<T> {
         ))
     }
 
-    /// The queue pair of a number.
     #[inline]
     pub(crate) fn find(&self, qpn: Qpn) -> Option<Arc<T>> {
         if qpn.value() >> LOW_BITS != u32::from(self.block) {
@@ -92,7 +90,7 @@ impl<T> QpTable<T> {
         shard.slots.get(slot)?.clone()
     }
 
-    /// All of them, for events that concern all; it looks at every slot.
+    /// All queue pairs, for events that concern all. Scans every slot.
     pub(crate) fn all(&self) -> Vec<Arc<T>> {
         let shards = self.shards.iter().flat_map(|shard| {
             let shard = shard.read();
@@ -101,7 +99,7 @@ impl<T> QpTable<T> {
         shards.collect()
     }
 
-    /// Takes a queue pair out. Its number is not given out again for a while.
+    /// Removes a queue pair. Its number is not reused for a while.
     pub(crate) fn remove(&self, qpn: Qpn) {
         self.rest(qpn, true);
         let rested = {
@@ -138,7 +136,7 @@ impl<T> Shard<T> {
         }
     }
 
-    /// The slot, if its number may be given out.
+    /// The slot, if it is free and its number may be reused.
     fn free(&mut self, slot: usize) -> Option<&mut Option<Arc<T>>> {
         if self.slots.is_empty() {
             self.slots.resize_with(SLOTS, || None);

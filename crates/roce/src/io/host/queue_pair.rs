@@ -18,7 +18,6 @@ use crate::io::net::shm::rights_layout::Slot;
 use crate::io::net::transmit::SendSocket;
 use portolan_port_sharing::Block;
 
-/// A queue pair.
 #[derive(Debug)]
 pub(crate) struct QpCore {
     pub(crate) qpn: Qpn,
@@ -28,53 +27,53 @@ pub(crate) struct QpCore {
     state: Mutex<LockedQp>,
 }
 
-/// Where a queue pair's work completes.
+/// Where completions of a queue pair go.
 #[derive(Debug)]
 pub(crate) enum Completes {
-    /// On its own completion queues.
+    /// To its own completion queues.
     Own {
         send: Arc<CqCore>,
         receive: Arc<CqCore>,
     },
-    /// On those of the shared receive queues of its XRC domain.
+    /// To those of the shared receive queues of its XRC domain.
     Domain(Arc<XrcDomain>),
 }
 
-/// What a queue pair's lock guards.
+/// The state under a queue pair's lock.
 #[derive(Debug)]
 pub(crate) struct LockedQp {
     pub(crate) engine: QueuePair,
-    /// Given back when it is destroyed.
+    /// Released when the queue pair is destroyed.
     pub(crate) srq: Option<SrqUse>,
-    /// Known from RTR on; a UD queue pair has none.
+    /// Set from RTR on; never for a UD queue pair.
     pub(crate) path: Option<Path>,
-    /// The process of this host that has the peer, if it is another one.
+    /// The block of the process of this host that has the peer, if it is another process.
     pub(crate) peer: Option<Block>,
-    /// The peer's number, and the tag of both addresses as the peer sees them.
+    /// The peer's number, and the tag of both addresses from the peer's side.
     pub(crate) peer_qpn: Qpn,
     pub(crate) peer_tag: u32,
-    /// Its place in the table of rights, while its peer may reach memory through it.
+    /// The queue pair's slot in the table of rights, while its peer may access memory directly.
     pub(crate) given: Option<Slot>,
-    /// The ring that it sends by; without one, the socket.
+    /// The ring that it sends to. `None`: it sends by the socket.
     pub(crate) link: Option<Arc<SendSocket>>,
     /// How many links had come up when it last looked for one.
     pub(crate) links_seen: u64,
-    /// A UD queue pair in RTR or beyond: it takes datagrams from everybody.
+    /// It is a UD queue pair in RTR or beyond.
     pub(crate) takes_datagrams: bool,
-    /// When it is to be called.
+    /// Its next timeout.
     pub(crate) timer: Option<Duration>,
-    /// It has more to send and is noted in its full socket's list.
+    /// It has more to send and is registered with its full socket.
     pub(crate) deferred: bool,
-    /// It keeps an answer, or the tail of a stream, until its owner posts or polls again.
+    /// It delays an acknowledgement, or the last packets of a stream, until its owner posts or polls again.
     pub(crate) owes: bool,
-    /// Its device is gone; it has failed.
+    /// Its device is gone, so it has failed.
     pub(crate) device_removed: bool,
-    /// Destroyed: a thread that still finds it leaves it alone.
+    /// It is destroyed. A thread that still finds it ignores it.
     pub(crate) closed: bool,
 }
 
 impl QpCore {
-    /// A queue pair in RESET.
+    /// Creates a queue pair in RESET.
     pub(crate) fn new(
         device: &Arc<DeviceCore>,
         config: QpConfig,
@@ -115,7 +114,7 @@ impl QpCore {
         })
     }
 
-    /// Locks it. A queue pair that a thread panicked with has failed.
+    /// Locks the queue pair. If a thread panicked while it held the lock, the queue pair fails.
     pub(crate) fn lock(&self) -> MutexGuard<'_, LockedQp> {
         self.state.lock_or_mend(|state| {
             tracing::error!(qpn = %self.qpn, "a thread panicked with the queue pair locked: it fails");
@@ -123,13 +122,13 @@ impl QpCore {
         })
     }
 
-    /// Whether a thread panicked with it locked, and no thread has locked it since.
+    /// Whether a thread panicked while it held the lock, and no thread has locked it since.
     pub(crate) fn is_broken(&self) -> bool {
         self.state.is_broken()
     }
 
     pub(crate) fn forget_completions(&self) {
-        // Completions of an XRC domain's receives are those of the shared receive queues, which live on.
+        // An XRC domain's receives complete for the shared receive queues, which outlive the queue pair.
         if let Completes::Own { send, receive } = &self.completes {
             send.forget(self.qpn);
             receive.forget(self.qpn);

@@ -1,11 +1,11 @@
-//! Readings of the interfaces that callers ask for and wait for.
+//! Requests to read the interfaces, which the progress thread serves.
 
 use std::time::{Duration, Instant};
 
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_threads::lock::{Condvar, Mutex};
 
-/// Readings of the interfaces that callers have asked for and wait for.
+/// Requests to read the interfaces.
 #[derive(Debug, Default)]
 pub(crate) struct Readings {
     counts: Mutex<Counts>,
@@ -19,27 +19,27 @@ struct Counts {
 }
 
 impl Readings {
-    /// Notes that a reading is wanted; which.
+    /// Requests a reading and returns its number.
     pub(crate) fn ask(&self) -> u64 {
         let mut counts = self.counts.lock();
         counts.asked += 1;
         counts.asked
     }
 
-    /// Whether a reading is wanted that has not been made.
+    /// The latest request that is not served yet.
     pub(crate) fn wanted(&self) -> Option<u64> {
         let counts = self.counts.lock();
         (counts.asked > counts.done).then_some(counts.asked)
     }
 
-    /// Tells that a reading was made that began after `number` was asked for.
+    /// Reports that a reading is complete that began after request `number`.
     pub(crate) fn finish(&self, number: u64) {
         let mut counts = self.counts.lock();
         counts.done = counts.done.max(number);
         self.done.notify_all();
     }
 
-    /// Waits for a reading.
+    /// Waits until the request is served.
     ///
     /// # Errors
     /// `TimedOut`.

@@ -1,5 +1,5 @@
-//! What the engines of queue pairs ask for after each call, carried out: packets sent, memory windows bound,
-//! completions and events delivered, deadlines kept.
+//! Executes what the engines of queue pairs request after each call: sends packets, binds memory windows, delivers
+//! completions and events, and stores deadlines.
 
 #![allow(
     unsafe_code,
@@ -24,8 +24,10 @@ use crate::io::net::transmit::{Room, SendSocket};
 use crate::io::polling::progress::LOOK_INTERVAL;
 
 impl Host {
-    /// Sends posted requests. A stream whose owner polls now and then may wait until it does so, or has posted more:
-    /// what leaves together is one datagram, and one system call at both ends.
+    /// Sends posted requests.
+    ///
+    /// If the owner polls, the last packets of a stream may wait until it polls or posts again. Packets that are sent
+    /// together form one datagram, and cost one system call at both ends.
     pub(crate) fn posted(&self, qp: &QpCore, state: &mut LockedQp) {
         self.go_direct(qp, state);
         if state.owes || state.deferred || state.engine.has_sends() {
@@ -43,7 +45,7 @@ impl Host {
         }
     }
 
-    /// Has a queue pair settled when its owner polls next, or after [`LOOK_INTERVAL`].
+    /// Makes the owner's next poll settle the queue pair, or the progress thread after [`LOOK_INTERVAL`].
     pub(crate) fn settle_soon(&self, qp: &QpCore, state: &mut LockedQp, now: Duration) {
         if !std::mem::replace(&mut state.owes, true) {
             self.deferred_acks.note(qp.qpn);
@@ -51,7 +53,7 @@ impl Host {
         self.progress.wake_before(now + LOOK_INTERVAL);
     }
 
-    /// Has all queue pairs answer that owe an answer. The caller holds no lock.
+    /// Settles all queue pairs that delay an acknowledgement. The caller holds no lock.
     #[inline]
     pub(crate) fn settle_deferred(&self) {
         if self.deferred_acks.any() {
@@ -63,7 +65,7 @@ impl Host {
         while let Some(qpn) = self.deferred_acks.take() {
             if let Some(qp) = self.qps.find(qpn) {
                 let mut state = qp.lock();
-                // It may have answered meanwhile, with something it sent.
+                // It may have sent its acknowledgement with something else meanwhile.
                 if state.owes && !state.closed {
                     self.settle(&qp, &mut state, self.clock.now());
                 }
@@ -71,14 +73,14 @@ impl Host {
         }
     }
 
-    /// Carries out what the engine asks for after a call other than `handle_packet`.
+    /// Executes what the engine requests after a call other than `handle_packet`.
     pub(crate) fn settle(&self, qp: &QpCore, state: &mut LockedQp, now: Duration) {
         loop {
             self.go_direct(qp, state);
             let memory = self.memory.read();
             self.transmit(qp, state, now, &memory);
             drop(memory);
-            // Each time round one piece of posted work is done.
+            // Each round completes one posted work request.
             let Some(operation) = state.engine.poll_memory_operation() else {
                 break;
             };
@@ -87,8 +89,7 @@ impl Host {
         self.report(qp, state);
     }
 
-    /// Binds or invalidates a memory window. Once this returns, nothing touches memory by the rights
-    /// that it took.
+    /// Binds or invalidates a memory window. After this returns, no copy uses the withdrawn rights.
     pub(crate) fn change_memory(&self, state: &mut LockedQp, operation: &MemoryOperation) {
         let mut memory = self.memory.write();
         let outcome = memory.apply(operation);
@@ -96,14 +97,14 @@ impl Host {
         state.engine.complete_memory_operation(outcome);
     }
 
-    /// Settles the queue pairs that a thread panicked with: they have failed, and their owners hear of it.
+    /// Settles the failed queue pairs that a thread panicked with, so that their owners are notified.
     pub(crate) fn settle_broken(&self) {
         for qp in self.qps.all().iter().filter(|qp| qp.is_broken()) {
             self.resume(qp);
         }
     }
 
-    /// Gives a queue pair that waited for room in its socket another chance.
+    /// Resumes a queue pair that waited for room in its socket.
     pub(crate) fn resume(&self, qp: &QpCore) {
         let mut state = qp.lock();
         state.deferred = false;
@@ -113,8 +114,7 @@ impl Host {
         }
     }
 
-    /// Changes a queue pair's path and the count of queue pairs by IP version, which tells pollers
-    /// the sockets to look at.
+    /// Changes a queue pair's path, and the counts by IP version that select which sockets pollers read.
     pub(crate) fn replace_path(&self, state: &mut LockedQp, path: Option<Path>) {
         let count = |path: &Option<Path>| {
             path.and_then(|path| path.version())
@@ -138,9 +138,10 @@ impl Host {
         state.peer = None;
     }
 
-    /// Builds and sends what the engine has. Acknowledgements go after requests, which a program may
-    /// be waiting for, but never after a response that the engine gave later: the peer counts on the
-    /// order of responses.
+    /// Builds and sends what the engine has queued.
+    ///
+    /// Acknowledgements are sent after requests, because a program may be waiting for a request. They are never sent
+    /// after a response that the engine emitted later, because the peer relies on the order of responses.
     fn transmit(&self, qp: &QpCore, state: &mut LockedQp, now: Duration, memory: &MemoryTable) {
         if qp.qp_type == QpType::Ud {
             return self.transmit_datagrams(qp, state, now, memory);
@@ -196,8 +197,8 @@ impl Host {
         });
     }
 
-    /// Sends staged packets; returns whether the queue pair may continue. If not, it is noted with its socket,
-    /// which wakes it when there is room.
+    /// Sends staged packets. Returns whether the queue pair may continue. If not, it is registered with its socket,
+    /// which resumes it when there is room.
     fn send(
         &self,
         qp: &QpCore,
@@ -211,13 +212,14 @@ impl Host {
             self.progress.watch_for_room(&self.transmitter, socket);
         }
         if room != Room::Left && !state.deferred {
-            // A socket that has room again by now has told its queue pairs, and will not tell this one.
+            // False if the socket has room again: it has resumed its queue pairs already and would not resume this
+            // one.
             state.deferred = socket.defers(qp.qpn);
         }
         room == Room::Left || !state.deferred
     }
 
-    /// Delivers completions and events, and keeps the timer.
+    /// Delivers completions and events, and stores the next timeout.
     pub(crate) fn report(&self, qp: &QpCore, state: &mut LockedQp) {
         let raise = |event| {
             if !qp.device.push_async_event(event) {
@@ -239,7 +241,7 @@ impl Host {
                     (Completes::Domain(domain), Queue::Shared(srqn)) => {
                         domain.cq_of(srqn).iter().for_each(|cq| deliver(cq));
                     }
-                    // Nothing is posted to it.
+                    // An XRC receiving queue pair has no work requests of its own.
                     (Completes::Domain(_), _) => {}
                 }
             }
@@ -250,8 +252,8 @@ impl Host {
                 }
                 raise(event);
             }
-            // A queue pair whose completions are lost cannot be trusted any more (IBTA 10.2.6.3);
-            // failing it flushes the rest, which is lost as well.
+            // A queue pair that lost completions cannot be trusted any more (IBTA 10.2.6.3). Failing it flushes the
+            // rest, which is lost as well.
             let Some(full) = overflowed.filter(|_| state.engine.state() != QpState::Err) else {
                 break;
             };

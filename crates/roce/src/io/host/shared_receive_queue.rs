@@ -1,4 +1,4 @@
-//! Shared receive queues as queue pairs know them.
+//! Shared receive queues as queue pairs see them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -11,25 +11,24 @@ use crate::engine::{PdId, ReceiveEntry, ReceiveSource, SharedReceiveQueue};
 use crate::io::host::device::DeviceCore;
 use crate::io::host::gauge::Permit;
 
-/// A shared receive queue.
 #[derive(Debug)]
 pub(crate) struct SrqCore {
     number: Srqn,
     pd: PdId,
     device: Arc<DeviceCore>,
     queue: Mutex<SharedReceiveQueue>,
-    /// Queue pairs that draw on it.
+    /// The number of queue pairs that use it.
     users: AtomicU32,
     closed: AtomicBool,
     _permit: Permit,
 }
 
-/// A queue pair's claim on a shared receive queue: while there is one, it cannot be destroyed.
+/// A queue pair's use of a shared receive queue. While one exists, the queue cannot be destroyed.
 #[derive(Debug)]
 pub(crate) struct SrqUse(Arc<SrqCore>);
 
 impl SrqUse {
-    /// What a queue pair's engine draws on.
+    /// The source of receives for a queue pair's engine.
     pub(crate) fn source(&self) -> Arc<dyn ReceiveSource> {
         Arc::clone(&self.0) as Arc<dyn ReceiveSource>
     }
@@ -42,7 +41,7 @@ impl Drop for SrqUse {
 }
 
 impl SrqCore {
-    /// A queue that counts with `permit`.
+    /// Creates a queue that `permit` counts.
     pub(crate) fn new(
         number: Srqn,
         pd: PdId,
@@ -69,22 +68,22 @@ impl SrqCore {
         &self.device
     }
 
-    /// The claim of a new queue pair.
+    /// Counts a new queue pair as a user.
     pub(crate) fn claim(self: &Arc<Self>) -> Result<SrqUse> {
-        // Under the lock, as the check in `close` is.
+        // Under the lock, like the check in `close`.
         let _queue = self.open(Step::CreateQp)?;
         self.users.fetch_add(1, Ordering::Relaxed);
         Ok(SrqUse(Arc::clone(self)))
     }
 
-    /// Locks it for a verb.
+    /// Locks the queue for a verb. Fails if it is destroyed.
     pub(crate) fn open(&self, step: Step) -> Result<MutexGuard<'_, SharedReceiveQueue>> {
         let queue = self.queue.lock();
         self.check_open(step)?;
         Ok(queue)
     }
 
-    /// Ends it unless queue pairs use it.
+    /// Destroys the queue unless queue pairs use it.
     pub(crate) fn close(&self) -> Result<()> {
         let _queue = self.queue.lock();
         let users = self.users.load(Ordering::Relaxed);
@@ -123,7 +122,7 @@ impl ReceiveSource for SrqCore {
         };
         if limit_reached {
             let event = AsyncEvent::SrqLimitReached(self.number);
-            // One that is lost is counted by the device.
+            // The device counts a lost event.
             let _ = self.device.push_async_event(event);
         }
         entry

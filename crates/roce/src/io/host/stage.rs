@@ -1,4 +1,4 @@
-//! Packets built for the kernel: the only place that reads the application's memory for them.
+//! Builds packets for the kernel to send. Only this module reads the application's memory for that.
 
 #![allow(unsafe_code, reason = "gathers from registered memory")]
 
@@ -11,13 +11,14 @@ use crate::engine::{Payload, Transmit};
 use crate::io::host::memory_access;
 use crate::io::net::send_batch::SendBatch;
 
-/// Builds a packet in the batch: headers, payload, padding, ICRC. The payload is copied first, so
-/// that the ICRC matches the sent bytes, whatever the program does to its memory meanwhile. Without a flow there is none:
-/// the packet does not leave the host.
+/// Builds a packet in the batch: headers, payload, padding, ICRC.
+///
+/// The payload is copied first, so the ICRC matches the sent bytes even if the program changes its memory meanwhile.
+/// Without a flow there is no ICRC, because the packet does not leave the host.
 ///
 /// # Safety
-/// The payload's segments lie in registered regions, and the memory table is locked for reading
-/// since that was checked.
+/// The payload's segments are in registered regions, and the memory table has been locked for reading since that was
+/// checked.
 pub(crate) unsafe fn stage(
     batch: &mut SendBatch,
     transmit: &Transmit<'_>,
@@ -63,7 +64,7 @@ unsafe fn build(
     }
 }
 
-/// Builds a packet that is nothing but headers.
+/// Builds a packet without payload.
 pub(crate) fn stage_headers(batch: &mut SendBatch, headers: Headers, flow: Option<&Flow>) {
     let transmit = Transmit {
         headers,
@@ -74,13 +75,12 @@ pub(crate) fn stage_headers(batch: &mut SendBatch, headers: Headers, flow: Optio
     unsafe { stage(batch, &transmit, flow, false) };
 }
 
-/// Lends the thread's staging buffer: one per thread rather than one per queue pair, because there
-/// may be tens of thousands.
+/// Lends the thread's staging buffer. It is per thread, because there may be tens of thousands of queue pairs.
 pub(crate) fn with_batch<R>(work: impl FnOnce(&mut SendBatch) -> R) -> R {
     thread_local! {
         static BATCH: RefCell<Option<Box<SendBatch>>> = const { RefCell::new(None) };
     }
-    // Missing while a thread's locals are destroyed: then a new one serves.
+    // The thread's locals may already be destroyed: use a new buffer then.
     let lent = BATCH
         .try_with(|batch| batch.try_borrow_mut().ok()?.take())
         .ok()

@@ -1,4 +1,4 @@
-//! The way of a queue pair's packets to its peer: by the UDP socket, or through memory that both processes have.
+//! How a queue pair's packets reach its peer: through the UDP socket, or through memory that both processes share.
 
 use std::sync::atomic::Ordering;
 
@@ -13,38 +13,38 @@ use crate::io::net::shm::rights_layout::tag_of;
 /// How a queue pair's packets leave this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Through memory that the peer's process has, too.
+    /// Through memory shared with the peer's process.
     Memory,
-    /// By the UDP socket.
+    /// Through the UDP socket.
     Socket(WhySocket),
 }
 
-/// Why packets go by the socket.
+/// Why packets use the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WhySocket {
-    /// The remote address belongs to no device of this process: another host, or another network namespace.
+    /// No device of this process has the remote address: the peer is on another host or in another network namespace.
     #[error("the peer is on another host or in another network namespace")]
     Elsewhere,
-    /// Both queue pairs are this process's.
+    /// Both queue pairs belong to this process.
     #[error("both ends are in one process")]
     SameProcess,
     /// A datagram queue pair has many peers.
     #[error("datagrams")]
     Datagrams,
-    /// [`StackConfig::local_memory`](crate::io::StackConfig::local_memory) is off, or this process could make no memory
-    /// file.
+    /// [`StackConfig::local_memory`](crate::io::StackConfig::local_memory) is off, or this process could not create
+    /// memory files.
     #[error("memory is turned off in this process")]
     TurnedOff,
     /// The other process has turned it off, has no descriptors left, or has died.
-    #[error("the other process does not take part in ways through memory")]
+    #[error("the other process takes no packets through memory")]
     Refused,
-    /// The two processes are still at it, or packets by the socket are still on the way.
-    #[error("the way through memory is not ready")]
+    /// The link is being created, or packets sent by the socket are unacknowledged.
+    #[error("the link through memory is not ready")]
     NotReady,
 }
 
 impl Host {
-    /// Asks for a ring to the process of a queue pair's peer, if that is another one of this host.
+    /// Requests a link to the peer's process, if that is another process of this host.
     pub(crate) fn want_link(&self, state: &mut LockedQp, peer: Qpn) {
         let (Some(links), Some(path)) = (&self.links, &state.path) else {
             return;
@@ -60,8 +60,8 @@ impl Host {
         }
     }
 
-    /// Changes a queue pair over to the ring that leads to its peer, once there is one and nothing is in flight that it
-    /// could overtake; or back to the socket, if the ring has ended.
+    /// Switches a queue pair to the ring to its peer, once the link is up and nothing is in flight that a packet in
+    /// the ring could overtake. Switches back to the socket if the link has ended.
     pub(super) fn choose_way(&self, state: &mut LockedQp) {
         let (Some(links), Some(peer)) = (&self.links, state.peer) else {
             return;
@@ -88,7 +88,7 @@ impl Host {
         }
     }
 
-    /// The way of a queue pair's packets; `None` without a queue pair, or without a path.
+    /// How a queue pair's packets are sent. `None` if the queue pair does not exist or has no path.
     pub(crate) fn way_of(&self, qpn: Qpn) -> Option<Way> {
         let qp = self.qps.find(qpn)?;
         if qp.qp_type == QpType::Ud {

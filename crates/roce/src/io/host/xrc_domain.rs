@@ -1,4 +1,4 @@
-//! XRC domains as their queue pairs know them (IBTA annex A14).
+//! XRC domains as their queue pairs see them (IBTA annex A14).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::engine::{ReceiveDomain, ReceiveSource};
 use crate::io::host::completion_queue::CqCore;
 use crate::io::host::shared_receive_queue::SrqCore;
 
-/// An XRC domain: shared receive queues by number, and where each completes.
+/// An XRC domain: its shared receive queues by number, each with its completion queue.
 #[derive(Debug, Default)]
 pub(crate) struct XrcDomain(Mutex<HashMap<Srqn, Member>>);
 
@@ -30,7 +30,6 @@ impl XrcDomain {
         self.0.lock().remove(&srqn);
     }
 
-    /// Where a queue's receives complete.
     pub(crate) fn cq_of(&self, srqn: Srqn) -> Option<Arc<CqCore>> {
         let members = self.0.lock();
         members.get(&srqn).map(|member| Arc::clone(&member.cq))

@@ -1,4 +1,4 @@
-//! Devices as queue pairs know them: one per network interface that has an address.
+//! Devices as queue pairs see them. Each network interface with an address is a device.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::io::net::path::Path;
 
 /// The one port of a software device.
 pub(crate) const PORT: u8 = 1;
-/// Slots of the GID table: as many as an address vector's index can name.
+/// Slots of the GID table: an address vector's index is one byte.
 pub(crate) const GID_TABLE_LEN: usize = 256;
 /// A device. Its GID table is the interface's addresses.
 #[derive(Debug)]
@@ -26,30 +26,29 @@ pub(crate) struct DeviceCore {
     interface: u32,
     instance: Instance,
     node_guid: u64,
-    /// The number of the largest path MTU.
+    /// The largest path MTU, as IBTA's number.
     max_mtu: AtomicU8,
     active: AtomicBool,
-    /// Its interface is gone.
+    /// Whether the interface is gone.
     removed: AtomicBool,
-    /// The interface's hardware address.
     mac: Mutex<Option<[u8; 6]>>,
-    /// A slot keeps its number for as long as the device lives.
+    /// An address keeps its slot while the device exists.
     gids: RwLock<Vec<Option<IpAddr>>>,
     events: AsyncEvents,
-    /// The sums over queue pairs that are gone.
+    /// The sums over destroyed queue pairs.
     retired: Mutex<QpCounters>,
 }
 
 impl DeviceCore {
-    /// A device for an interface beside `others`, unless its MTU leaves no room for the smallest
-    /// packet. `max_events` of its events may wait.
+    /// Creates a device for an interface. Returns `None` if the interface's MTU leaves no room for the smallest
+    /// packet. Its event queue holds `max_events` events.
     pub(crate) fn new(
         interface: &Interface,
         others: &[Arc<Self>],
         max_events: usize,
     ) -> Option<Arc<Self>> {
-        // Both may be those of an interface that was renamed, or given another hardware address,
-        // and is still there.
+        // An existing device may have this name or GUID, if its interface was renamed or got another hardware
+        // address.
         let is_name_taken = |name: &str| others.iter().any(|other| other.name == name);
         let is_guid_taken = |guid| others.iter().any(|other| other.node_guid == guid);
         let core = Self {
@@ -81,12 +80,11 @@ impl DeviceCore {
         self.node_guid
     }
 
-    /// Whether its interface runs.
+    /// Whether the interface is running.
     pub(crate) fn is_active(&self) -> bool {
         self.active.load(Ordering::Relaxed)
     }
 
-    /// Its addresses with their slots.
     pub(crate) fn addresses(&self) -> Vec<(usize, IpAddr)> {
         let gids = self.gids.read();
         let used = gids.iter().enumerate();
@@ -98,12 +96,12 @@ impl DeviceCore {
         &self.events
     }
 
-    /// What its queue pairs that are gone have counted.
+    /// The counters of destroyed queue pairs.
     pub(crate) fn retired(&self) -> QpCounters {
         *self.retired.lock()
     }
 
-    /// Number of its interface.
+    /// The index of the interface.
     pub(crate) fn interface(&self) -> u32 {
         self.interface
     }
@@ -120,12 +118,11 @@ impl DeviceCore {
         }
     }
 
-    /// Whether the interface is gone.
     pub(crate) fn is_removed(&self) -> bool {
         self.removed.load(Ordering::SeqCst)
     }
 
-    /// The interface is gone, and its addresses with it.
+    /// Marks the interface as gone, and removes its addresses.
     pub(crate) fn mark_removed(&self) {
         self.removed.store(true, Ordering::SeqCst);
         self.active.store(false, Ordering::Relaxed);
@@ -133,9 +130,9 @@ impl DeviceCore {
         gids.clear();
     }
 
-    /// Takes over the state of the interface; returns the changes.
+    /// Copies the state of the interface. Returns what changed.
     pub(crate) fn update(&self, interface: &Interface) -> Updated {
-        // An MTU too small for any packet is the smallest here, as rdma_rxe has it: nothing arrives.
+        // An MTU too small for any packet becomes the smallest, as in rdma_rxe. No packet fits the interface then.
         let mtu = Mtu::for_interface(interface.mtu).unwrap_or(Mtu::Mtu256);
         self.max_mtu.store(mtu as u8, Ordering::Relaxed);
         let was_active = self.active.swap(interface.running, Ordering::Relaxed);
@@ -148,8 +145,9 @@ impl DeviceCore {
         }
     }
 
-    /// Addresses that stay keep their slots; new ones take the first free slots. Whether any came or
-    /// went.
+    /// Updates the GID table. Existing addresses keep their slots; new ones get the first free slots.
+    ///
+    /// Returns whether an address was added or removed.
     fn update_gids(&self, interface: &Interface) -> bool {
         let mut changed = false;
         let mut gids = self.gids.write();
@@ -166,7 +164,7 @@ impl DeviceCore {
             } else if gids.len() < GID_TABLE_LEN {
                 gids.push(Some(*ip));
             } else {
-                tracing::warn!(device = self.name, %ip, "GID table full: address left out");
+                tracing::warn!(device = self.name, %ip, "the GID table is full: the address has no slot");
                 continue;
             }
             changed = true;
@@ -174,7 +172,6 @@ impl DeviceCore {
         changed
     }
 
-    /// The slot of an address.
     pub(crate) fn gid_index(&self, ip: IpAddr) -> Option<u32> {
         let gids = self.gids.read();
         gids.iter()
@@ -182,7 +179,7 @@ impl DeviceCore {
             .map(|index| index as u32)
     }
 
-    /// The path to a host that an address vector describes, to UDP port `port`.
+    /// The path to a host, from an address vector and a UDP port.
     pub(crate) fn path(&self, step: Step, ah: &AhAttr, port: u16) -> Result<Path> {
         let path = self.path_to_any(step, ah, port)?;
         if path.remote.ip().is_multicast() {
@@ -192,7 +189,7 @@ impl DeviceCore {
         Ok(path)
     }
 
-    /// The path to a host or group that an address vector describes, to UDP port `port`.
+    /// The path to a host or multicast group, from an address vector and a UDP port.
     pub(crate) fn path_to_any(&self, step: Step, ah: &AhAttr, port: u16) -> Result<Path> {
         let slot = {
             let gids = self.gids.read();
@@ -229,13 +226,14 @@ impl DeviceCore {
         Ok(path)
     }
 
-    /// Queues an event for the device's owner. False if events are not taken and as many wait as
-    /// may: then the event is lost, and counted.
+    /// Queues an event for the device's owner.
+    ///
+    /// Returns false if the queue is full. The event is then lost, and counted.
     pub(crate) fn push_async_event(&self, event: AsyncEvent) -> bool {
         self.events.push(event)
     }
 
-    /// Forgets the events of a queue pair that is gone.
+    /// Removes the events of a destroyed queue pair.
     pub(crate) fn forget(&self, qpn: portolan_wire::Qpn) {
         self.events.forget(|event| match event {
             AsyncEvent::QpFatal(of)
@@ -248,33 +246,33 @@ impl DeviceCore {
         });
     }
 
-    /// Forgets the events of a completion queue that is gone.
+    /// Removes the events of a destroyed completion queue.
     pub(crate) fn forget_cq(&self, number: Cqn) {
         let gone = AsyncEvent::CqErr(number);
         self.events.forget(|event| *event == gone);
     }
 
-    /// Forgets the events of a shared receive queue that is gone.
+    /// Removes the events of a destroyed shared receive queue.
     pub(crate) fn forget_srq(&self, number: Srqn) {
         let gone = AsyncEvent::SrqLimitReached(number);
         self.events.forget(|event| *event == gone);
     }
 
-    /// Keeps what a queue pair that is gone has counted.
+    /// Adds the counters of a destroyed queue pair.
     pub(crate) fn retire(&self, counters: &QpCounters) {
         let mut retired = self.retired.lock();
         retired.add(counters);
     }
 }
 
-/// What a device took over of its interface that is new.
+/// What changed in a device when it was updated from its interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Updated {
-    /// Addresses came or went.
+    /// Addresses were added or removed.
     pub(crate) gids: bool,
-    /// Whether the port is active now, if it was otherwise.
+    /// The port's new state, if it changed.
     pub(crate) active: Option<bool>,
-    /// The hardware address is another.
+    /// The hardware address changed.
     pub(crate) hardware_address: bool,
 }
 
