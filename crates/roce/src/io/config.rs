@@ -1,4 +1,4 @@
-//! Settings of the stack, each with its bound.
+//! Settings of the stack and their limits.
 
 use std::sync::Arc;
 
@@ -8,33 +8,32 @@ use crate::engine::{FlowConfig, QpLimits};
 use crate::io::net::tap::Tap;
 use portolan_port_sharing::GroupConfig;
 
-/// How the software devices of this process work.
+/// Settings of this process's software devices.
 #[derive(Clone, Debug)]
 pub struct StackConfig {
-    /// UDP port, receive buffer, and who else may share the port.
+    /// UDP port, receive buffer, and which other processes may share the port.
     pub group: GroupConfig,
-    /// How many objects there may be.
+    /// Limits on the number of objects.
     pub limits: Limits,
-    /// Sizes of a queue pair. `max_path_mtu` is that of the device instead.
+    /// Limits of a queue pair. `max_path_mtu` is ignored: the device has its own.
     pub qp_limits: QpLimits,
     /// Flow control of queue pairs.
     pub flow: FlowConfig,
-    /// Sockets to send from, per IP version: 1 to 64. Queue pairs are spread
-    /// over them.
+    /// Sockets to send from, per IP version: 1 to 64. Queue pairs are spread over them.
     pub send_sockets: usize,
-    /// Requested send buffer of each, bytes. Without CAP_NET_ADMIN the kernel gives at most
-    /// than `net.core.wmem_max`.
+    /// Requested send buffer of each socket, bytes. Without CAP_NET_ADMIN the kernel gives at most
+    /// `net.core.wmem_max`.
     pub send_buffer_bytes: usize,
-    /// Whether packets to other processes of this host go through memory, where both trust each other.
+    /// Whether packets to other processes of this host go through memory, if both processes trust each other.
     pub local_memory: bool,
-    /// A capture, from the first packet.
+    /// A tap that sees every packet from the first on.
     pub tap: Option<Arc<dyn Tap>>,
 }
 
-/// Bound of [`StackConfig::send_sockets`].
+/// Maximum of [`StackConfig::send_sockets`].
 const SEND_SOCKETS_MAX: usize = 64;
 
-/// How many objects there may be in one process; each is an error to exceed.
+/// Limits on the objects of one process. Exceeding one is an error.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Protection domains.
@@ -47,7 +46,7 @@ pub struct Limits {
     pub max_qp: u32,
     /// Address handles.
     pub max_ah: u32,
-    /// Multicast groups; each takes a descriptor.
+    /// Multicast groups. Each needs a file descriptor.
     pub max_mcast_grp: u32,
     /// Queue pairs attached to a multicast group.
     pub max_mcast_qp_attach: u32,
@@ -61,7 +60,7 @@ pub struct Limits {
     pub max_srq: u32,
     /// Work requests per shared receive queue.
     pub max_srq_wr: u32,
-    /// Asynchronous events that wait to be taken, per device.
+    /// Queued asynchronous events per device.
     pub max_async_events: usize,
 }
 
@@ -85,7 +84,7 @@ impl Default for Limits {
         Self {
             max_pd: 1 << 15,
             max_cq: 1 << 15,
-            // As mlx5 devices have it. A queue takes memory for its entries, not for its capacity.
+            // As on mlx5 devices. A queue allocates memory for its entries, not for its capacity.
             max_cqe: (1 << 22) - 1,
             max_qp: 1 << 15,
             max_ah: 1 << 16,
@@ -102,7 +101,6 @@ impl Default for Limits {
 }
 
 impl StackConfig {
-    /// Refuses settings that cannot work.
     pub(crate) fn check(&self) -> Result<()> {
         if !(1..=SEND_SOCKETS_MAX).contains(&self.send_sockets) {
             let expected = format!("1 to {SEND_SOCKETS_MAX}");

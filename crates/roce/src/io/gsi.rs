@@ -1,5 +1,5 @@
-//! QP1, the general services interface, as an interface: what speaks the connection protocol plugs in
-//! here. The wire side, too: management datagrams built and checked.
+//! QP1, the general services interface: the trait that a connection manager implements, and the packets of management
+//! datagrams.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -18,22 +18,24 @@ use crate::io::verbs::device::SoftDevice;
 pub(crate) const MAD_PACKET_LEN: usize =
     portolan_wire::bth::LEN + DethRepr::LEN + MAD_LEN + ICRC_LEN;
 
-/// Takes management datagrams and keeps its own time. Its methods are called on the progress thread,
-/// one at a time, with no lock of the stack held; they may call the stack.
+/// Receives management datagrams and manages its own timeout.
+///
+/// The progress thread calls the methods, one at a time, without a lock of the stack. They may call the stack.
 pub trait Gsi: Send + Sync + std::fmt::Debug {
-    /// A datagram for this process arrived.
+    /// Handles a datagram for this process.
     fn mad(&self, mad: ReceivedMad<'_>);
-    /// A queue pair in RTR heard its peer: whatever was to say that the connection is established is late
-    /// or lost (`AsyncEvent::CommEst`, which the owner gets as well).
+    /// A queue pair in RTR received a packet, although no message has established the connection: that message is
+    /// late or lost. The owner also gets this as `AsyncEvent::CommEst`.
     fn communication_established(&self, qp: Qpn) {
         let _ = qp;
     }
-    /// How long until [`timeout`](Self::timeout) is wanted; `None` for never. Asked again after
-    /// `mad`, after `timeout`, and after [`Stack::wake`](crate::io::Stack::wake).
+    /// The time until [`timeout`](Self::timeout) must be called; `None` for never.
+    ///
+    /// Called again after `mad`, after `timeout`, and after [`Stack::wake`](crate::io::Stack::wake).
     fn next_timeout(&self) -> Option<Duration>;
-    /// The time has come.
+    /// Handles the timeout.
     fn timeout(&self);
-    /// A device came, changed or went. One that went is no longer among the stack's, and its queue
+    /// A device was added, changed or removed. A removed device is not in the stack's list any more, and its queue
     /// pairs have failed.
     fn device_changed(&self, _device: &Arc<SoftDevice>, _change: DeviceChange) {}
 }
@@ -41,13 +43,13 @@ pub trait Gsi: Send + Sync + std::fmt::Debug {
 /// A management datagram with a valid ICRC and Q_Key.
 #[derive(Clone, Debug)]
 pub struct ReceivedMad<'a> {
-    /// Where it came from: address (with its scope, if it is link-local) and UDP source port.
+    /// The sender's address (with the scope if it is link-local) and UDP source port.
     pub remote: SocketAddr,
-    /// The address of ours it was sent to.
+    /// The local address that it was sent to.
     pub local: IpAddr,
     /// Index of the interface it arrived on, 0 if unknown.
     pub interface: u32,
-    /// The device that has the address; `None` if it was taken from its interface meanwhile.
+    /// The device that has the address; `None` if its interface has lost the address meanwhile.
     pub device: Option<Arc<SoftDevice>>,
     /// The sender's queue pair, 1 for connection managers.
     pub source_qp: Qpn,
@@ -86,7 +88,8 @@ pub(crate) fn emit(
     Ok(())
 }
 
-/// The sender's queue pair and the management datagram of a packet for QP1; `None` if its opcode, Q_Key or length is wrong.
+/// Returns the sender's queue pair and the management datagram of a packet for QP1; `None` if opcode, Q_Key or length
+/// is wrong.
 pub(crate) fn mad_of<'a>(packet: &Packet<'a>) -> Option<(Qpn, &'a [u8; MAD_LEN])> {
     let deth = packet.deth().filter(|deth| deth.qkey == QKey::GSI)?;
     let mad = packet.mad()?.try_into().ok()?;

@@ -1,61 +1,60 @@
 //! The software device: UDP, threads, locks and memory around the [engine](crate::engine).
 //!
-//! One [`Stack`] per process holds everything: a device for each network interface that has an
-//! address, the queue pairs of all of them, and the sockets. Packets are RoCEv2 on UDP port 4791,
-//! which the processes of a host share through a [port group](portolan_port_sharing).
+//! Each process has one [`Stack`]. It contains a device for each network interface that has an address, the queue
+//! pairs of all devices, and the sockets. Packets are RoCEv2 on UDP port 4791, which the processes of a host share
+//! through a [port group](portolan_port_sharing).
 //!
-//! # Rooms
+//! # Layers
 //!
-//! Each uses only those above it, and the engine:
+//! Each uses only the ones above it, and the engine:
 //!
-//! * `net`: packets to and from sockets and rings in memory, and the machine's interfaces. It knows no queue pair.
-//! * `polling`: when to look for packets, when to wait, and when to acknowledge. It knows numbers of
-//!   queue pairs, and times.
-//! * `host`: queue pairs under their locks. It brings packets to their engines and does what these ask
-//!   for (`settle`).
+//! * `net`: packets to and from sockets and rings in memory, and the machine's interfaces. It does not know queue
+//!   pairs.
+//! * `polling`: when to poll, wait and acknowledge. It knows only numbers of queue pairs, and times.
+//! * `host`: queue pairs under their locks. It passes packets to their engines and executes what the engines request
+//!   (`settle`).
 //! * `verbs`: the objects that a program holds.
-//! * `thread`, the progress thread, and `stack`, which puts everything together.
+//! * `thread`, the progress thread, and `stack`, which assembles everything.
 //!
-//! # Who drives
+//! # Which thread does the work
 //!
-//! A program that posts builds and sends its packets in its own thread. One that polls a completion
-//! queue takes packets from the sockets in its own thread, too. For everybody else there is one
-//! progress thread, which leaves the sockets alone while a poller is at work; it also minds timers,
-//! full send buffers, multicast, and the group. See `polling` for what it does
-//! when.
+//! A program that posts builds and sends its packets in its own thread. A program that polls a completion queue reads
+//! packets from the sockets in its own thread.
+//!
+//! One progress thread does the rest. It does not read the sockets while a poller is active. It also handles timers,
+//! full send buffers, multicast, and the group. `polling` has its rules.
 //!
 //! # Locks
 //!
-//! In this order, each optional. It follows the rooms: reading sockets, then the host's objects from
-//! queue pairs down to what they share, then leaves.
+//! Take locks in this order; each is optional. The order follows the layers: the receive lock, the host's objects
+//! from queue pairs down to what they share, then leaves.
 //!
-//! 1. the receive lock (`Host::receiver`): its holder reads the sockets;
-//! 2. the multicast groups', then the users of one group, locked for reading while a datagram is
-//!    delivered;
-//! 3. a queue pair's lock (`QpCore::state`), one at a time;
-//! 4. the memory table's, for reading: held from the engine's check of a key to the end of the copy
-//!    it allowed. Deregistering and changing a region take it for writing, with no other lock held but
-//!    the region's own; binding and invalidating a memory window, with the queue pair's;
-//! 5. a completion queue's lock, or a shared receive queue's, one at a time;
-//! 6. leaves, under which nothing else is locked: a completion channel's events, the deadlines, a
-//!    socket's or ring's waiting packets (and then the ring's writing end), the table of links, the
-//!    lists of queue pairs noted for later, a device's address table and events, an XRC domain's
-//!    queues, a shard of the table of queue pairs, the keys that peers may use by themselves (and then
-//!    those peers), the memory files, a peer's memory files (locked for reading while one is copied).
+//! 1. The receive lock (`Host::receiver`). Its holder reads the sockets.
+//! 2. The multicast groups, then the users of one group, locked for reading while a datagram is delivered.
+//! 3. One queue pair (`QpCore::state`).
+//! 4. The memory table, for reading, from the engine's check of a key to the end of the copy. Deregistering and
+//!    changing a region lock the table for writing, and hold only the region's own lock. Binding and invalidating a
+//!    memory window lock it for writing while they hold the queue pair's lock.
+//! 5. One completion queue, or one shared receive queue.
+//! 6. Leaves, under which nothing else is locked: a completion channel's events, the deadlines, a socket's or ring's
+//!    waiting packets (and then the ring's writing end), the table of links, the lists of queue pairs noted for later, a
+//!    device's address table and events, an XRC domain's queues, a shard of the table of queue pairs, the keys that
+//!    peers may use directly (and then those peers), the memory files, a peer's memory files (locked for reading while
+//!    one is copied).
 //!
-//! Nothing of the caller's ([`Gsi`], [`portolan_port_sharing::CoordinatorService`]) is called with one of these
-//! held, except a [`Tap`]. Posting and polling share no lock between two queue pairs, except for
-//! reading.
+//! The caller's traits ([`Gsi`], [`portolan_port_sharing::CoordinatorService`]) are called without any of these
+//! locks, except a [`Tap`]. Two queue pairs share no lock on the path of a post or poll, except for reading.
 //!
 //! # Memory that is unmapped while registered
 //!
-//! Registration verifies that the range is mapped with the rights asked for and fails with
-//! `BadMemory` otherwise. To unmap it, or to take rights from it, before it is deregistered breaks
-//! the caller's promise ([`Pd::register`](portolan_provider::traits::Pd::register)): the next
-//! access is a fault, SIGSEGV or SIGBUS, in whichever thread drives the device, just as if the
-//! program had made the access itself. Memory of an adapter would have been pinned; here it is not,
-//! and a page that is unmapped and mapped anew is the new page. Datagrams (UD) are placed by the kernel,
-//! which passes memory over that is not mapped: a program cannot know that no more of them come.
+//! Registration verifies that the range is mapped with the requested rights, and fails with `BadMemory` otherwise. To
+//! unmap the range, or to reduce its rights, before deregistration breaks the caller's promise
+//! ([`Pd::register`](portolan_provider::traits::Pd::register)). The next access is then a SIGSEGV or SIGBUS in the
+//! thread that drives the device, as if the program had made the access itself.
+//!
+//! An adapter would have pinned the memory. Here it is not pinned: if a page is unmapped and mapped again, accesses
+//! go to the new page. Datagrams (UD) are an exception: the kernel copies them and skips unmapped memory, because a
+//! program cannot know when the last one has arrived.
 
 mod config;
 mod gsi;

@@ -43,7 +43,7 @@ use portolan_port_sharing::{Block, CoordinatorService, GroupStatus, MemberServic
 /// How long [`Stack::refresh`] waits for the progress thread.
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How many objects of the software devices there are.
+/// Number of objects of the software devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Objects {
     /// Protection domains.
@@ -62,12 +62,10 @@ pub struct Objects {
     pub shared_receive_queues: u32,
 }
 
-/// All software devices of this process, and the thread behind them. A process wants one; it keeps it
-/// for as long as it runs.
+/// All software devices of this process, and their progress thread. A process needs one, for as long as it runs.
 ///
-/// Dropping it ends the thread and leaves the group of processes that share the UDP port: devices, queue
-/// pairs and regions that are left stay valid, but nothing arrives any more. Who was connected with them
-/// is reported like the death of a process.
+/// Dropping it ends the thread and leaves the group of processes that share the UDP port. Remaining devices, queue
+/// pairs and regions stay valid but receive nothing. Connected peers are notified as if the process had died.
 #[derive(Debug)]
 pub struct Stack {
     host: Arc<Host>,
@@ -76,14 +74,15 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Joins the processes that share the UDP port, or founds their group, and starts the progress
-    /// thread. `gsi` gets the management datagrams for this process; `coordinator` and `member` are its part
-    /// in the group.
+    /// Joins the processes that share the UDP port, or creates their group, and starts the progress thread.
+    ///
+    /// `gsi` receives the management datagrams for this process. `coordinator` and `member` are its callbacks in the
+    /// group.
     ///
     /// # Errors
-    /// `PortOwnedElsewhere` if the UDP port is held by something else, `GroupRefused` if the group
-    /// does not trust this process, `LimitReached` if it is full, `InvalidArgument` for settings that
-    /// cannot work, `Os` if the system refuses a descriptor or a thread.
+    /// `PortOwnedElsewhere` if another program holds the UDP port, `GroupRefused` if the group does not trust this
+    /// process, `LimitReached` if the group is full, `InvalidArgument` for invalid settings, `Os` if the system
+    /// refuses a descriptor or a thread.
     pub fn start(
         config: StackConfig,
         gsi: Arc<dyn Gsi>,
@@ -93,12 +92,13 @@ impl Stack {
         Self::start_with(config, coordinator, member, |_| Ok(gsi))
     }
 
-    /// As [`start`](Self::start), for a `gsi`, a `coordinator` or a `member` that need the stack themselves:
-    /// `prepare` is given it when its block and its devices are known and before its thread may call
-    /// any of them, and gives the first.
+    /// As [`start`](Self::start), for a `gsi`, `coordinator` or `member` that needs the stack itself.
+    ///
+    /// `prepare` gets the stack once its block and devices are known, before its thread calls any of them, and
+    /// returns the `gsi`.
     ///
     /// # Errors
-    /// As for [`start`](Self::start), and those of `prepare`.
+    /// Those of [`start`](Self::start) and of `prepare`.
     pub fn start_with(
         config: StackConfig,
         coordinator: Box<dyn CoordinatorService>,
@@ -122,7 +122,7 @@ impl Stack {
                     )
                 })?;
         }
-        // Before the first reading: no change may fall in between.
+        // Open this before the first reading, so that no change is missed.
         let interfaces = InterfaceMonitor::open()?;
         let (links, server) = link(&config, &group);
         let progress = Progress::new(&group, &transmitter, &interfaces, links.as_ref())?;
@@ -163,28 +163,29 @@ impl Stack {
         Ok(stack)
     }
 
-    /// The devices there are now.
+    /// The current devices.
     pub fn devices(&self) -> Vec<Arc<SoftDevice>> {
         let devices = self.host.devices.read();
         let devices = devices.iter().map(|device| self.devices.handle(device));
         devices.collect()
     }
 
-    /// The device that has a local address, and the address's slot in its GID table. `interface` is
-    /// Linux's index; it says which device has a link-local address, which several may have. With 0
-    /// such an address is found if only one has it.
+    /// The device that has a local address, and the address's slot in its GID table.
+    ///
+    /// `interface` is Linux's index. It selects the device of a link-local address, which several devices may have.
+    /// With 0, such an address is found only if exactly one device has it.
     pub fn device_of(&self, ip: IpAddr, interface: u32) -> Option<(Arc<SoftDevice>, u32)> {
         let (device, index) = self.host.device_of(ip, interface)?;
         Some((self.devices.handle(&device), index))
     }
 
-    /// Has the machine's interfaces read at once, and waits for it. Changes are noticed anyway, a
-    /// few hundredths of a second later: this is for who just made one. On the progress thread itself
-    /// it does nothing.
+    /// Reads the machine's interfaces and waits until it is done.
+    ///
+    /// Changes are noticed without this, a few hundredths of a second later. Call it right after a change. On the
+    /// progress thread itself it does nothing.
     ///
     /// # Errors
-    /// `TimedOut` if the progress thread is kept from it for a second; `Unsupported` in a forked
-    /// child.
+    /// `TimedOut` if the progress thread does not run for a second; `Unsupported` in a forked child.
     pub fn refresh(&self) -> Result<()> {
         self.host.entry.check(Step::OpenDevice)?;
         let current = std::thread::current().id();
@@ -197,14 +198,16 @@ impl Stack {
         self.host.readings.wait(number, REFRESH_TIMEOUT)
     }
 
-    /// Whether a device is among those that [`devices`](Self::devices) gives, by its index.
+    /// Whether the device with an index is in [`devices`](Self::devices).
     pub fn has_device(&self, index: u32) -> bool {
         let devices = self.host.devices.read();
         devices.iter().any(|device| device.interface() == index)
     }
 
-    /// Sends a management datagram to QP1 of `remote`, whose port is not looked at and whose scope is,
-    /// if it is link-local. It is a datagram: that it was sent does not say that it arrives.
+    /// Sends a management datagram to QP1 of `remote`.
+    ///
+    /// The port of `remote` is ignored; the scope counts if the address is link-local. Success does not mean that the
+    /// datagram arrives.
     ///
     /// # Errors
     /// `InvalidArgument` if the addresses are of different IP versions, `WouldBlock` if the send
@@ -259,15 +262,16 @@ impl Stack {
         Ok(())
     }
 
-    /// Joins an IP multicast group on the interface of a device, by IGMP or MLD, until the membership is
-    /// dropped: what a connection manager does for `rdma_join_multicast(3)` unless its member only
-    /// sends. Datagrams to the group arrive at the queue pairs that are attached to it
-    /// ([`Qp::attach_mcast`](portolan_provider::traits::Qp::attach_mcast)), which makes sure of the
-    /// same for itself. Memberships are counted: the group is left with the last of this process.
+    /// Joins an IP multicast group on a device's interface by IGMP or MLD, until the membership is dropped.
+    ///
+    /// A connection manager does this for `rdma_join_multicast(3)` unless its member only sends. The group's
+    /// datagrams go to the queue pairs attached to it
+    /// ([`Qp::attach_mcast`](portolan_provider::traits::Qp::attach_mcast) joins, too). Memberships are counted: the
+    /// last one of this process leaves the group.
     ///
     /// # Errors
-    /// `InvalidArgument` if `group` is not the address of a group; `LimitReached`; `AddressInUse` if
-    /// the port is shared with another user's processes; `Os` if the interface cannot join.
+    /// `InvalidArgument` if `group` is not a multicast address; `LimitReached`; `AddressInUse` if processes of
+    /// another user share the port; `Os` if the interface cannot join.
     pub fn join_group(&self, device: &SoftDevice, group: IpAddr) -> Result<MulticastMembership> {
         self.host.entry.check(Step::JoinMulticast)?;
         let group = group.to_canonical();
@@ -279,7 +283,7 @@ impl Stack {
         self.host.join_group(MulticastKey { interface, group })
     }
 
-    /// Asks the group's coordinator, which may be this process, and waits for the answer.
+    /// Sends a request to the group's coordinator, which may be this process, and waits for the answer.
     ///
     /// # Errors
     /// `TimedOut` if no coordinator answers in time, `LimitReached` if too many requests wait.
@@ -288,7 +292,7 @@ impl Stack {
         self.host.group.request(payload, timeout)
     }
 
-    /// Tells the group's coordinator something, and waits for nothing ([`PortGroup::tell`]).
+    /// Sends a notice to the group's coordinator, which does not answer ([`PortGroup::tell`]).
     ///
     /// # Errors
     /// `LimitReached` if too many requests wait.
@@ -296,12 +300,12 @@ impl Stack {
         self.host.group.tell(payload)
     }
 
-    /// How many coordinators this process has had after the first (see [`PortGroup::epoch`]).
+    /// The number of coordinators after the first one (see [`PortGroup::epoch`]).
     pub fn group_epoch(&self) -> u64 {
         self.host.group.epoch()
     }
 
-    /// Fails in a process that was forked off since the start: the stack is its parent's.
+    /// Fails in a forked child, because the stack belongs to its parent.
     ///
     /// # Errors
     /// `Unsupported`.
@@ -314,27 +318,27 @@ impl Stack {
         self.host.group.block()
     }
 
-    /// How a queue pair's packets leave this process; `None` if there is none, or it is not connected.
+    /// How a queue pair's packets are sent. `None` if the queue pair does not exist or is not connected.
     pub fn way_of(&self, qpn: Qpn) -> Option<Way> {
         self.host.way_of(qpn)
     }
 
-    /// The group as this process sees it.
+    /// The group from this process's side.
     pub fn group_status(&self) -> GroupStatus {
         self.host.group.status()
     }
 
-    /// Has the progress thread ask [`Gsi::next_timeout`] again.
+    /// Makes the progress thread call [`Gsi::next_timeout`] again.
     pub fn wake(&self) {
         self.host.progress.gsi_changed();
     }
 
-    /// Plugs in a tap that sees every packet from now on, or pulls it.
+    /// Sets a tap, which sees every packet from now on, or removes it.
     pub fn set_tap(&self, tap: Option<Arc<dyn Tap>>) {
         self.host.set_tap(tap);
     }
 
-    /// How many objects there are at the moment.
+    /// The current number of objects.
     pub fn objects(&self) -> Objects {
         let gauges = &self.host.gauges;
         Objects {
@@ -348,7 +352,7 @@ impl Stack {
         }
     }
 
-    /// What was counted since the start.
+    /// Counters since the start.
     pub fn counters(&self) -> Counters {
         self.host.monitor.counters.read()
     }
@@ -358,14 +362,14 @@ impl Stack {
     }
 }
 
-/// Readies the ways through memory; none if they are turned off or the system refuses.
+/// Prepares links through memory. Returns none if they are turned off or the system refuses.
 fn link(config: &StackConfig, group: &PortGroup) -> (Option<Links>, Option<LinkServer>) {
     if !config.local_memory {
         return (None, None);
     }
     let members = group.link_members();
     let links = Links::new(group.block()).map_err(|errno| {
-        tracing::debug!(%errno, "no ways through memory");
+        tracing::debug!(%errno, "no links through memory");
     });
     match (links, members) {
         (Ok(links), Ok(members)) => (Some(links), Some(LinkServer::new(members))),
@@ -375,7 +379,7 @@ fn link(config: &StackConfig, group: &PortGroup) -> (Option<Links>, Option<LinkS
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        // A forked child has no such thread to wait for.
+        // A forked child has no such thread.
         if !self.host.entry.is_owner() {
             return;
         }
@@ -387,10 +391,10 @@ impl Drop for Stack {
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
         {
-            // It has nothing to tell: it told of panics itself.
+            // The thread logs its own panics.
             let _ = thread.join();
         }
-        // The rest of the stack must not hold a place in the group without a thread that serves it.
+        // Without its thread, the rest of the stack must not stay a member of the group.
         self.host.multicast.leave_all();
         self.host.group.leave();
     }

@@ -1,4 +1,4 @@
-//! The progress thread's work.
+//! The progress thread.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -31,22 +31,22 @@ use crate::io::polling::progress::{
 use crate::io::verbs::devices::Devices;
 use portolan_port_sharing::Datagram;
 
-/// Descriptors looked at in one turn.
+/// Descriptors handled in one turn.
 const EVENTS_PER_TURN: usize = 32;
-/// How often the thread looks around when nothing at all is due, so that no missed wake-up lasts.
+/// The longest sleep. It bounds the effect of a lost wake-up.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
-/// How long after the first news of interfaces they are read: news come in swarms.
+/// Delay between the first netlink message about interfaces and reading them: messages come in bursts.
 const READING_DELAY: Duration = Duration::from_millis(20);
-/// How long after a reading that failed it is tried again.
+/// Delay before the interfaces are read again after a failure.
 const READING_RETRY: Duration = Duration::from_secs(1);
 
-/// Turns in which the ring of a process that has ended is read to its end: more than a full ring takes.
+/// Turns in which the ring of a dead process is read to its end. A full ring takes fewer.
 const LAST_TURNS: u32 = 128;
-/// Panics of the thread's own, beside those of the connection manager, at which it ends.
+/// Panics, not counting the connection manager's, after which the thread ends.
 const PANICS_MAX: u32 = 8;
 
-/// Starts the thread, with all signals blocked: they are the program's.
+/// Starts the thread with all signals blocked, because they are the program's.
 pub(crate) fn start(
     host: &Arc<Host>,
     devices: &Arc<Devices>,
@@ -93,23 +93,25 @@ struct Worker {
     host: Arc<Host>,
     devices: Arc<Devices>,
     gsi: Arc<dyn Gsi>,
-    /// When the connection manager wants to be called.
+    /// The next timeout of the connection manager.
     gsi_deadline: Option<Duration>,
     interfaces: InterfaceMonitor,
-    /// Interfaces that went away since they were last read.
+    /// Interfaces removed since the last reading.
     interfaces_gone: BTreeSet<u32>,
     /// When to read the interfaces.
     reading_due: Option<Duration>,
-    /// Reads the multicast groups' sockets; made when there is the first.
+    /// Reads the multicast groups' sockets. Created with the first group.
     multicast: Option<Receiver>,
-    /// The connections behind the ways through memory.
+    /// The connections that links through memory use.
     links: Option<LinkServer>,
     policy: Policy,
 }
 
 impl Worker {
-    /// Works until the stack ends. Every queue pair of the process depends on this thread, so it outlives a panic;
-    /// but what it was at may be half done, so the devices do not.
+    /// Runs until the stack ends.
+    ///
+    /// Every queue pair of the process depends on this thread, so it survives a panic. Its current work may be half
+    /// done, so its devices do not.
     fn run(mut self) {
         let mut events = Vec::with_capacity(EVENTS_PER_TURN);
         let mut panics = 0;
@@ -131,11 +133,11 @@ impl Worker {
         }
     }
 
-    /// Has every device replaced, as if its interface had gone and come again. Work is flushed, and listeners
-    /// to events of the devices and of the connection manager are notified.
+    /// Replaces every device, as if its interface had been removed and added again. Flushes their work, and notifies
+    /// listeners of the devices and of the connection manager.
     fn replace_devices(&mut self) {
         tracing::error!(
-            "the progress thread panicked: its devices fail, and new ones take their place"
+            "the progress thread panicked: its devices fail, and new ones replace them"
         );
         let devices = self.host.devices.read().clone();
         let interfaces = devices.iter().map(|device| device.interface());
@@ -143,7 +145,7 @@ impl Worker {
         self.read_interfaces();
     }
 
-    /// Ends after too many panics, and lets other processes take over what this one did for them.
+    /// Ends the thread after too many panics. Other processes take over its tasks in the group.
     fn give_up(&mut self) {
         tracing::error!(
             "the progress thread panicked {PANICS_MAX} times: it ends, and the devices with it"
@@ -158,7 +160,7 @@ impl Worker {
         }
     }
 
-    /// Waits for something to do, and does it.
+    /// Waits for work, then does it.
     fn turn(&mut self, events: &mut Vec<epoll::Event>) {
         let busy_polled = self.busy_poll();
         self.wait(events, busy_polled);
@@ -188,7 +190,7 @@ impl Worker {
         self.serve_readings();
     }
 
-    /// Looks for packets before it sleeps, if that is worth it; returns whether there was a one-sided request.
+    /// Polls for packets before sleeping if the policy says so. Returns whether there was a one-sided request.
     fn busy_poll(&mut self) -> bool {
         let host = &self.host;
         let look = |now| {
@@ -210,7 +212,7 @@ impl Worker {
         self.policy.busy_poll(|| host.clock.now(), look)
     }
 
-    /// Sleeps until there is something to do, or looks only, if it is to go on `at_once`.
+    /// Sleeps until there is work. With `at_once`, only checks for work.
     fn wait(&mut self, events: &mut Vec<epoll::Event>, at_once: bool) {
         if self.host.progress.take_gsi_changed() {
             self.ask_gsi();
@@ -224,7 +226,7 @@ impl Worker {
         }
         match self.policy.state() {
             PollingState::YieldToPollers => {}
-            // A poller that has the lock was not here for a while: it may be stopped.
+            // A poller that has the lock may be stopped: it has not visited for a while.
             _ => self.host.look_at_rings_again(),
         }
         let polled = self.policy.state() != PollingState::Sleep;
@@ -238,7 +240,7 @@ impl Worker {
             until = now;
         }
         progress.sleep().announce(as_nanos(until));
-        // Set after the sleep was announced, these would have woken us: look once more.
+        // Check again what was set before the sleep was announced, because it has not woken the thread.
         let mut wait_ns = as_nanos(until).min(self.host.deadlines.next_ns());
         wait_ns = wait_ns.saturating_sub(as_nanos(now));
         let owes = !polled && self.host.deferred_acks.any();
@@ -256,23 +258,23 @@ impl Worker {
         };
         let mut waited = look(events, &timeout);
         if waited == Err(Errno::INTR) {
-            // The process was stopped and continued (signal(7)). Packets that came meanwhile are not reported by
-            // that, and it is to be read before any timer is served.
+            // The process was stopped and continued (signal(7)). The call does not report packets that arrived
+            // meanwhile, and they must be read before any timeout is handled.
             waited = look(events, &Timespec::default());
         }
         progress.sleep().end();
         match waited {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => {
-                // It cannot happen with descriptors of our own; if it does, do not spin on it.
+                // Cannot happen with our own descriptors. If it does, do not spin.
                 tracing::error!(%errno, "epoll_wait");
                 std::thread::sleep(LOOK_INTERVAL);
             }
         }
     }
 
-    /// Reads the sockets if it leaves them to pollers, and these are away; whether there was a request of a peer
-    /// that no completion tells of.
+    /// Reads the sockets if the thread yields to pollers but none is active. Returns whether there was a one-sided
+    /// request.
     fn stand_in_for_pollers(&self) -> bool {
         let host = &self.host;
         let yields = self.policy.state() == PollingState::YieldToPollers;
@@ -293,9 +295,9 @@ impl Worker {
             .and_then(|index| host.group.sockets().get(index));
         let Some(socket) = socket else { return false };
         let receiver = match self.policy.state() {
-            // A poller that has it and was stopped would be waited for by asking again and again.
+            // Wait for the lock: if its holder is stopped, retrying would spin.
             PollingState::WatchOneSided => Some(host.receiver.lock()),
-            // If a poller has the lock, it reads the packets; the next turn sees that it was here.
+            // If a poller has the lock, it reads the packets. The next turn sees its visit.
             _ => host.receiver.try_lock(),
         };
         let Some(mut receiver) = receiver else {
@@ -313,7 +315,7 @@ impl Worker {
         };
         let receiver = match self.policy.state() {
             PollingState::WatchOneSided => Some(host.receiver.lock()),
-            // If a poller has the lock, it reads the packets; the bell goes on ringing.
+            // If a poller has the lock, it reads the packets. The bell keeps ringing.
             _ => host.receiver.try_lock(),
         };
         let one_sided = receiver.is_some_and(|mut receiver| {
@@ -328,7 +330,7 @@ impl Worker {
         one_sided
     }
 
-    /// Makes the ways through memory that queue pairs have asked for.
+    /// Creates the links that queue pairs have requested.
     fn call_links(&mut self) {
         let (Some(links), Some(server)) = (&self.host.links, &mut self.links) else {
             return;
@@ -339,7 +341,7 @@ impl Worker {
         }
     }
 
-    /// Accepts connections of others (0), or reads one.
+    /// Accepts connections of other processes (number 0), or reads one.
     fn serve_link(&mut self, number: u64) {
         let (Some(links), Some(server)) = (&self.host.links, &mut self.links) else {
             return;
@@ -354,7 +356,7 @@ impl Worker {
             Served::Nothing => {}
             Served::Rung => links.bell().ring(),
             Served::Incoming(incoming) => {
-                // Added before the answer, so that no packet is in a ring that nobody reads.
+                // Add the ring before answering, so that it has a reader before its first packet.
                 let place = incoming.reader.place();
                 self.host.receiver.lock().add_ring(incoming);
                 if !server.answer(number, links) {
@@ -364,7 +366,8 @@ impl Worker {
             }
             Served::Ended(place) => {
                 let mut receiver = self.host.receiver.lock();
-                // The last packets of a process that has ended are in the ring, perhaps the acknowledgement of its last message.
+                // The ring contains the last packets of a dead process, possibly the acknowledgement of its last
+                // message.
                 for _ in 0..LAST_TURNS {
                     if !receiver.has_more_from(place) {
                         break;
@@ -377,7 +380,7 @@ impl Worker {
     }
 
     fn receive_multicast(&mut self, token: u64) {
-        // It may have been left meanwhile.
+        // The group may have been left meanwhile.
         if let Some(group) = self.host.multicast.by_token(token) {
             let port = self.host.port();
             let receiver = self.multicast.get_or_insert_with(|| Receiver::new(port));
@@ -418,7 +421,7 @@ impl Worker {
         }
     }
 
-    /// Tells the connection manager of queue pairs that heard their peers first.
+    /// Notifies the connection manager of queue pairs that received a packet before it established them.
     fn tell_of_established(&mut self) {
         let mut told = false;
         while let Some(qpn) = self.host.next_established() {
@@ -430,14 +433,14 @@ impl Worker {
         }
     }
 
-    /// Has the interfaces read soon, if there is news of them.
+    /// Schedules a reading of the interfaces if netlink reports a change.
     fn hear_of_interfaces(&mut self) {
         if self.interfaces.take(&mut self.interfaces_gone) && self.reading_due.is_none() {
             self.reading_due = Some(self.host.clock.now() + READING_DELAY);
         }
     }
 
-    /// Reads the interfaces if that is due or was asked for.
+    /// Reads the interfaces if that is due or requested.
     fn serve_readings(&mut self) {
         let asked = self.host.progress.take_reading_asked();
         let due = self
@@ -450,7 +453,7 @@ impl Worker {
 
     fn read_interfaces(&mut self) {
         let wanted = self.host.readings.wanted();
-        // Changes announced before are part of what is read.
+        // The reading includes all changes announced so far.
         self.interfaces.take(&mut self.interfaces_gone);
         self.reading_due = None;
         match self.host.follow_interfaces(&self.interfaces_gone) {
@@ -478,8 +481,8 @@ impl Worker {
         self.call_gsi(|gsi| gsi.device_changed(&device, change));
     }
 
-    /// Calls the connection manager. If that panics, the panic is logged and ends there: every queue
-    /// pair of the process depends on this thread.
+    /// Calls the connection manager. A panic is logged and caught, because every queue pair of the process depends on
+    /// this thread.
     fn call_gsi<R>(&self, call: impl FnOnce(&dyn Gsi) -> R) -> Option<R> {
         let called = catch_unwind(AssertUnwindSafe(|| call(&*self.gsi)));
         called
@@ -493,9 +496,9 @@ impl Worker {
         self.gsi_deadline = wait.map(|wait| now + wait);
     }
 
-    /// Gives the group its turn and delivers what it hands over.
+    /// Runs the group and delivers its datagrams.
     fn serve_group(&mut self) {
-        // A management datagram may be for an address that has just come.
+        // A management datagram may be for an address that was just added.
         if self.reading_due.is_some() {
             self.read_interfaces();
         }
@@ -508,7 +511,7 @@ impl Worker {
         }
     }
 
-    /// Whether it was for QP1.
+    /// Delivers a datagram. Returns whether it was for QP1.
     fn deliver(&self, datagram: Datagram<'_>) -> bool {
         let host = &self.host;
         let unchecked = Unchecked {

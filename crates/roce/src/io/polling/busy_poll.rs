@@ -1,47 +1,49 @@
-//! How long the progress thread looks on for packets before it sleeps.
+//! How long the progress thread polls for packets before it sleeps.
 //!
-//! A program that is read from or written to does nothing for it: its progress thread is woken by each request, which
-//! takes as long as all the rest together, and many times as long where an idle processor has to be woken by a
-//! hypervisor or an emulator. A peer that waits for the answer before it asks again will ask soon. So after such a
-//! request the thread looks at the sockets a few times more. It does so rarely where that found nothing, not while other
-//! threads keep the processors busy, and never where there is only one processor, which the peer may need.
+//! A program whose memory is read or written by a peer does nothing itself: each request wakes its progress thread.
+//! Waking takes as long as everything else together, and much longer if a hypervisor or an emulator has to wake an
+//! idle processor. A peer that waits for its answer is likely to send the next request soon.
+//!
+//! So after such a request the thread polls the sockets for a short time. It polls less often after polls without
+//! success, not while other threads keep the processors busy, and never on a machine with one processor, which the
+//! peer may need.
 
 use std::time::Duration;
 
 use portolan_threads::processors;
 
-/// Looks that find nothing before the thread sleeps: some 50 µs, and on a machine that is slower, as an emulated one,
-/// so much longer as everything else takes there, waking included.
+/// Polls without success before the thread sleeps: about 50 µs. A count adapts to slow machines, such as emulated
+/// ones, where waking takes longer too.
 const LOOKS_MAX: u32 = 128;
-/// Time after which it sleeps, however few looks that were.
+/// The thread sleeps after this time, however few polls fitted in.
 const LONGEST: Duration = Duration::from_millis(1);
-/// A look that takes so long was interrupted: another thread had the processor.
+/// A poll that took this long was interrupted: another thread had the processor.
 const INTERRUPTED: Duration = Duration::from_micros(500);
-/// Requests after which the thread sleeps at once when a look was interrupted.
+/// After an interrupted poll, the thread sleeps at once for this many requests.
 const SKIPS_INTERRUPTED: u32 = 32;
-/// The maximum after repeated fruitless looks: they then cost a look or less a request.
+/// Maximum of `skips`. Repeated failures then cost at most one poll per request.
 const SKIPS_MAX: u32 = 256;
 
-/// Whether the thread looks on after a request, as experience has it.
+/// Decides from experience whether the thread polls after a request.
 #[derive(Debug, Default)]
 pub(crate) struct BusyPoll {
-    /// Requests after which the thread still sleeps at once.
+    /// Number of requests after which the thread still sleeps at once.
     skips: u32,
-    /// What `skips` was last; doubled after each fruitless look, one less after each other.
+    /// The last value of `skips`: doubled when polling fails, reduced by one when it succeeds.
     penalty: u32,
 }
 
-/// What a look found.
+/// The result of one poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// A one-sided request, which is carried out.
+    /// A one-sided request, which the poll has executed.
     OneSided,
     Nothing,
-    /// Other packets, or that the thread has something else to do.
+    /// Other packets arrived, or the thread has something else to do.
     Enough,
 }
 
-/// Looks without sleep, one after the other.
+/// One series of polls without sleep.
 #[derive(Debug)]
 struct Looks {
     left: u32,
@@ -49,19 +51,19 @@ struct Looks {
     last: Duration,
 }
 
-/// What is next after a look that found nothing.
+/// What to do after a poll without success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Look,
-    /// The look found nothing.
+    /// The time is up.
     Sleep,
-    /// Others need the processor.
+    /// Other threads need the processor.
     MakeWay,
 }
 
 impl BusyPoll {
-    /// After a one-sided request, and while no thread polls: looks whether the next one comes soon. Whether it came, and is
-    /// carried out.
+    /// Polls for the next one-sided request after one was executed, while no thread polls. Returns whether one was
+    /// executed.
     pub(crate) fn run(
         &mut self,
         clock: impl Fn() -> Duration,
@@ -84,7 +86,7 @@ impl BusyPoll {
                 Look::Enough => return false,
             }
             now = clock();
-            match looks.in_vain(now) {
+            match looks.found_nothing(now) {
                 Next::Look => {}
                 end => {
                     self.ended(end);
@@ -94,7 +96,7 @@ impl BusyPoll {
         }
     }
 
-    /// The thread has carried out a request: the looks that follow, if any.
+    /// Starts a series of polls after a request, unless experience advises against it.
     fn start(&mut self, now: Duration) -> Option<Looks> {
         if self.skips > 0 {
             self.skips -= 1;
@@ -107,12 +109,12 @@ impl BusyPoll {
         })
     }
 
-    /// A look found the next request.
+    /// The series found the next request.
     fn found(&mut self) {
         self.penalty = self.penalty.saturating_sub(1);
     }
 
-    /// The looks ended otherwise.
+    /// The series ended without success.
     fn ended(&mut self, next: Next) {
         self.penalty = (self.penalty * 2).clamp(1, SKIPS_MAX);
         self.skips = match next {
@@ -123,8 +125,8 @@ impl BusyPoll {
 }
 
 impl Looks {
-    /// Counts a look that found nothing and ended `now`.
-    fn in_vain(&mut self, now: Duration) -> Next {
+    /// Counts a poll that found nothing and ended at `now`.
+    fn found_nothing(&mut self, now: Duration) -> Next {
         let took = now.saturating_sub(self.last);
         self.last = now;
         self.left = self.left.saturating_sub(1);
@@ -145,7 +147,7 @@ mod tests {
     const LOOK: Duration = Duration::from_nanos(400);
 
     /// Polls without success until the thread sleeps. Returns the number of polls and the time.
-    fn look_in_vain(busy_poll: &mut BusyPoll) -> (u32, Duration) {
+    fn poll_without_result(busy_poll: &mut BusyPoll) -> (u32, Duration) {
         let mut now = Duration::ZERO;
         let Some(mut looks) = busy_poll.start(now) else {
             return (0, now);
@@ -154,7 +156,7 @@ mod tests {
         loop {
             now += LOOK;
             count += 1;
-            match looks.in_vain(now) {
+            match looks.found_nothing(now) {
                 Next::Look => {}
                 end => {
                     busy_poll.ended(end);
@@ -169,10 +171,10 @@ mod tests {
         let mut busy_poll = BusyPoll::default();
         for _ in 0..1000 {
             let mut looks = busy_poll.start(Duration::ZERO).expect("looks");
-            assert_eq!(looks.in_vain(LOOK), Next::Look);
+            assert_eq!(looks.found_nothing(LOOK), Next::Look);
             busy_poll.found();
         }
-        let (count, took) = look_in_vain(&mut busy_poll);
+        let (count, took) = poll_without_result(&mut busy_poll);
         assert_eq!(count, LOOKS_MAX);
         assert!(took < Duration::from_micros(60), "{took:?}");
     }
@@ -182,7 +184,7 @@ mod tests {
         let mut busy_poll = BusyPoll::default();
         let mut looks = busy_poll.start(Duration::ZERO).expect("looks");
         let mut now = Duration::ZERO;
-        while looks.in_vain(now) == Next::Look {
+        while looks.found_nothing(now) == Next::Look {
             now += Duration::from_micros(100);
         }
         assert_eq!(now, LONGEST);
@@ -194,18 +196,18 @@ mod tests {
         let mut looks = 0;
         const REQUESTS: u32 = 10_000;
         for _ in 0..REQUESTS {
-            looks += look_in_vain(&mut busy_poll).0;
+            looks += poll_without_result(&mut busy_poll).0;
         }
         assert!(looks < REQUESTS, "{looks}");
         // It tries again, though.
-        assert!((0..=SKIPS_MAX).any(|_| look_in_vain(&mut busy_poll).0 > 0));
+        assert!((0..=SKIPS_MAX).any(|_| poll_without_result(&mut busy_poll).0 > 0));
     }
 
     #[test]
     fn after_a_successful_poll_it_polls_each_time_again() {
         let mut busy_poll = BusyPoll::default();
         for _ in 0..10_000 {
-            look_in_vain(&mut busy_poll);
+            poll_without_result(&mut busy_poll);
         }
         while busy_poll.start(Duration::ZERO).is_none() {}
         for _ in 0..1000 {
@@ -224,7 +226,7 @@ mod tests {
     fn an_interrupted_poll_is_the_last_for_a_while() {
         let mut busy_poll = BusyPoll::default();
         let mut looks = busy_poll.start(Duration::ZERO).expect("looks");
-        let next = looks.in_vain(INTERRUPTED);
+        let next = looks.found_nothing(INTERRUPTED);
         assert_eq!(next, Next::MakeWay);
         busy_poll.ended(next);
         for _ in 0..SKIPS_INTERRUPTED {

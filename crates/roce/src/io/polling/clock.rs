@@ -1,8 +1,7 @@
-//! Time for the engines: monotonic, since the stack was started.
+//! Time for the engines: monotonic, from the start of the stack.
 
 use std::time::{Duration, Instant};
 
-/// The stack's clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     epoch: Instant,
@@ -16,7 +15,6 @@ impl Clock {
         }
     }
 
-    /// Time since the start.
     pub(crate) fn now(self) -> Duration {
         self.epoch.elapsed()
     }

@@ -1,4 +1,4 @@
-//! When queue pairs want to be called: one deadline each.
+//! The next timeout of each queue pair.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,12 +11,13 @@ use crate::io::polling::clock::as_nanos;
 
 /// The deadlines of queue pairs.
 ///
-/// One may be earlier than what its queue pair wants by now: deadlines mostly move away, with each acknowledgement, and
-/// following them would cost two operations per packet. A call that comes too early sets another.
+/// A stored deadline may be earlier than the queue pair's current one. Each acknowledgement moves the deadline later,
+/// and updating the table each time would cost two operations per packet. A call that comes too early stores the
+/// current deadline.
 #[derive(Debug)]
 pub(crate) struct Deadlines {
     timers: Mutex<Timers<Qpn>>,
-    /// The earliest, in nanoseconds, `u64::MAX` if there is none: readable without the lock.
+    /// The earliest deadline in nanoseconds, or `u64::MAX`. Readable without the lock.
     next_ns: AtomicU64,
 }
 
@@ -28,7 +29,7 @@ impl Deadlines {
         }
     }
 
-    /// Moves a queue pair's deadline from `armed`. True if it is now the earliest of all and was not before.
+    /// Moves a queue pair's deadline from `armed`. Returns true if it has become the earliest of all.
     pub(crate) fn set(
         &self,
         qpn: Qpn,
@@ -41,7 +42,7 @@ impl Deadlines {
         self.publish(&timers) < before_ns
     }
 
-    /// Takes the earliest deadline if it is due.
+    /// Removes and returns the earliest deadline if it is due.
     pub(crate) fn take_due(&self, now: Duration) -> Option<(Duration, Qpn)> {
         let mut timers = self.timers.lock();
         let due = timers.take_due(now)?;
@@ -49,7 +50,7 @@ impl Deadlines {
         Some(due)
     }
 
-    /// When the earliest is due, nanoseconds of the stack's clock; `u64::MAX` if there is none.
+    /// The earliest deadline, nanoseconds of the stack's clock, or `u64::MAX`.
     #[inline]
     pub(crate) fn next_ns(&self) -> u64 {
         self.next_ns.load(Ordering::SeqCst)

@@ -1,7 +1,7 @@
-//! When to look for packets, when to wait, and when to acknowledge: one policy.
+//! When to poll for packets, when to wait, and when to acknowledge.
 //!
-//! [`policy`] names the states of the progress thread, which are decided here from times and counts alone. Of queue pairs it
-//! knows the numbers.
+//! [`policy`] names the states of the progress thread. Times and counts decide between them; queue pairs appear only
+//! as numbers.
 
 pub(crate) mod busy_poll;
 pub(crate) mod clock;

@@ -1,11 +1,11 @@
-//! Queue pairs that something is to be done with soon, by another thread or at another moment.
+//! A list of queue pairs that another thread will handle soon.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use portolan_threads::lock::Mutex;
 use portolan_wire::Qpn;
 
-/// Numbers of queue pairs. The caller makes sure that it notes each only once.
+/// Numbers of queue pairs. The caller notes each at most once.
 #[derive(Debug, Default)]
 pub(crate) struct Noted {
     any: AtomicBool,
@@ -13,20 +13,17 @@ pub(crate) struct Noted {
 }
 
 impl Noted {
-    /// Notes a queue pair.
     pub(crate) fn note(&self, qpn: Qpn) {
         let mut queue_pairs = self.queue_pairs.lock();
         queue_pairs.push(qpn);
         self.any.store(true, Ordering::SeqCst);
     }
 
-    /// Whether there are any.
     #[inline]
     pub(crate) fn any(&self) -> bool {
         self.any.load(Ordering::SeqCst)
     }
 
-    /// Takes one.
     pub(crate) fn take(&self) -> Option<Qpn> {
         let mut queue_pairs = self.queue_pairs.lock();
         let next = queue_pairs.pop();

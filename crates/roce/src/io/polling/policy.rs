@@ -1,4 +1,4 @@
-//! How the progress thread waits for packets.
+//! The states of the progress thread.
 
 use std::time::Duration;
 
@@ -7,22 +7,25 @@ use crate::io::polling::watch_one_sided::WatchOneSided;
 
 /// What the progress thread does between packets.
 ///
-/// A one-sided request is a write without immediate data, a read or an atomic of a peer: it gives the program no
-/// completion.
+/// A one-sided request is a peer's write without immediate data, read or atomic. The program gets no completion for
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum PollingState {
-    /// Nobody polls: it sleeps until a packet comes.
+    /// No thread polls: the progress thread sleeps until a packet arrives.
     #[default]
     Sleep,
-    /// Nobody polls, and it has just carried out a one-sided request: it looks for the next one before it sleeps.
+    /// No thread polls, and the progress thread has just executed a one-sided request: it polls for the next one
+    /// before it sleeps.
     BusyPoll,
-    /// Threads of the program poll and take the packets. It sleeps, and looks now and then whether they still do.
+    /// Threads of the program poll and read the packets. The progress thread sleeps, and checks regularly whether
+    /// they still poll.
     YieldToPollers,
-    /// Threads poll, but they were away while a one-sided request waited: it sleeps until a packet comes, beside them.
+    /// Threads polled, but none was active while a one-sided request waited: the progress thread sleeps until a
+    /// packet arrives and reads beside them.
     WatchOneSided,
 }
 
-/// The state, and what it follows from.
+/// The state, and the counts that decide it.
 #[derive(Debug, Default)]
 pub(crate) struct Policy {
     state: PollingState,
@@ -35,7 +38,7 @@ impl Policy {
         self.state
     }
 
-    /// Looks before it sleeps, if it is to; whether a one-sided request came.
+    /// Polls before sleeping if the state says so. Returns whether a one-sided request was executed.
     pub(crate) fn busy_poll(
         &mut self,
         clock: impl Fn() -> Duration,
@@ -44,8 +47,8 @@ impl Policy {
         self.state == PollingState::BusyPoll && self.busy_poll.run(clock, look)
     }
 
-    /// The thread is about to sleep: it watches beside pollers, or `yields_to_pollers` says whether it leaves the
-    /// packets to them.
+    /// Called before the thread sleeps. Unless it watches beside pollers, `yields_to_pollers` decides whether it
+    /// leaves the packets to them.
     pub(crate) fn sleep(&mut self, yields_to_pollers: impl FnOnce() -> bool) {
         if self.state != PollingState::WatchOneSided {
             self.state = match yields_to_pollers() {
@@ -55,8 +58,8 @@ impl Policy {
         }
     }
 
-    /// The thread has slept and done what there was to do: `found` says whether there was a one-sided request, and
-    /// `busy_polled` whether there was one before it slept.
+    /// Called when the thread has slept and done its work. `found`: a one-sided request was among it. `busy_polled`:
+    /// one was executed before it slept.
     pub(crate) fn awake(&mut self, found: bool, busy_polled: bool) {
         let yielded = self.state == PollingState::YieldToPollers;
         self.watch_one_sided.woken(yielded, found);

@@ -1,4 +1,4 @@
-//! The progress thread as other threads see it: what it waits for, and how it is woken.
+//! The progress thread from other threads' side: what it waits for, and how it is woken.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,15 +17,14 @@ use crate::io::polling::poll_handoff::{PollHandoff, Sleep};
 use portolan_port_sharing::PortGroup;
 use portolan_port_sharing::room::{self, with_room};
 
-/// A visit of a poller counts for so long.
+/// How long a visit of a poller counts.
 const POLLER_STAYS_NS: u64 = 2_000_000;
-/// Who polls comes back sooner than this.
+/// An active poller visits more often than this.
 const POLLER_AWAY_NS: u64 = 100_000;
-/// How often the progress thread looks whether pollers are still there.
+/// How often the progress thread checks whether pollers are still active.
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Tokens of the descriptors in epoll. Sockets to send from have those between [`SEND`] and
-/// [`INTERFACES`].
+/// Tokens of descriptors in epoll. Send sockets have tokens from [`SEND`] up to [`INTERFACES`].
 pub(crate) const WAKE: u64 = 0;
 /// See [`WAKE`].
 pub(crate) const GROUP: u64 = 1;
@@ -35,42 +34,42 @@ pub(crate) const DATA: u64 = 2;
 pub(crate) const SEND: u64 = 16;
 /// See [`WAKE`].
 pub(crate) const INTERFACES: u64 = 1 << 32;
-/// See [`WAKE`]. Beyond all sockets to send from.
+/// See [`WAKE`]. Above all send sockets.
 pub(crate) const MULTICAST: u64 = 1 << 33;
-/// See [`WAKE`]. The bell of the links, who wants to link, and from then on the links.
+/// See [`WAKE`]. The links' bell. [`LINKS`] is their listener, followed by the links.
 pub(crate) const BELL: u64 = 1 << 34;
 /// See [`BELL`].
 pub(crate) const LINKS: u64 = BELL + 1;
 
-/// Where packets come from.
+/// The sockets and rings that packets arrive in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sources<'a> {
     pub(crate) group: &'a PortGroup,
     pub(crate) links: Option<&'a Links>,
 }
 
-/// The progress thread as other threads see it.
+/// The progress thread from other threads' side.
 #[derive(Debug)]
 pub(crate) struct Progress {
     pub(crate) epoll: OwnedFd,
     wake: OwnedFd,
     sleep: Sleep,
     handoff: PollHandoff,
-    /// Connected queue pairs over IPv4 and IPv6.
+    /// Number of connected queue pairs over IPv4 and IPv6.
     connected: [AtomicUsize; 2],
-    /// Those of them that do not send by a ring.
+    /// Number of those that send by a socket, not by a ring.
     by_sockets: AtomicUsize,
     stopping: AtomicBool,
     /// The connection manager's timer may have changed.
     gsi_changed: AtomicBool,
-    /// The interfaces are to be read.
+    /// A reading of the interfaces was requested.
     reading_asked: AtomicBool,
-    /// A program's thread panicked with queue pairs locked, perhaps.
+    /// A thread of the program panicked, possibly with queue pairs locked.
     panicked: AtomicBool,
 }
 
 impl Progress {
-    /// Sets up epoll over everything the thread waits for.
+    /// Creates the epoll instance with everything the thread waits for.
     pub(crate) fn new(
         group: &PortGroup,
         transmitter: &Transmitter,
@@ -128,56 +127,55 @@ impl Progress {
         self.connected(version).load(Ordering::Relaxed) > 0
     }
 
-    /// The number of connected queue pairs that do not send by a ring.
+    /// The number of connected queue pairs that send by a socket.
     pub(crate) fn by_sockets(&self) -> &AtomicUsize {
         &self.by_sockets
     }
 
-    /// Whether any queue pair does not send by a ring.
+    /// Whether any queue pair sends by a socket.
     #[inline]
     pub(crate) fn needs_sockets(&self) -> bool {
         self.by_sockets.load(Ordering::Relaxed) > 0
     }
 
-    /// A thread polls: it will read the sockets.
+    /// Called by a thread that polls: it will read the sockets.
     #[inline]
     pub(crate) fn poller_is_here(&self, now: Duration) {
         self.handoff.poller_is_here(as_nanos(now));
     }
 
-    /// A thread that polled is about to sleep.
+    /// Called by a polling thread that is about to sleep.
     #[inline]
     pub(crate) fn poller_leaves(&self, sources: Sources<'_>) {
         self.handoff
             .poller_leaves(|watching| self.watch(sources, watching));
     }
 
-    /// Takes the sockets out of epoll if a poller reads them, else puts them back; whether a poller
-    /// does.
+    /// Removes the sockets from epoll if a poller reads them, otherwise adds them. Returns whether a poller does.
     pub(crate) fn yield_to_pollers(&self, sources: Sources<'_>, now: Duration) -> bool {
         let watch = |watching| self.watch(sources, watching);
         self.handoff.yield_to_pollers(as_nanos(now), watch)
     }
 
-    /// Has the sockets in epoll though pollers read them.
+    /// Keeps the sockets in epoll although pollers read them.
     pub(crate) fn watch_beside_pollers(&self, sources: Sources<'_>) {
         self.handoff
             .watch_beside_pollers(|watching| self.watch(sources, watching));
     }
 
-    /// Whether pollers that count as here do not read the sockets at the moment.
+    /// Whether the active pollers do not read the sockets at the moment.
     pub(crate) fn is_poller_away(&self, now: Duration) -> bool {
         self.handoff.is_poller_away(as_nanos(now), POLLER_AWAY_NS)
     }
 
-    /// Whether pollers count as here.
+    /// Whether a poller is active.
     #[inline]
     pub(crate) fn is_polled(&self, now: Duration) -> bool {
         self.handoff.is_polled(as_nanos(now))
     }
 
-    /// Whether the thread, which is awake, has something else to do than to look at the sockets: a poller reads them, or
-    /// somebody asked for something.
+    /// Whether the thread should stop polling the sockets: a poller reads them, or another thread requested
+    /// something.
     pub(crate) fn is_wanted(&self, now: Duration) -> bool {
         self.is_polled(now)
             || self.is_gsi_changed()
@@ -197,15 +195,16 @@ impl Progress {
             false => epoll::EventFlags::empty(),
         };
         for (token, socket) in (DATA..SEND).zip(sources.group.sockets()) {
-            // The descriptor is in the set and both are open: there is nothing it can fail of.
+            // The descriptor is in the set and both are open, so this cannot fail.
             let _ = epoll::modify(&self.epoll, socket, epoll::EventData::new_u64(token), flags);
         }
     }
 
-    /// Has the thread tell a socket's queue pairs when there is room to send.
+    /// Makes the thread resume a socket's queue pairs when there is room to send.
     pub(crate) fn watch_for_room(&self, transmitter: &Transmitter, socket: &SendSocket) {
         let Some((token, fd)) = transmitter.token(socket).zip(socket.fd()) else {
-            // A ring: this thread tries again when the reader has made room, and once before it waits for that.
+            // A ring has no descriptor: the thread retries when the reader has made room, and once before it waits
+            // for that.
             socket.want_room();
             return self.wake();
         };
@@ -215,14 +214,14 @@ impl Progress {
         let _ = epoll::modify(&self.epoll, fd, data, flags);
     }
 
-    /// Has the thread read a multicast group's socket.
+    /// Makes the thread read a multicast group's socket.
     pub(crate) fn watch_multicast(&self, token: u64, socket: BorrowedFd<'_>) -> Result<()> {
         let data = epoll::EventData::new_u64(MULTICAST + token);
         epoll::add(&self.epoll, socket, data, epoll::EventFlags::IN)
             .map_err(|errno| os_error("epoll_ctl", errno))
     }
 
-    /// Has the thread read a connection of the links, or their listener.
+    /// Makes the thread read a connection of the links, or their listener.
     pub(crate) fn watch_link(&self, token: u64, fd: BorrowedFd<'_>) {
         let data = epoll::EventData::new_u64(token);
         if let Err(errno) = epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN) {
@@ -232,18 +231,18 @@ impl Progress {
 
     /// Undoes [`watch_multicast`](Self::watch_multicast).
     pub(crate) fn forget_multicast(&self, socket: BorrowedFd<'_>) {
-        // The descriptor is in the set and both are open: there is nothing it can fail of.
+        // The descriptor is in the set and both are open, so this cannot fail.
         let _ = epoll::delete(&self.epoll, socket);
     }
 
-    /// Wakes the thread if it means to sleep beyond `deadline`.
+    /// Wakes the thread if it sleeps beyond `deadline`.
     pub(crate) fn wake_before(&self, deadline: Duration) {
         if self.sleep.misses(as_nanos(deadline)) {
             self.wake();
         }
     }
 
-    /// Has the thread ask the connection manager for its next timer.
+    /// Makes the thread ask the connection manager for its next timeout.
     pub(crate) fn gsi_changed(&self) {
         self.gsi_changed.store(true, Ordering::SeqCst);
         if self.sleep.misses(0) {
@@ -251,7 +250,7 @@ impl Progress {
         }
     }
 
-    /// Whether the connection manager is to be asked for its next timer; once.
+    /// Whether the thread must ask the connection manager for its next timeout; clears the flag.
     pub(crate) fn take_gsi_changed(&self) -> bool {
         self.gsi_changed.swap(false, Ordering::SeqCst)
     }
@@ -260,7 +259,7 @@ impl Progress {
         self.gsi_changed.load(Ordering::SeqCst)
     }
 
-    /// Has the thread look at readings of the interfaces that were asked for.
+    /// Makes the thread serve requested readings of the interfaces.
     pub(crate) fn reading_asked(&self) {
         self.reading_asked.store(true, Ordering::SeqCst);
         if self.sleep.misses(0) {
@@ -268,7 +267,7 @@ impl Progress {
         }
     }
 
-    /// Whether a reading was asked for; once.
+    /// Whether a reading was requested; clears the flag.
     pub(crate) fn take_reading_asked(&self) -> bool {
         self.reading_asked.swap(false, Ordering::SeqCst)
     }
@@ -277,13 +276,13 @@ impl Progress {
         self.reading_asked.load(Ordering::SeqCst)
     }
 
-    /// Has the thread look for queue pairs that a panic has left locked.
+    /// Makes the thread look for queue pairs that a panic has broken.
     pub(crate) fn panicked(&self) {
         self.panicked.store(true, Ordering::SeqCst);
         self.wake();
     }
 
-    /// Whether to look for such queue pairs; once.
+    /// Whether to look for such queue pairs; clears the flag.
     pub(crate) fn take_panicked(&self) -> bool {
         self.panicked.load(Ordering::SeqCst) && self.panicked.swap(false, Ordering::SeqCst)
     }
@@ -298,7 +297,7 @@ impl Progress {
         self.stopping.load(Ordering::SeqCst)
     }
 
-    /// The thread's announcements that it sleeps and wakes.
+    /// The thread's announcement of when it sleeps.
     pub(crate) fn sleep(&self) -> &Sleep {
         &self.sleep
     }
@@ -309,7 +308,7 @@ impl Progress {
     }
 
     pub(crate) fn wake(&self) {
-        // Fails only if 2^64 wakes are pending; then it is awake.
+        // Fails only if 2^64 wake-ups are pending, and then the thread is awake.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }

@@ -1,4 +1,4 @@
-//! The synchronization primitives of [`poll_handoff`](super::poll_handoff), which its model checker replaces.
+//! The synchronization primitives of [`poll_handoff`](super::poll_handoff). Its model checker replaces them.
 
 pub(super) use portolan_threads::lock::Mutex;
 pub(super) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};

@@ -1,33 +1,34 @@
 //! When the progress thread reads the sockets although a program polls.
 //!
-//! A poller says that it is here, and not that it goes: it may take its completion and from then on look at its
-//! memory only, until the peer has written there (`ib_write_lat` of perftest does). If the thread then yielded for as
-//! long as a visit counts, each such write would be late by that. So where the thread, on one of its looks, finds that
-//! a poller is away and that peers' writes, reads or atomics wait, it continues
-//! to watch the sockets beside the pollers, until it has woken many times without need.
+//! A poller announces its visits, but not that it stops polling. It may take its completion and then only watch its
+//! memory until the peer has written there (`ib_write_lat` of perftest does). If the progress thread yielded for as
+//! long as a visit counts, each such write would be that late.
+//!
+//! So if the thread finds no active poller while one-sided requests wait, it watches the sockets beside the pollers,
+//! until it has woken many times without need.
 
-/// Wakings without such a request that end it. A program of that kind is woken for once by an
-/// acknowledgement, which it polls for, and once by the peer's request.
-const VAIN_MAX: u32 = 64;
+/// Wake-ups without such a request after which the thread yields again. In such a program each request comes with one
+/// needless wake-up: an acknowledgement, which the program polls for.
+const NEEDLESS_MAX: u32 = 64;
 
 /// Whether the thread watches beside pollers.
 #[derive(Debug, Default)]
 pub(crate) struct WatchOneSided {
-    /// How many more fruitless wake-ups are allowed.
+    /// Number of further wake-ups without need.
     left: u32,
 }
 
 impl WatchOneSided {
-    /// Whether it is kept.
+    /// Whether the thread watches beside pollers.
     pub(crate) fn is_kept(&self) -> bool {
         self.left > 0
     }
 
-    /// The thread has slept, `yielding` to pollers or not, and `found` requests of peers that no completion
-    /// tells of.
+    /// Called after the thread has slept. `yielding`: it left the sockets to pollers. `found`: one-sided requests had
+    /// arrived.
     pub(crate) fn woken(&mut self, yielding: bool, found: bool) {
         self.left = match found && (yielding || self.is_kept()) {
-            true => VAIN_MAX,
+            true => NEEDLESS_MAX,
             false => self.left.saturating_sub(1),
         };
     }
@@ -54,7 +55,7 @@ mod tests {
             assert!(watch.is_kept());
             watch.woken(false, true);
         }
-        for _ in 0..VAIN_MAX {
+        for _ in 0..NEEDLESS_MAX {
             assert!(watch.is_kept());
             watch.woken(false, false);
         }

@@ -1,4 +1,4 @@
-//! Address handles: ways to hosts and groups, found once.
+//! Address handles: resolved paths to hosts and groups.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::io::net::path::Path;
 pub struct SoftAh {
     attr: AhAttr,
     path: Path,
-    /// Whose GID table the source comes from.
+    /// The device whose GID table contains the source.
     device: Arc<DeviceCore>,
     _permit: Permit,
 }
@@ -35,7 +35,7 @@ impl SoftAh {
         })
     }
 
-    /// The way that an address handle of `device` stands for.
+    /// The path of an address handle of `device`.
     pub(crate) fn path_of(ah: &dyn Ah, device: &Arc<DeviceCore>) -> Result<Path> {
         let ah = ah.as_any().downcast_ref::<Self>();
         let ah = ah.filter(|ah| Arc::ptr_eq(&ah.device, device));

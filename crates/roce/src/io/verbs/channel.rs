@@ -1,4 +1,4 @@
-//! Completion channels: a descriptor that says which completion queue has completions.
+//! Completion channels: a descriptor that reports which completion queue has completions.
 
 use std::any::Any;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,8 +11,7 @@ use crate::io::host::completion_channel::ChannelCore;
 use crate::io::host::entry::Entry;
 use crate::io::host::errors::foreign;
 
-/// A completion channel. Its descriptor is readable exactly while the queue of events is not
-/// empty.
+/// A completion channel. Its descriptor is readable exactly while an event is queued.
 #[derive(Debug)]
 pub struct SoftChannel {
     core: Arc<ChannelCore>,
@@ -40,7 +39,7 @@ impl CompChannel for SoftChannel {
     }
 
     fn take_event(&self) -> Result<Option<u64>> {
-        // A forked child shares the descriptor with its parent, whose event it would take.
+        // A forked child shares the descriptor with its parent, and would take the parent's event.
         self.entry.check(Step::PollCq)?;
         Ok(self.core.take())
     }

@@ -80,7 +80,7 @@ impl Cq for SoftCq {
             (queue.poll(out), queue.is_armed())
         };
         if taken == 0 && is_armed {
-            // The look after arming, which misses nothing: now the owner sleeps.
+            // This is the poll after arming: now the owner sleeps.
             self.host.settle_deferred();
             self.host.poller_leaves();
         }
@@ -90,8 +90,8 @@ impl Cq for SoftCq {
     fn arm(&self, solicited_only: bool) -> portolan_provider::Result<()> {
         self.host.entry.check(Step::PollCq)?;
         self.core.arm(solicited_only);
-        // A thread that arms is about to sleep: the progress thread takes over now rather than when it
-        // notices that no thread polls.
+        // A thread that arms is about to sleep. The progress thread takes over now, and need not find out that no
+        // thread polls.
         self.host.settle_deferred();
         self.host.poller_leaves();
         Ok(())
@@ -114,8 +114,8 @@ impl Cq for SoftCq {
 
 impl Drop for SoftCq {
     fn drop(&mut self) {
-        // A forked child shares the descriptor with its parent, whose event it would take; and the
-        // lock may have been held at the fork.
+        // A forked child shares the descriptor with its parent, and would take the parent's event. Also, the lock may
+        // have been held at the fork.
         if self.host.entry.check(Step::PollCq).is_err() {
             return;
         }

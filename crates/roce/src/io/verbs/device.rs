@@ -1,4 +1,4 @@
-//! Software devices: one per network interface that has an address.
+//! Software devices: one for each network interface that has an address.
 
 use std::any::Any;
 use std::os::fd::BorrowedFd;
@@ -21,13 +21,12 @@ use crate::io::verbs::cq::SoftCq;
 use crate::io::verbs::pd::SoftPd;
 use crate::io::verbs::xrcd::SoftXrcd;
 
-/// P_Keys: the default one.
+/// Only the default P_Key.
 const PKEY_TABLE_LEN: u16 = 1;
-/// Linux's rxe reports this for itself; the CM adds it to its acknowledgement timeouts.
+/// Linux's rxe reports the same. The CM adds it to its acknowledgement timeouts.
 const LOCAL_CA_ACK_DELAY: u8 = 15;
 
-/// A RoCEv2 device over a network interface: `sw_eth0` over `eth0`. Its GID table is the interface's
-/// addresses.
+/// A RoCEv2 device over a network interface: `sw_eth0` over `eth0`. Its GID table contains the interface's addresses.
 #[derive(Debug)]
 pub struct SoftDevice {
     core: Arc<DeviceCore>,
@@ -48,8 +47,9 @@ impl SoftDevice {
         self.core.max_mtu()
     }
 
-    /// Has a listener of its own for the events that `wants` picks, which no other listener takes then. `wants`
-    /// is called with locks held: it may lock nothing but a leaf, and call nothing of this crate.
+    /// Adds a listener for the events that `wants` selects. The owner does not get them.
+    ///
+    /// `wants` is called under locks: it may lock only a leaf, and call nothing of this crate.
     ///
     /// # Errors
     /// `Os` if the process has no descriptor left; `Unsupported` in a forked child.
@@ -65,7 +65,7 @@ impl SoftDevice {
         Ok(listener)
     }
 
-    /// Refuses what needs the interface when that is gone.
+    /// Fails if the interface is gone.
     fn check_present(&self, step: Step) -> Result<()> {
         match self.core.is_removed() {
             true => Err(removed(step, &self.core)),
@@ -102,7 +102,7 @@ impl Device for SoftDevice {
         self.core.name()
     }
 
-    /// The interface's index: Linux does not use it again for another.
+    /// The interface's index. Linux does not reuse it.
     fn index(&self) -> u32 {
         self.core.interface()
     }
@@ -211,7 +211,7 @@ impl Device for SoftDevice {
     }
 
     fn take_async_event(&self) -> Result<Option<AsyncEvent>> {
-        // A forked child would take its parent's.
+        // A forked child would take its parent's event.
         self.host.entry.check(Step::Query)?;
         Ok(self.core.events().take())
     }
@@ -227,7 +227,7 @@ impl Device for SoftDevice {
         for qp in self.host.qps.all() {
             if Arc::ptr_eq(&qp.device, &self.core) {
                 let state = qp.lock();
-                // One that was destroyed meanwhile is among the retired, now or the next time.
+                // A queue pair destroyed meanwhile is counted among the retired, now or next time.
                 if !state.closed {
                     sum.add(state.engine.counters());
                 }

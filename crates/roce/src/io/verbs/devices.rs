@@ -1,4 +1,4 @@
-//! The devices as programs hold them.
+//! The devices that programs hold.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,8 @@ use crate::io::host::Host;
 use crate::io::host::device::DeviceCore;
 use crate::io::verbs::device::SoftDevice;
 
-/// One handle for each device: programs tell devices apart by it, and keep one protection domain for each, say.
+/// One handle for each device. Programs compare devices by their handles, for example to keep one protection domain
+/// for each.
 pub(crate) struct Devices {
     host: Arc<Host>,
     handles: Mutex<Vec<Arc<SoftDevice>>>,

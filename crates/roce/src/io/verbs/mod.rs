@@ -1,4 +1,4 @@
-//! The objects of the verbs: what a program holds, over the [host](crate::io::host) of queue pairs.
+//! The verbs: the objects that a program holds, over the [host](crate::io::host) of queue pairs.
 
 pub(crate) mod ah;
 pub(crate) mod channel;

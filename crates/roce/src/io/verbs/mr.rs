@@ -17,20 +17,20 @@ use crate::io::net::rand::random_u32;
 use crate::io::net::shm::memory_files::SharedPages;
 use crate::io::net::shm::rights_layout::Slot;
 
-/// A memory region. Local and remote key are one random number.
+/// A memory region. Its local and remote key are one random number.
 #[derive(Debug)]
 pub struct SoftMr {
     key: u32,
-    /// `None` once it is deregistered. Locked before the memory table, so that a call that changes the
-    /// region returns only when those of other threads are done, too.
+    /// `None` once deregistered. Locked before the memory table, so that a call that changes the region returns only
+    /// after the calls of other threads.
     region: Mutex<Option<Region>>,
-    /// Its place in the table of rights, and its memory in a file, while peers may reach it by themselves.
+    /// Its slot in the table of rights and its memory file, while peers may access it directly.
     given: Mutex<Option<(Slot, Arc<SharedPages>)>>,
     host: Arc<Host>,
     _permit: Permit,
 }
 
-/// Whether there is memory for the region.
+/// Verifies that the region's memory is mapped.
 fn verify(host: &Host, region: &Region) -> Result<()> {
     let max = host.config.limits.max_mr_size;
     if region.length > max {
@@ -47,7 +47,7 @@ fn verify(host: &Host, region: &Region) -> Result<()> {
 }
 
 impl SoftMr {
-    /// Registers memory, which is that of `pages` if it is in a file.
+    /// Registers memory. `pages` is set if the memory is in a file.
     pub(crate) fn register(
         host: &Arc<Host>,
         region: Region,
@@ -56,7 +56,7 @@ impl SoftMr {
         verify(host, &region)?;
         let permit = host.gauges.mrs.take(Step::RegisterMemory)?;
         let mut memory = host.memory.write();
-        // The table is bounded far below 2^32 keys, so a free one is found at once.
+        // The table is limited far below 2^32 keys, so a free one is found at once.
         let key = loop {
             let key = random_u32(Step::RegisterMemory)?;
             if key != 0 && !memory.contains(key) {
@@ -76,7 +76,7 @@ impl SoftMr {
         })
     }
 
-    /// Changes it, and moves it to a protection domain.
+    /// Changes the region, and moves it to another protection domain.
     pub(crate) fn reregister(
         &self,
         pd: PdId,
@@ -95,14 +95,14 @@ impl SoftMr {
         }
         verify(&self.host, &changed)?;
         self.host.memory.write().replace(self.key, changed)?;
-        // What it is from now on goes by packets.
+        // Peers use packets for the changed region.
         self.withdraw();
         *region = Some(changed);
         Ok(())
     }
 
-    /// Takes from peers what they may do by themselves. They do nothing any more once this returns, or with memory
-    /// that is kept for them.
+    /// Withdraws peers' direct access. After this returns, no peer accesses the region, except memory that is kept
+    /// for a stopped process.
     fn withdraw(&self) {
         if let (Some((slot, pages)), Some(links)) = (self.given.lock().take(), &self.host.links) {
             links.rights().take_key(slot, &pages);
@@ -146,10 +146,10 @@ impl Mr for SoftMr {
 
 impl Drop for SoftMr {
     fn drop(&mut self) {
-        // In a forked child there is nothing to do, and the lock may have been held at the fork.
+        // A forked child has nothing to do, and the lock may have been held at the fork.
         if self.region.get_mut().is_some() && self.host.entry.is_owner() {
             let mut memory = self.host.memory.write();
-            // The memory may go away now: windows on it are closed.
+            // The memory may be freed after this, so its windows are closed, too.
             memory.remove(self.key);
             drop(memory);
             self.withdraw();

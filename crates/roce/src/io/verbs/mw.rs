@@ -14,15 +14,15 @@ use crate::io::host::errors::foreign;
 use crate::io::host::gauge::Permit;
 use crate::io::net::rand::random_u32;
 
-/// Draws of a free key before giving up. Windows and regions are bounded far below the number of
-/// keys, so a draw fails less than once in eight.
+/// Attempts to draw a free key. Windows and regions are limited far below the number of keys, so an attempt fails
+/// less than once in eight times.
 const DRAWS_MAX: u32 = 64;
 
-/// A memory window. Its key is random except the lowest byte, which changes with each binding.
+/// A memory window. Its key is random except for the lowest byte, which changes with each binding.
 #[derive(Debug)]
 pub struct SoftMw {
     mw_type: MwType,
-    /// The key that it has, or, of type 1, will have once all posted bindings are carried out.
+    /// The current key. For type 1: the key after all posted bindings are executed.
     rkey: AtomicU32,
     allocated: AtomicBool,
     host: Arc<Host>,
@@ -69,7 +69,7 @@ impl SoftMw {
         }
     }
 
-    /// The key of the next binding, which `post` posts with the present key and that one.
+    /// Posts the next binding: calls `post` with the current key and the next one, which it returns.
     pub(crate) fn rebind(&self, post: impl FnOnce(u32, u32) -> Result<()>) -> Result<u32> {
         let rkey = self.rkey.load(Ordering::Relaxed);
         let [high @ .., low] = rkey.to_be_bytes();
@@ -107,7 +107,7 @@ impl Mw for SoftMw {
 
 impl Drop for SoftMw {
     fn drop(&mut self) {
-        // It fails in a forked child only, where there is nothing to do.
+        // Fails only in a forked child, where there is nothing to do.
         let _ = self.deallocate();
     }
 }

@@ -22,7 +22,7 @@ use crate::io::verbs::qp::SoftQp;
 use crate::io::verbs::srq::SoftSrq;
 use crate::io::verbs::xrcd::SoftXrcd;
 
-/// A protection domain: memory regions and queue pairs that may work together.
+/// A protection domain: memory regions and queue pairs that may be used together.
 #[derive(Debug)]
 pub struct SoftPd {
     id: PdId,
@@ -34,8 +34,8 @@ pub struct SoftPd {
 impl SoftPd {
     pub(crate) fn new(host: &Arc<Host>, device: &Arc<DeviceCore>) -> Result<Self> {
         let permit = host.gauges.pds.take(Step::AllocPd)?;
-        // The memory table is the stack's, so protection domains of all devices share the numbers.
-        // After 2^32 of them a number comes again: its first owner is long gone.
+        // All devices share the stack's memory table, so they share these numbers. Numbers repeat after 2^32, long
+        // after the first owner is gone.
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let id = PdId(NEXT.fetch_add(1, Ordering::Relaxed));
         Ok(Self {
@@ -46,7 +46,7 @@ impl SoftPd {
         })
     }
 
-    /// Refuses what needs the device when its interface is gone.
+    /// Fails if the device's interface is gone.
     fn check_present(&self, step: Step) -> Result<()> {
         match self.device.is_removed() {
             true => Err(removed(step, &self.device)),
@@ -56,7 +56,7 @@ impl SoftPd {
 }
 
 impl Pd for SoftPd {
-    /// The range is verified now (see [`crate::io`] about memory that is unmapped while registered).
+    /// The range is verified by this call (see [`crate::io`] about memory that is unmapped while registered).
     unsafe fn register(&self, addr: u64, length: u64, access: Access) -> Result<Arc<dyn Mr>> {
         // SAFETY: as the caller promises.
         unsafe { self.register_at(addr, length, addr, access) }

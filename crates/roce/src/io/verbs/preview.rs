@@ -1,4 +1,4 @@
-//! The devices that there would be, without starting the provider.
+//! The devices that a stack would have, without starting one.
 
 use std::net::IpAddr;
 
@@ -10,14 +10,14 @@ use crate::io::host::identity::{device_name, node_guid};
 
 use crate::io::net::interfaces;
 
-/// A device as a [`Stack`](crate::io::Stack) would make it now.
+/// A device that a [`Stack`](crate::io::Stack) started now would have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DevicePreview {
     /// Name, such as `sw_eth0`.
     pub name: String,
     /// Name of the network interface behind it.
     pub interface: String,
-    /// Linux interface index of the network device behind it; the device's own index, too.
+    /// Linux's index of the network interface, which is also the device's own index.
     pub interface_index: u32,
     /// Node GUID, host order.
     pub node_guid: u64,
@@ -31,10 +31,10 @@ pub struct DevicePreview {
     pub running: bool,
 }
 
-/// The devices that a stack would have if it started now. Nothing is started, no port is needed.
+/// The devices that a stack started now would have. Starts nothing, and needs no port.
 ///
 /// # Errors
-/// `Os` if the system does not tell its interfaces.
+/// `Os` if the system does not list its interfaces.
 pub fn preview() -> Result<Vec<DevicePreview>> {
     let mut previews: Vec<DevicePreview> = Vec::new();
     for interface in interfaces::list()? {

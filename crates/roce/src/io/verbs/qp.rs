@@ -1,4 +1,4 @@
-//! Queue pairs: the verbs on one, and its life.
+//! Queue pairs: their verbs, creation and destruction.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ impl SoftQp {
         Self::create(host, device, pd, init, completes, srq)
     }
 
-    /// The receiving end of an extended reliable connection. It has no protection domain of its own.
+    /// Creates the receiving end of an extended reliable connection. It has no protection domain of its own.
     pub(crate) fn in_domain(
         host: &Arc<Host>,
         device: &Arc<DeviceCore>,
@@ -105,22 +105,22 @@ impl SoftQp {
             host: Arc::clone(host),
             _permit: permit,
         };
-        // After it can be found, so that no removal falls in between.
+        // Check after the queue pair can be found, so that no removal is missed.
         match device.is_removed() {
             true => Err(removed(Step::CreateQp, device)),
             false => Ok(qp),
         }
     }
 
-    /// What it has sent, received and dropped.
+    /// Counters of sent, received and dropped packets.
     pub fn counters(&self) -> QpCounters {
         *self.core.lock().engine.counters()
     }
 
-    /// Posts requests to the send queue together: all of them or, if one is refused or is an error itself, none.
+    /// Posts requests to the send queue together: all of them, or none if one is refused or is an error itself.
     ///
     /// # Errors
-    /// As for [`Qp::post_send`], of the first that is refused.
+    /// Those of [`Qp::post_send`], for the first refused request.
     pub fn post_sends<'a>(&self, wrs: impl IntoIterator<Item = Result<SendWr<'a>>>) -> Result<()> {
         let mut state = self.open_present(Step::PostSend)?;
         let wrs = wrs.into_iter().map(|wr| {
@@ -134,7 +134,7 @@ impl SoftQp {
         Ok(())
     }
 
-    /// Locks it for a verb.
+    /// Locks it for a verb. Fails if it is destroyed.
     fn open(&self, step: Step) -> Result<MutexGuard<'_, LockedQp>> {
         self.host.entry.check(step)?;
         let state = self.core.lock();
@@ -144,7 +144,7 @@ impl SoftQp {
         Ok(state)
     }
 
-    /// Locks it for a verb that needs its device.
+    /// Locks it for a verb that needs the device.
     #[inline]
     fn open_present(&self, step: Step) -> Result<MutexGuard<'_, LockedQp>> {
         let state = self.open(step)?;
@@ -154,7 +154,7 @@ impl SoftQp {
         }
     }
 
-    /// Lets a connected queue pair see what has arrived for it, before it ends.
+    /// Handles the packets that have arrived for a connected queue pair, before it is closed.
     fn see_arrived(&self) {
         let is_connected = self.core.qp_type == QpType::Rc && {
             let state = self.core.lock();
@@ -166,8 +166,8 @@ impl SoftQp {
         }
     }
 
-    /// Sends the acknowledgement that was kept for the owner's own answer: none will come, and
-    /// the peer's message has arrived.
+    /// Sends the acknowledgement that was delayed for the owner's own answer: there will be no answer, and the peer's
+    /// message has arrived.
     fn send_deferred_ack(&self, state: &mut LockedQp) {
         if state.owes {
             let now = self.host.clock.now();
@@ -175,12 +175,12 @@ impl SoftQp {
         }
     }
 
-    /// Where a datagram goes, its address handle resolved.
+    /// Resolves the address handle of a datagram's destination.
     fn destination(&self, ud: &UdDestination<'_>) -> Result<Destination> {
         let path = SoftAh::path_of(ud.ah, &self.core.device)?;
         let is_group = path.remote.ip().is_multicast();
         if is_group != (ud.qpn == Qpn::MULTICAST) {
-            // IBTA 10.5: packets to groups, and only they, are for this number.
+            // IBTA 10.5: exactly the packets to multicast groups have this number.
             let expected = match is_group {
                 true => "0xffffff, as the address handle is of a group",
                 false => "not 0xffffff, as the address handle is of a host",
@@ -195,7 +195,7 @@ impl SoftQp {
         })
     }
 
-    /// The group that an MGID stands for on this queue pair's interface.
+    /// The multicast group of an MGID on this queue pair's interface.
     fn group_of(&self, step: Step, gid: &Gid) -> Result<MulticastKey> {
         let refuse = |what, expected, found: &dyn std::fmt::Display| {
             Err(self.explain(Error::invalid(step, what, expected, found), None))
@@ -347,7 +347,7 @@ impl Qp for SoftQp {
         drop(self.open(step)?);
         let attached = self.host.attach(key, &self.core);
         attached.map_err(|error| self.explain(error, None))?;
-        // Destroyed meanwhile, it has left the groups that it was attached to then.
+        // If it was destroyed meanwhile, it left only the groups that it was attached to before.
         if self.core.lock().closed {
             self.host.detach(key, self.core.qpn);
         }
@@ -368,7 +368,7 @@ impl Qp for SoftQp {
     }
 
     fn destroy(&self) -> Result<()> {
-        // In a forked child everything is a copy whose locks may have been held at the fork.
+        // In a forked child all state is a copy, whose locks may have been held at the fork.
         self.host.entry.check(Step::ModifyQp)?;
         self.see_arrived();
         let mut state = self.core.lock();
@@ -406,14 +406,13 @@ impl Qp for SoftQp {
 
 impl Drop for SoftQp {
     fn drop(&mut self) {
-        // It fails in a forked child only, where there is nothing to do.
+        // Fails only in a forked child, where there is nothing to do.
         let _ = self.destroy();
     }
 }
 
-/// A controlled Q_Key is for those who may have it alone: with QP1's, which is one, a program could speak
-/// for the host's connection manager. Linux wants CAP_NET_RAW to set one
-/// (`ib_uverbs_modify_qp`, since 6.4).
+/// Refuses a controlled Q_Key without CAP_NET_RAW, as Linux does (`ib_uverbs_modify_qp`, since 6.4). With QP1's
+/// Q_Key, a controlled one, a program could impersonate the host's connection manager.
 fn check_qkey(qkey: QKey) -> Result<()> {
     use rustix::thread::{CapabilitySet, capabilities};
     if !qkey.is_controlled() {

@@ -1,4 +1,4 @@
-//! Shared receive queues: the verbs on one, and how queue pairs share it.
+//! Shared receive queues: their verbs, and their use by queue pairs.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use crate::io::host::shared_receive_queue::{SrqCore, SrqUse};
 use crate::io::host::xrc_domain::XrcDomain;
 use crate::io::verbs::cq::SoftCq;
 
-/// A shared receive queue. Dropping it leaves it to its queue pairs.
+/// A shared receive queue. Queue pairs that use it keep it alive when it is dropped.
 #[derive(Debug)]
 pub struct SoftSrq {
     core: Arc<SrqCore>,
-    /// Of an XRC shared receive queue.
+    /// Set for an XRC shared receive queue.
     domain: Option<Arc<XrcDomain>>,
     host: Arc<Host>,
 }
@@ -33,7 +33,7 @@ impl SoftSrq {
         pd: PdId,
         attr: &SrqAttr,
     ) -> Result<Self> {
-        // After 2^32 of them a number comes again: its first owner is long gone.
+        // Numbers repeat after 2^32, long after the first owner is gone.
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let permit = host.gauges.srqs.take(Step::CreateSrq)?;
         let number = Srqn(NEXT.fetch_add(1, Ordering::Relaxed));
@@ -48,7 +48,7 @@ impl SoftSrq {
         })
     }
 
-    /// A queue of an XRC domain, whose receives complete on `cq`.
+    /// Creates a queue in an XRC domain. Its receives complete on `cq`.
     pub(crate) fn in_domain(
         host: &Arc<Host>,
         device: &Arc<DeviceCore>,
@@ -74,8 +74,8 @@ impl SoftSrq {
         })
     }
 
-    /// The claim of a new queue pair on the queue behind a trait object, if it belongs to the same
-    /// stack and lives.
+    /// Counts a new queue pair as a user of the queue behind a trait object, if it belongs to the same stack and
+    /// exists.
     pub(crate) fn claim(srq: &Arc<dyn Srq>, host: &Arc<Host>) -> Result<SrqUse> {
         let srq = srq.as_any().downcast_ref::<Self>();
         let core = srq
@@ -119,7 +119,7 @@ impl Srq for SoftSrq {
         self.core.close().map_err(|error| self.explain(error))?;
         if let Some(domain) = &self.domain {
             domain.remove(self.core.number());
-            // A thread that found it before holds the table until its copies are done.
+            // A thread that found it before holds the table's lock until its copies are done.
             drop(self.host.memory.write());
         }
         self.core.device().forget_srq(self.core.number());

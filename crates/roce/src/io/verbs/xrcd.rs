@@ -1,4 +1,4 @@
-//! XRC domains: the verbs on one.
+//! XRC domains and their verbs.
 
 use std::any::Any;
 use std::sync::Arc;
