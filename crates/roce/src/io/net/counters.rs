@@ -1,4 +1,4 @@
-//! What the stack counted: packets, and drops by reason.
+//! Counters of the stack: packets, and drops by reason.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,7 +19,6 @@ macro_rules! counters {
         }
 
         impl CounterCells {
-            /// Reads them, one after the other.
             pub(crate) fn read(&self) -> Counters {
                 Counters { $($name: self.$name.0.load(Ordering::Relaxed),)* }
             }
@@ -35,27 +34,27 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Packets handed to the kernel, or to another process of this host through memory.
+    /// Packets passed to the kernel, or to another process of this host through memory.
     sent_packets,
-    /// Bytes of UDP payload of those.
+    /// Bytes of UDP payload of the sent packets.
     sent_bytes,
-    /// Packets taken with a valid ICRC.
+    /// Packets received with a valid ICRC.
     received_packets,
-    /// Bytes of UDP payload of those.
+    /// Bytes of UDP payload of the received packets.
     received_bytes,
-    /// Packets among those sent that went through memory.
+    /// Sent packets that went through memory.
     sent_through_memory,
-    /// Packets among those received that came through memory.
+    /// Received packets that came through memory.
     received_through_memory,
-    /// One-sided requests carried out in the memory of another process, without a packet.
+    /// One-sided requests executed in the memory of another process, without a packet.
     carried_out_in_memory,
     /// Calls of `sendmsg` and `sendmmsg`.
     send_calls,
-    /// Calls of `recvmmsg` that brought something.
+    /// Calls of `recvmmsg` that returned datagrams.
     receive_calls,
-    /// Packets the kernel would not send (no route, too long for the link).
+    /// Packets that the kernel refused to send (no route, too long for the link).
     send_refused,
-    /// Times a socket's send buffer was full and packets had to wait.
+    /// Times that packets had to wait because a socket's send buffer was full.
     send_blocked,
     /// Packets dropped: shorter than their headers, unknown opcode, wrong length.
     dropped_malformed,
@@ -63,13 +62,13 @@ counters! {
     dropped_icrc,
     /// Packets dropped: no queue pair of that number.
     dropped_no_queue_pair,
-    /// Packets dropped: from or to another address than the queue pair's connection.
+    /// Packets dropped: source or destination differs from the queue pair's connection.
     dropped_spoofed,
     /// Datagrams dropped: longer than the receive buffer.
     dropped_truncated,
     /// Management datagrams dropped: wrong Q_Key, opcode or length.
     dropped_mad,
-    /// Packets for another process's queue pairs, passed on to it.
+    /// Packets for queue pairs of another process, forwarded to it.
     strays,
     /// Completions lost because a completion queue was full.
     completion_overflows,
@@ -95,7 +94,7 @@ impl Cell {
     }
 }
 
-/// What watches the data path.
+/// Counters and tap of the data path.
 #[derive(Debug, Default)]
 pub(crate) struct Monitor {
     pub(crate) counters: CounterCells,
@@ -103,7 +102,7 @@ pub(crate) struct Monitor {
 }
 
 impl Monitor {
-    /// Counts a datagram of so many packets and bytes as sent.
+    /// Counts a sent datagram of `packets` packets.
     #[inline]
     pub(crate) fn sent(&self, packets: u16, bytes: usize) {
         self.counters.sent_packets.add(usize::from(packets));

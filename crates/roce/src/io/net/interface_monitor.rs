@@ -1,8 +1,7 @@
-//! Hears of changes of network interfaces and their addresses (rtnetlink(7)).
+//! Receives the kernel's notifications about network interfaces and their addresses (rtnetlink(7)).
 //!
-//! What changed is read anew from the system; a message says only that something did. So messages
-//! that were lost, because there were too many, cost nothing but that reading. One thing a reading
-//! cannot show: that an interface went away and another came under its number.
+//! A message only starts a new reading of the interfaces, so a lost message (the kernel drops them in bursts) does no
+//! harm. One thing a reading cannot show: that an interface was removed and another one got its index.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,9 +13,9 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recvf
 
 use portolan_port_sharing::room::{self, with_room};
 
-/// Messages taken before others get their turn; the rest waits.
+/// Messages read in one turn.
 const MESSAGES_PER_TURN: usize = 256;
-/// Bytes looked at of a message: its beginning, which is all that is read.
+/// Bytes read of a message. Only its beginning is parsed.
 const MESSAGE_LEN: usize = 512;
 
 /// Multicast groups (`linux/rtnetlink.h`): links, IPv4 and IPv6 addresses.
@@ -26,8 +25,8 @@ const RTMGRP_IPV4_IFADDR: u32 = 0x10;
 /// See [`RTMGRP_LINK`].
 const RTMGRP_IPV6_IFADDR: u32 = 0x100;
 
-/// A netlink socket that is readable when interfaces or addresses of its network namespace, that of
-/// the thread that opened it, have changed.
+/// A netlink socket that is readable when interfaces or addresses have changed in the network namespace of the thread
+/// that opened it.
 #[derive(Debug)]
 pub(crate) struct InterfaceMonitor {
     socket: OwnedFd,
@@ -45,8 +44,8 @@ impl InterfaceMonitor {
         Ok(Self { socket })
     }
 
-    /// Reads the announced changes; returns whether there were any. The numbers of interfaces that went
-    /// away are added to `gone`, except those whose message was lost.
+    /// Reads the notifications. Returns whether there were any. Adds the indexes of removed interfaces to `gone`,
+    /// except those whose message was lost.
     pub(crate) fn take(&self, gone: &mut BTreeSet<u32>) -> bool {
         let mut message = [0; MESSAGE_LEN];
         let mut heard = false;
@@ -62,9 +61,9 @@ impl InterfaceMonitor {
                 }
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => {}
-                // Messages were lost (ENOBUFS); anything else is as good a reason to look.
+                // Messages were lost (ENOBUFS). Read the interfaces after any other error, too.
                 Err(errno) => {
-                    tracing::debug!(%errno, "changes of interfaces were not told");
+                    tracing::debug!(%errno, "notifications of interface changes were lost");
                     heard = true;
                 }
             }
@@ -79,15 +78,14 @@ impl AsFd for InterfaceMonitor {
     }
 }
 
-/// The number in a message that says that an interface is gone: `struct nlmsghdr`, then `struct
-/// ifinfomsg`, in host order.
+/// The index in a message that an interface was removed: `struct nlmsghdr`, then `struct ifinfomsg`, in host order.
 fn removed_interface(message: &[u8]) -> Option<u32> {
     const RTM_DELLINK: u16 = 17;
     const TYPE: usize = 4;
     const BODY: usize = 16;
     const INDEX: usize = BODY + 4;
     let kind = u16::from_ne_bytes(*message.get(TYPE..)?.first_chunk()?);
-    // A bridge reports a port that leaves it by the same message, in its own family.
+    // A bridge reports a removed port with the same message, in its own family.
     let family = *message.get(BODY)?;
     let index = u32::from_ne_bytes(*message.get(INDEX..)?.first_chunk()?);
     (kind == RTM_DELLINK && i32::from(family) == libc::AF_UNSPEC).then_some(index)

@@ -30,13 +30,13 @@ pub(crate) struct Interface {
     pub(crate) addresses: Vec<IpAddr>,
 }
 
-/// Readings at most until one finds no interface renamed or gone in its middle.
+/// Attempts to read the interfaces while none is renamed or removed in between.
 const READINGS_MAX: u32 = 8;
 
-/// The interfaces, by index; those that have no IP address, too.
+/// The interfaces by index, including those without an IP address.
 ///
 /// # Errors
-/// `Os` if the system does not tell, or if names change faster than they can be read.
+/// `Os` if the system does not list them, or if names change faster than they can be read.
 pub(crate) fn list() -> Result<Vec<Interface>> {
     let (family, flags) = (AddressFamily::INET, SocketFlags::CLOEXEC);
     let query = with_room(|| socket_with(family, SocketType::DGRAM, flags, None))
@@ -44,11 +44,11 @@ pub(crate) fn list() -> Result<Vec<Interface>> {
     list_asking(|name| interface_mtu(&query, name))
 }
 
-/// As [`list`]; `mtu_of` gives the MTU of the interface that has a name now, if one has.
+/// As [`list`]. `mtu_of` returns the MTU of the interface that currently has a name.
 fn list_asking(mtu_of: impl Fn(&CStr) -> Option<u32>) -> Result<Vec<Interface>> {
     for _ in 0..READINGS_MAX {
-        // An interface may go or get another name while it is being asked. To leave it out would be to
-        // say that it is gone: so all of it is read anew.
+        // An interface may be removed or renamed during the reading. Leaving it out would report it as removed, so
+        // read everything again.
         if let Some(interfaces) = read_once(&mtu_of)? {
             return Ok(interfaces);
         }
@@ -56,10 +56,10 @@ fn list_asking(mtu_of: impl Fn(&CStr) -> Option<u32>) -> Result<Vec<Interface>> 
     Err(os_error("ioctl (SIOCGIFMTU)", Errno::NODEV))
 }
 
-/// One reading; `None` if an interface of the list no longer has its name.
+/// Reads the interfaces once. Returns `None` if an interface of the list has lost its name.
 fn read_once(mtu_of: impl Fn(&CStr) -> Option<u32>) -> Result<Option<Vec<Interface>>> {
     let list = AddressList::read()?;
-    // Every interface has an entry of its own, which says its index.
+    // Every interface has an entry of its own, which contains its index.
     let mut found: BTreeMap<CString, Interface> = BTreeMap::new();
     for entry in list.iter() {
         let (Some(name), Some(index)) = (entry.interface_name(), entry.link_index()) else {
@@ -79,7 +79,7 @@ fn read_once(mtu_of: impl Fn(&CStr) -> Option<u32>) -> Result<Option<Vec<Interfa
         found.insert(name, interface);
     }
     for entry in list.iter() {
-        // IPv4 addresses have labels of their own, which begin with the name by custom alone.
+        // IPv4 addresses have labels, which begin with the interface's name only by convention.
         let named = entry.interface_name().and_then(|name| found.get_mut(&name));
         match (named, entry.address()) {
             (Some(interface), Some(EntryAddress::Ip(ip))) => interface.addresses.push(ip),
@@ -111,7 +111,7 @@ fn interface_mtu(query: &OwnedFd, name: &CStr) -> Option<u32> {
     u32::try_from(unsafe { request.ifr_ifru.ifru_mtu }).ok()
 }
 
-/// The list that `getifaddrs` made.
+/// The list that `getifaddrs` allocated.
 struct AddressList {
     head: *mut libc::ifaddrs,
 }
@@ -119,7 +119,7 @@ struct AddressList {
 impl AddressList {
     fn read() -> Result<Self> {
         let mut head = std::ptr::null_mut();
-        // SAFETY: the call writes the head of a list it allocates.
+        // SAFETY: the call stores the head of a list that it allocates.
         if unsafe { libc::getifaddrs(&mut head) } != 0 {
             let error = std::io::Error::last_os_error();
             let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
@@ -154,7 +154,7 @@ enum EntryAddress {
 }
 
 impl Entry<'_> {
-    /// The interface's name, without the label that an address may add (`eth0:1`).
+    /// The interface's name, without the suffix that an address label may have (`eth0:1`).
     fn interface_name(&self) -> Option<CString> {
         if self.0.ifa_name.is_null() {
             return None;
@@ -170,7 +170,7 @@ impl Entry<'_> {
         self.0.ifa_flags & wanted == wanted
     }
 
-    /// The interface's index, of the entry that is about the interface itself (packet(7)).
+    /// The interface's index, if the entry describes the interface itself (packet(7)).
     fn link_index(&self) -> Option<u32> {
         let address = self.0.ifa_addr;
         // SAFETY: not null, and every socket address begins with its family.

@@ -1,5 +1,5 @@
-//! Bytes and sockets: packets to and from the kernel, and the kernel's network interfaces. It knows no queue pair,
-//! except for the numbers of those that wait for room in a socket.
+//! Sockets, rings and packets, and the kernel's network interfaces. Queue pairs appear only as the numbers of those
+//! that wait for room in a socket.
 
 pub(crate) mod counters;
 pub(crate) mod interface_monitor;

@@ -1,4 +1,4 @@
-//! A descriptor that is readable while something waits.
+//! A descriptor that is readable while something is queued.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -8,11 +8,11 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
 };
 
-/// Readable exactly while it is raised: for poll and epoll, and, as a socket, for recv(2) with `MSG_PEEK`, which
-/// waits as read(2) does. That poll does not: a thread that waits in it is interrupted by every signal, also where
-/// the handler wants calls to go on.
+/// Readable exactly while it is raised. For poll, epoll, and recv(2) with `MSG_PEEK` (it is a socket).
 ///
-/// Its owner serializes raising and lowering.
+/// recv(2) waits like read(2), and restarts after a signal whose handler has `SA_RESTART`. poll(2) never restarts.
+///
+/// The owner serializes raising and lowering.
 #[derive(Debug)]
 pub struct Readiness {
     seen: OwnedFd,
@@ -20,10 +20,10 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// Not raised; a thread that waits on it blocks, unless its flags are changed.
+    /// Creates it lowered. A thread that waits on it blocks, unless the descriptor's flags are changed.
     ///
     /// # Errors
-    /// `EMFILE`, `ENFILE`: it takes two descriptors.
+    /// `EMFILE` or `ENFILE`: it needs two descriptors.
     pub fn new() -> Result<Self> {
         let kind = (AddressFamily::UNIX, SocketType::STREAM);
         let make = || socketpair(kind.0, kind.1, SocketFlags::CLOEXEC, None);
@@ -31,22 +31,22 @@ impl Readiness {
         Ok(Self { seen, raiser })
     }
 
-    /// Makes it readable, which it is not.
+    /// Makes it readable. The caller knows that it is not.
     pub fn raise(&self) {
-        // One byte always has room. A program that has closed the descriptor hears nothing.
+        // One byte always fits. A program that has closed the descriptor gets no wake-up.
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let _ = send(&self.raiser, &[1], flags);
     }
 
-    /// Makes it unreadable; nothing to do if it is.
+    /// Makes it unreadable. Does nothing if it is.
     pub fn lower(&self) {
         let _ = recv(&self.seen, &mut [0], RecvFlags::DONTWAIT);
     }
 
-    /// Waits without a timeout until it is readable. Another thread may have lowered it by then.
+    /// Waits without a timeout until it is readable. Another thread may have lowered it when this returns.
     ///
     /// # Errors
-    /// `EINTR` as read(2) has it; `EAGAIN` if the descriptor is non-blocking.
+    /// `EINTR` as for read(2); `EAGAIN` if the descriptor is non-blocking.
     pub fn wait(&self) -> Result<()> {
         recv(&self.seen, &mut [0], RecvFlags::PEEK).map(drop)
     }

@@ -1,4 +1,4 @@
-//! Taking packets from a socket: each is parsed once, and its ICRC checked.
+//! Receives packets from sockets and rings. Each packet is parsed once, and its ICRC is checked.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -15,28 +15,28 @@ use crate::io::net::shm::handshake::Incoming;
 use crate::io::net::shm::ring::{Board, Broken};
 use crate::io::net::tap::{Direction, TappedPacket, with_icrc};
 
-/// System calls on one socket before others have their turn.
+/// System calls on one socket in one turn.
 const CALLS_PER_TURN: usize = 4;
-/// Records of one ring before others have their turn.
+/// Records read from one ring in one turn.
 const RECORDS_PER_TURN: usize = 64;
-/// A poller whose queue pairs all send by rings looks at the sockets once in so many times.
+/// If all queue pairs send by rings, a poller reads the sockets only in every n-th poll.
 const LOOKS_AT_RINGS: u32 = 64;
 
-/// Reads sockets; one thread at a time does.
+/// Reads the sockets and rings. One thread at a time uses it.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     /// The UDP port that the sockets are bound to.
     port: u16,
     batch: ReceiveBatch,
-    /// Memory for the packets of a batch.
+    /// Reused memory for the packets of a batch.
     spare: Vec<Arrived<'static>>,
-    /// Rings that processes of this host write to.
+    /// The rings of other processes of this host.
     incoming: Vec<Incoming>,
-    /// Looks at the rings since the sockets were looked at.
+    /// Polls of the rings since the sockets were read.
     looks: u32,
 }
 
-/// A packet with its addresses. Its form and its ICRC are right.
+/// A valid packet with its addresses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrived<'a> {
     pub(crate) source: SocketAddr,
@@ -44,30 +44,29 @@ pub(crate) struct Arrived<'a> {
     /// Other fields of the IP header.
     pub(crate) ip: IpFields,
     pub(crate) packet: Packet<'a>,
-    /// The process that wrote it into a ring; `None` for packets of the network.
+    /// The process that wrote the packet to a ring; `None` for a packet from the network.
     pub(crate) writer: Option<Block>,
 }
 
-/// Fields of a packet's IP header that only UD receives show.
+/// Fields of a packet's IP header that only UD receives report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct IpFields {
     /// IPv4 identification, recovered from the ICRC; 0 over IPv6.
     pub(crate) identification: u16,
     /// IPv4 type of service or IPv6 traffic class; 0 if the process has had no UD queue pair.
     pub(crate) traffic_class: u8,
-    /// IPv4 time to live or IPv6 hop limit; likewise.
+    /// IPv4 time to live or IPv6 hop limit; 0 as above.
     pub(crate) hop_limit: u8,
-    /// IPv6 flow label; likewise.
+    /// IPv6 flow label; 0 as above.
     pub(crate) flow_label: u32,
 }
 
-/// A UDP datagram's payload with what the socket says of it.
+/// A UDP datagram's payload with what the socket reports about it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unchecked<'a> {
     pub(crate) source: SocketAddr,
-    /// With the UDP port.
     pub(crate) destination: SocketAddr,
-    /// But for the identification, which the ICRC tells.
+    /// The identification is 0; only the ICRC reveals it.
     pub(crate) ip: IpFields,
     pub(crate) payload: &'a [u8],
 }
@@ -83,18 +82,18 @@ impl Receiver {
         }
     }
 
-    /// Reads a ring from now on.
+    /// Adds a ring to be read.
     pub(crate) fn add_ring(&mut self, incoming: Incoming) {
         self.incoming.push(incoming);
     }
 
-    /// Reads the ring with that place on the board no more.
+    /// Removes the ring with that place on the board.
     pub(crate) fn remove_ring(&mut self, place: u8) {
         self.incoming
             .retain(|incoming| incoming.reader.place() != place);
     }
 
-    /// Whether the sockets are worth a look though all queue pairs send by rings: a peer may not do so yet.
+    /// Whether to read the sockets although all queue pairs send by rings: a peer may not use a ring yet.
     pub(crate) fn is_time_for_sockets(&mut self) -> bool {
         self.looks = (self.looks + 1) % LOOKS_AT_RINGS;
         self.looks == 0
@@ -107,15 +106,15 @@ impl Receiver {
             .any(|incoming| incoming.reader.place() == place && incoming.reader.has_more())
     }
 
-    /// Whether there is something in a ring.
+    /// Whether any ring has packets.
     pub(crate) fn has_more(&self) -> bool {
         self.incoming
             .iter()
             .any(|incoming| incoming.reader.has_more())
     }
 
-    /// Reads the rings, within bounds, and hands on the valid packets, those of one record at a time; how many records
-    /// were taken.
+    /// Reads the rings, within bounds, and delivers the valid packets of one record at a time. Returns the number of
+    /// records.
     pub(crate) fn drain_rings(
         &mut self,
         board: &Board,
@@ -136,7 +135,7 @@ impl Receiver {
                     Ok(Some(record)) => record,
                     Ok(None) => break,
                     Err(Broken) => {
-                        tracing::warn!(?from, "a ring is wrong and is not read any more");
+                        tracing::warn!(?from, "a ring has an invalid record and is not read any more");
                         return false;
                     }
                 };
@@ -165,8 +164,8 @@ impl Receiver {
         taken
     }
 
-    /// Reads a socket, within bounds, and hands on the valid packets, those of one system call at a time;
-    /// how many datagrams were taken.
+    /// Reads a socket, within bounds, and delivers the valid packets of one system call at a time. Returns the number
+    /// of datagrams.
     pub(crate) fn drain(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -178,7 +177,7 @@ impl Receiver {
             let count = match self.batch.receive(socket) {
                 Ok(0) => break,
                 Ok(count) => count,
-                // ICMP errors do not reach these sockets; whatever it is, the next call tells.
+                // These sockets get no ICMP errors. For any other error, the next call reports again.
                 Err(error) => {
                     tracing::debug!(%error, "recvmmsg");
                     break;
@@ -198,13 +197,13 @@ impl Receiver {
     }
 }
 
-/// The same memory, whose packets may refer to other bytes the next time.
+/// Empties the vector to reuse its memory with another lifetime.
 fn emptied(mut arrived: Vec<Arrived<'_>>) -> Vec<Arrived<'static>> {
     arrived.clear();
     arrived.into_iter().map_while(|_| None).collect()
 }
 
-/// Checks each packet of a batch.
+/// Parses and checks the packets of a batch.
 fn check_batch<'a>(
     batch: &'a ReceiveBatch,
     count: usize,
@@ -230,7 +229,7 @@ fn check_batch<'a>(
                 },
                 payload,
             };
-            // From zero on, the kernel numbers the packets that it cuts a datagram into.
+            // The kernel numbers the packets that it cuts from one datagram, starting at zero.
             if let Some(packet) = check(&unchecked, Identification::Guessed(place), monitor) {
                 arrived.push(packet);
             }
@@ -238,8 +237,8 @@ fn check_batch<'a>(
     }
 }
 
-/// Parses a packet and checks its ICRC. Counts it, and shows it to the tap. `identification` is the IPv4 header's,
-/// if known.
+/// Parses a packet and checks its ICRC. Counts it, and shows it to the tap. `identification` is the IPv4 header's, if
+/// known.
 #[inline]
 pub(crate) fn check<'a>(
     unchecked: &Unchecked<'a>,
@@ -252,7 +251,7 @@ pub(crate) fn check<'a>(
         ip,
         payload,
     } = *unchecked;
-    // No flow: source and destination are of different IP versions.
+    // There is no flow if source and destination are of different IP versions.
     let (Ok(packet), Some(flow)) = (Packet::parse(payload), Flow::between(source, destination))
     else {
         monitor.counters.dropped_malformed.up();
@@ -289,7 +288,8 @@ pub(crate) fn check<'a>(
     })
 }
 
-/// Parses a packet of a ring, which has no ICRC. Counts it, and shows it to the tap as it would be with one.
+/// Parses a packet from a ring, which has no ICRC. Counts it, and shows it to the tap with the ICRC that it would
+/// have.
 #[inline]
 fn take_from_ring<'a>(
     unchecked: &Unchecked<'a>,
@@ -334,13 +334,12 @@ fn take_from_ring<'a>(
 }
 
 impl Arrived<'_> {
-    /// The queue pair that it is for.
     #[inline]
     pub(crate) fn dest_qp(&self) -> Qpn {
         self.packet.bth().dest_qp
     }
 
-    /// Whether it belongs to a one-sided request: a write without immediate data, a read, an atomic.
+    /// Whether it belongs to a one-sided request: a write without immediate data, a read or an atomic.
     #[inline]
     pub(crate) fn is_one_sided(&self) -> bool {
         let opcode = self.packet.bth().opcode;

@@ -1,4 +1,4 @@
-//! Receiving many datagrams with one system call, coalesced ones taken apart.
+//! Receives many datagrams with one system call, and splits coalesced ones.
 
 #![allow(unsafe_code, reason = "recvmmsg(2) by pointers")]
 
@@ -11,16 +11,14 @@ use libc::{c_int, c_void, cmsghdr, iovec, mmsghdr};
 
 use crate::io::net::sockopt::{self, IpVersion, SockaddrStorage, set_int};
 
-/// Datagrams taken by one call.
+/// Datagrams per call.
 const MESSAGES: usize = 32;
-/// Bytes of one: whatever the kernel coalesces fits into the largest UDP datagram. Pages are only
-/// touched as far as datagrams reach.
+/// Buffer for one datagram, even coalesced. Only the pages that datagrams reach are ever touched.
 const BUFFER_LEN: usize = 1 << 16;
-/// Room for the control messages asked for: packet information, segment size, and with
-/// [`tell_ip_fields`] three more.
+/// Room for the control messages: packet information, segment size, and three more with [`tell_ip_fields`].
 const CONTROL_LEN: usize = 192;
 
-/// Readies a socket for [`ReceiveBatch`].
+/// Prepares a socket for [`ReceiveBatch`].
 pub(crate) fn prepare(fd: BorrowedFd<'_>, version: IpVersion) -> io::Result<()> {
     match version {
         IpVersion::V4 => {
@@ -32,20 +30,20 @@ pub(crate) fn prepare(fd: BorrowedFd<'_>, version: IpVersion) -> io::Result<()> 
         }
         IpVersion::V6 => {
             set_int(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
-            // As above.
+            // See above.
             set_int(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 0)?;
             set_int(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 0)?;
-            // rdma_rxe sends UDP checksum zero over IPv6, too; the ICRC protects those packets.
+            // rdma_rxe sends UDP checksum zero over IPv6. The ICRC protects those packets.
             set_int(fd, libc::IPPROTO_UDP, UDP_NO_CHECK6_RX, 1)?;
         }
     }
-    // Linux before 5.0 cannot coalesce; then each packet comes by itself.
+    // Linux before 5.0 cannot coalesce. Packets then arrive one by one.
     let _ = set_int(fd, libc::IPPROTO_UDP, libc::UDP_GRO, 1);
     Ok(())
 }
 
-/// Has a socket tell the fields of the IP header that a UD receive shows: they cost each packet a
-/// little, and connections do without.
+/// Makes a socket report the IP fields that UD receives contain. Connections do not need them, and they slow down
+/// each packet.
 pub(crate) fn tell_ip_fields(fd: BorrowedFd<'_>, version: IpVersion) -> io::Result<()> {
     match version {
         IpVersion::V4 => {
@@ -64,28 +62,28 @@ const IPV6_FLOWINFO: c_int = 11;
 /// `UDP_NO_CHECK6_RX` of `linux/udp.h`.
 const UDP_NO_CHECK6_RX: c_int = 102;
 
-/// Buffers for one call, and what the last call brought.
+/// Buffers for one call, and the result of the last call.
 pub(crate) struct ReceiveBatch {
     bytes: Box<[u8]>,
     names: Box<[SockaddrStorage]>,
     controls: Box<[Control]>,
-    /// Pointed to by `headers`.
+    /// `headers` points to these.
     _vectors: Box<[iovec]>,
-    /// Point into the boxes above, which never move or grow.
+    /// Their pointers lead to the boxes above, which never move or grow.
     headers: Box<[mmsghdr]>,
     received: usize,
 }
 
-// SAFETY: the pointers in `headers` and `_vectors` lead only into boxes of the same value.
+// SAFETY: the pointers in `headers` and `_vectors` lead only to boxes of the same value.
 unsafe impl Send for ReceiveBatch {}
 
-/// A control buffer, aligned as `cmsghdr` needs it.
+/// A control buffer with the alignment of `cmsghdr`.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_LEN]);
 
-/// A datagram as the socket delivered it: one packet, or several of equal length (the last may be
-/// shorter) from one sender to one queue pair.
+/// A datagram as the socket delivered it: one packet, or several of equal length (the last may be shorter) from one
+/// sender to one queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Coalesced<'a> {
     pub(crate) source: SocketAddr,
@@ -170,12 +168,12 @@ impl ReceiveBatch {
         }
     }
 
-    /// Whether the last call filled every buffer, so that more may wait.
+    /// Whether the last call filled every buffer, so that more datagrams may be queued.
     pub(crate) fn is_full(&self) -> bool {
         self.received == MESSAGES
     }
 
-    /// A datagram of the last call; `None` if it was cut off or lacks its destination.
+    /// A datagram of the last call. `None` if it was truncated or has no destination address.
     #[allow(clippy::unnecessary_cast, reason = "some C libraries have it narrower")]
     pub(crate) fn datagram(&self, index: usize) -> Option<Coalesced<'_>> {
         let header = self.headers.get(index).filter(|_| index < self.received)?;
@@ -207,7 +205,7 @@ impl std::fmt::Debug for ReceiveBatch {
     }
 }
 
-/// What the control messages say.
+/// The contents of the control messages.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Ancillary {
     destination: Option<IpAddr>,
@@ -218,12 +216,12 @@ struct Ancillary {
 }
 
 impl Ancillary {
-    /// Reads control messages laid out as cmsg(3) describes; stops at one that does not fit.
+    /// Parses control messages as in cmsg(3). Stops at one that does not fit.
     #[allow(clippy::unnecessary_cast, reason = "some C libraries have it narrower")]
     fn parse(mut control: &[u8]) -> Self {
         let mut found = Self::default();
         while let Some((header, body)) = control.split_at_checked(CMSG_HEADER_LEN) {
-            // SAFETY: plain data read without assuming alignment, from as many bytes as it has.
+            // SAFETY: plain data, read from enough bytes without assuming alignment.
             let header = unsafe { header.as_ptr().cast::<cmsghdr>().read_unaligned() };
             let len = header.cmsg_len as usize;
             let Some(body) = len
@@ -234,7 +232,7 @@ impl Ancillary {
             };
             match (header.cmsg_level, header.cmsg_type) {
                 (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
-                    // `struct in_pktinfo`: interface, local address, header's destination.
+                    // `struct in_pktinfo`: interface, local address, destination in the header.
                     found.destination = array::<4>(body, 8).map(|ip| Ipv4Addr::from(ip).into());
                 }
                 (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
@@ -245,12 +243,12 @@ impl Ancillary {
                     found.traffic_class = body.first().copied().unwrap_or(0);
                 }
                 (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
-                    // The field has eight bits, the message 32.
+                    // The field has 8 bits, the message 32.
                     found.hop_limit =
                         array(body, 0).map_or(0, |hops| c_int::from_ne_bytes(hops) as u8);
                 }
                 (libc::IPPROTO_IPV6, IPV6_FLOWINFO) => {
-                    // In network order: four unused bits, traffic class, flow label.
+                    // Network order: four unused bits, traffic class, flow label.
                     let info = array(body, 0).map_or(0, u32::from_be_bytes);
                     found.traffic_class = (info >> 20) as u8;
                     found.flow_label = info & 0xF_FFFF;

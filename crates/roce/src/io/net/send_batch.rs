@@ -1,5 +1,4 @@
-//! Packets of one queue pair on their way to the kernel: staged, coalesced, and handed over with
-//! one system call.
+//! Packets of one queue pair for the kernel: staged, coalesced, and sent with one system call.
 
 #![allow(unsafe_code, reason = "sendmsg(2) by pointers")]
 
@@ -14,19 +13,19 @@ use portolan_wire::rocev2::{ICRC_LEN, MAX_HEADERS_LEN};
 use crate::io::net::path::Path;
 use crate::io::net::sockopt::{self, SockaddrStorage};
 
-/// The longest packet: a path MTU of 4096 with every header, its padding and its ICRC.
+/// The longest packet: a path MTU of 4096 with all headers, padding and ICRC.
 pub(crate) const PACKET_LEN_MAX: usize = 4096 + MAX_HEADERS_LEN + 3 + ICRC_LEN;
-/// Bytes staged before a system call: two datagrams of the largest size, which also stay in cache
-/// between the copy, the ICRC and the kernel's copy.
+/// Bytes staged before a system call: two datagrams of the largest size. They stay in cache between the copy, the
+/// ICRC and the kernel's copy.
 const STAGING_LEN: usize = 128 << 10;
-/// Datagrams of one system call.
+/// Datagrams per system call.
 const RUNS_MAX: usize = 32;
-/// Packets that the kernel segments from one datagram at most (`UDP_MAX_SEGMENTS` until 6.8).
+/// Maximum of packets in one datagram that the kernel segments (`UDP_MAX_SEGMENTS` until 6.8).
 const RUN_PACKETS_MAX: u16 = 64;
-/// Bytes of one datagram: IP counts 65,535 with the headers of IP and UDP.
+/// Bytes of one datagram. IP allows 65,535 with the headers of IP and UDP.
 const RUN_LEN_MAX: usize = 65_000;
 
-/// Packets staged to be sent on one path.
+/// Packets staged for one path.
 #[derive(Debug)]
 pub(crate) struct SendBatch {
     bytes: Box<[u8]>,
@@ -34,8 +33,8 @@ pub(crate) struct SendBatch {
     runs: Vec<Run>,
 }
 
-/// Consecutive packets of one length that go to the kernel as one datagram, which it segments. The
-/// last may be shorter.
+/// Consecutive packets of one length that form one datagram, which the kernel segments. The last packet may be
+/// shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     offset: usize,
@@ -63,7 +62,7 @@ impl SendBatch {
         }
     }
 
-    /// Whether `packets` more of any length can be staged.
+    /// Whether `packets` more packets of any length can be staged.
     pub(crate) fn has_room(&self, packets: usize) -> bool {
         self.runs.len() + packets <= RUNS_MAX
             && self.bytes.len() - self.used >= packets * PACKET_LEN_MAX
@@ -73,11 +72,11 @@ impl SendBatch {
         self.runs.is_empty()
     }
 
-    /// A place for a packet of `len` bytes, and the IPv4 identification it will have: an unconnected
-    /// socket that forbids fragmentation sends zero, and segmentation counts up from there.
+    /// Reserves room for a packet of `len` bytes. Returns it with the packet's future IPv4 identification: an
+    /// unconnected socket that forbids fragmentation sends zero, and segmentation counts up from there.
     ///
-    /// With `coalesce` it joins the packets before it, if their lengths agree. `None` if there is no
-    /// room (see [`has_room`](Self::has_room)).
+    /// With `coalesce`, the packet joins the previous ones if the lengths agree. `None` if there is no room (see
+    /// [`has_room`](Self::has_room)).
     pub(crate) fn stage(&mut self, len: usize, coalesce: bool) -> Option<(&mut [u8], u16)> {
         let place = self.bytes.get_mut(self.used..self.used + len)?;
         let joined = self
@@ -101,7 +100,7 @@ impl SendBatch {
         Some((place, identification))
     }
 
-    /// Takes back the packet staged last.
+    /// Removes the packet staged last.
     pub(crate) fn unstage(&mut self, len: usize) {
         self.used -= len;
         if let Some(run) = self.runs.last_mut() {
@@ -113,19 +112,18 @@ impl SendBatch {
         }
     }
 
-    /// The datagrams staged.
+    /// The staged datagrams.
     pub(crate) fn runs(&self) -> &[Run] {
         &self.runs
     }
 
-    /// The bytes of a datagram.
     pub(crate) fn bytes(&self, run: &Run) -> &[u8] {
         self.bytes
             .get(run.offset..run.offset + run.len)
             .unwrap_or_default()
     }
 
-    /// The packets of a datagram, to be changed.
+    /// The packets of a datagram, mutable.
     pub(crate) fn packets_mut(&mut self, run: &Run) -> impl Iterator<Item = &mut [u8]> {
         let bytes = self
             .bytes
@@ -134,13 +132,12 @@ impl SendBatch {
         bytes.chunks_mut(run.packet_len.max(1))
     }
 
-    /// Drops the staged packets.
     pub(crate) fn clear(&mut self) {
         self.used = 0;
         self.runs.clear();
     }
 
-    /// Hands datagrams from `first` on to the kernel; how many it took, at least one.
+    /// Passes datagrams from `first` on to the kernel. Returns how many it took, at least one.
     pub(crate) fn submit(
         &self,
         fd: BorrowedFd<'_>,
@@ -169,8 +166,8 @@ impl SendBatch {
             header.msg_hdr = message(&mut name, name_len, vector, control);
         }
         let count = runs.len().min(RUNS_MAX) as u32;
-        // SAFETY: the first `count` headers lead to the name, vectors and control buffers of this
-        // frame and to bytes borrowed from `self`, all of which outlive the call.
+        // SAFETY: the first `count` headers point to the name, vectors and control buffers of this frame and to bytes
+        // borrowed from `self`. All of them outlive the call.
         let sent = unsafe {
             libc::sendmmsg(
                 fd.as_raw_fd(),
@@ -203,7 +200,6 @@ impl Run {
     }
 }
 
-/// Sends one datagram, without blocking.
 pub(crate) fn send_one(fd: BorrowedFd<'_>, path: &Path, run: &Run, bytes: &[u8]) -> io::Result<()> {
     let mut name = sockopt::empty_sockaddr();
     let name_len = sockopt::encode(path.remote, &mut name);
@@ -211,8 +207,8 @@ pub(crate) fn send_one(fd: BorrowedFd<'_>, path: &Path, run: &Run, bytes: &[u8])
     control.fill(path, run);
     let mut vector = vector_of(bytes);
     let header = message(&mut name, name_len, &mut vector, &mut control);
-    // SAFETY: `header` leads to the name, vector and control buffer of this frame and to `bytes`, all
-    // of which outlive the call.
+    // SAFETY: `header` points to the name, vector and control buffer of this frame and to `bytes`. All of them
+    // outlive the call.
     let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &header, libc::MSG_DONTWAIT) };
     if sent < 0 {
         Err(io::Error::last_os_error())
@@ -227,7 +223,7 @@ const EMPTY_VECTOR: iovec = iovec {
 };
 
 fn vector_of(bytes: &[u8]) -> iovec {
-    // The kernel only reads this memory.
+    // The kernel only reads this memory, so the cast from `*const` is sound.
     iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),
         iov_len: bytes.len(),
@@ -251,7 +247,7 @@ fn message(
     header
 }
 
-/// Control messages of one datagram.
+/// The control messages of one datagram.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct Control {
@@ -272,7 +268,7 @@ impl Control {
         len: 0,
     };
 
-    /// Source address always; the rest where it is not the socket's default.
+    /// Writes the source address, and each other field that differs from the socket's default.
     fn fill(&mut self, path: &Path, run: &Run) {
         let (level, class, hops) = match path.local.to_canonical() {
             IpAddr::V4(local) => {
@@ -313,12 +309,12 @@ impl Control {
             debug_assert!(false, "the control buffer is made to hold every message");
             return;
         };
-        // SAFETY: plain data, for which zeros are a value (some systems pad it).
+        // SAFETY: plain data, for which zeros are a value. Some systems pad it.
         let mut header: cmsghdr = unsafe { std::mem::zeroed() };
         header.cmsg_len = len as _;
         header.cmsg_level = level;
         header.cmsg_type = kind;
-        // SAFETY: `place` has at least `CMSG_HEADER_LEN` bytes; written without assuming alignment.
+        // SAFETY: `place` has at least `CMSG_HEADER_LEN` bytes. Written without assuming alignment.
         unsafe { place.as_mut_ptr().cast::<cmsghdr>().write_unaligned(header) };
         place[CMSG_HEADER_LEN..len].copy_from_slice(data);
         self.len += place.len();

@@ -1,4 +1,4 @@
-//! Socket options and addresses that no crate in use wraps.
+//! Socket options and addresses that no dependency wraps.
 
 #![allow(unsafe_code, reason = "setsockopt(2) and C addresses")]
 
@@ -28,7 +28,7 @@ impl From<Family> for IpVersion {
 }
 
 impl IpVersion {
-    /// The version of an address; an IPv4-mapped IPv6 address goes over IPv4.
+    /// The IP version of an address. An IPv4-mapped IPv6 address uses IPv4.
     pub(crate) fn of(ip: IpAddr) -> Self {
         match ip.to_canonical() {
             IpAddr::V4(_) => Self::V4,
@@ -45,7 +45,7 @@ pub(crate) fn set_int(
     value: c_int,
 ) -> io::Result<()> {
     let (pointer, len) = (&raw const value, size_of::<c_int>() as socklen_t);
-    // SAFETY: the option's value is an integer, valid for the length given.
+    // SAFETY: the option's value is an integer of the given length.
     let done =
         unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, pointer.cast::<c_void>(), len) };
     if done == 0 {
@@ -82,7 +82,7 @@ pub(crate) fn refuse_input(fd: BorrowedFd<'_>) -> io::Result<()> {
 /// `BPF_RET | BPF_K`.
 const BPF_RETURN: u16 = 0x06;
 
-/// A buffer for any address of the internet families.
+/// Has room for an IPv4 or IPv6 address.
 pub(crate) type SockaddrStorage = libc::sockaddr_in6;
 
 /// A zeroed [`SockaddrStorage`].
@@ -91,7 +91,7 @@ pub(crate) fn empty_sockaddr() -> SockaddrStorage {
     unsafe { std::mem::zeroed() }
 }
 
-/// Writes an address for the kernel; its length.
+/// Writes an address for the kernel, and returns its length.
 pub(crate) fn encode(addr: SocketAddr, out: &mut SockaddrStorage) -> socklen_t {
     match (addr.ip().to_canonical(), addr) {
         (IpAddr::V4(ip), _) => {
@@ -130,8 +130,7 @@ pub(crate) fn encode(addr: SocketAddr, out: &mut SockaddrStorage) -> socklen_t {
 pub(crate) fn decode(addr: &SockaddrStorage) -> Option<SocketAddr> {
     match c_int::from(addr.sin6_family) {
         libc::AF_INET => {
-            // SAFETY: the family says that a `sockaddr_in` was written, which is smaller and as
-            // strictly aligned.
+            // SAFETY: the family says that a `sockaddr_in` was written. It is smaller and no more strictly aligned.
             let inet = unsafe { &*(&raw const *addr).cast::<libc::sockaddr_in>() };
             let ip = Ipv4Addr::from(inet.sin_addr.s_addr.to_ne_bytes());
             Some(SocketAddr::new(ip.into(), u16::from_be(inet.sin_port)))

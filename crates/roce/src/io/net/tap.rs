@@ -1,4 +1,4 @@
-//! A tap on the device: every packet sent and every packet taken, for captures.
+//! A tap for captures: sees every packet that the device sends or receives.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -10,19 +10,19 @@ use std::time::SystemTime;
 use portolan_threads::lock::RwLock;
 use portolan_wire::icrc::{self, Flow};
 
-/// Which way a packet went.
+/// The direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// Handed to the kernel to send.
+    /// Passed to the kernel to send.
     Sent,
-    /// Taken from the network with a valid ICRC.
+    /// Received from the network with a valid ICRC.
     Received,
 }
 
-/// A packet as a tap sees it.
+/// A packet seen by a tap.
 #[derive(Clone, Copy, Debug)]
 pub struct TappedPacket<'a> {
-    /// Which way it went.
+    /// Its direction.
     pub direction: Direction,
     /// Source address and UDP port.
     pub source: SocketAddr,
@@ -32,22 +32,24 @@ pub struct TappedPacket<'a> {
     pub identification: u16,
     /// IPv4 type of service or IPv6 traffic class; 0 for packets received.
     pub traffic_class: u8,
-    /// IPv4 time to live or IPv6 hop limit; 0 if not known, or the system's default.
+    /// IPv4 time to live or IPv6 hop limit; 0 if unknown, or the system's default.
     pub hop_limit: u8,
     /// The UDP payload: BTH to ICRC.
     pub payload: &'a [u8],
-    /// When it was sent or taken, by the wall clock.
+    /// The wall-clock time when it was sent or received.
     pub time: SystemTime,
 }
 
-/// Sees every packet. It is called on the data path with locks held, so it should be quick. Verbs and calls of the stack made
-/// from within it fail with `Unsupported`. If it panics it is pulled, and nothing else happens.
+/// Sees every packet.
+///
+/// It is called on the data path with locks held, so it should be quick. Verbs and calls of the stack from within it
+/// fail with `Unsupported`. If it panics, it is removed; nothing else happens.
 pub trait Tap: Send + Sync + std::fmt::Debug {
-    /// One packet.
+    /// Sees one packet.
     fn packet(&self, packet: &TappedPacket<'_>);
 }
 
-/// Where the tap is plugged in; costs one load while there is none.
+/// Holds the tap. It costs one load while none is set.
 #[derive(Debug, Default)]
 pub(crate) struct TapSocket {
     plugged: AtomicBool,
@@ -55,7 +57,7 @@ pub(crate) struct TapSocket {
 }
 
 impl TapSocket {
-    /// Plugs a tap in, or pulls it.
+    /// Sets or removes the tap.
     pub(crate) fn set(&self, tap: Option<Arc<dyn Tap>>) {
         let mut slot = self.tap.write();
         EVER_PLUGGED.fetch_or(tap.is_some(), Ordering::Relaxed);
@@ -63,13 +65,13 @@ impl TapSocket {
         *slot = tap;
     }
 
-    /// Whether a tap is plugged in.
+    /// Whether a tap is set.
     #[inline]
     pub(crate) fn is_plugged(&self) -> bool {
         self.plugged.load(Ordering::Relaxed)
     }
 
-    /// Shows the tap a packet, if there is a tap.
+    /// Shows a packet to the tap, if one is set.
     #[cold]
     pub(crate) fn packet(&self, packet: &TappedPacket<'_>) {
         let tap = self.tap.read().clone();
@@ -78,12 +80,12 @@ impl TapSocket {
         let shown = catch_unwind(AssertUnwindSafe(|| tap.packet(packet)));
         WITHIN.set(false);
         if shown.is_err() {
-            tracing::error!("the tap panicked: it is pulled");
+            tracing::error!("the tap panicked: it is removed");
             self.pull(&tap);
         }
     }
 
-    /// Pulls a tap unless another has taken its place.
+    /// Removes a tap unless another one has replaced it.
     fn pull(&self, tap: &Arc<dyn Tap>) {
         let mut slot = self.tap.write();
         if slot.as_ref().is_some_and(|now| Arc::ptr_eq(now, tap)) {
@@ -93,15 +95,16 @@ impl TapSocket {
     }
 }
 
-/// A packet that went through memory without an ICRC, with the one that it would have.
+/// Appends the ICRC that a packet through memory would have.
 pub(crate) fn with_icrc(flow: &Flow, identification: u16, packet: &[u8]) -> Vec<u8> {
     let mut packet = packet.to_vec();
-    // It fails only of packets that are shorter than an ICRC, which are shown as they are.
+    // Fails only for packets shorter than an ICRC, which are shown unchanged.
     let _ = icrc::append(flow, identification, &mut packet);
     packet
 }
 
-/// Whether this process has ever had a tap: where it has not, nothing asks [`WITHIN`], which takes a call in a shared library.
+/// Whether this process has ever had a tap. If not, nothing reads [`WITHIN`], whose access is a function call in a
+/// shared library.
 static EVER_PLUGGED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {

@@ -1,27 +1,27 @@
-//! How far the writer and the reader of a ring are, and when the reader is to be woken.
+//! The positions of a ring's writer and reader, and when to wake the reader.
 //!
-//! Positions count bytes from the start of the ring's life. The writer moves `tail`, the reader `head`. A reader that
-//! sleeps has said so in `asleep`, and then looked once more. The writer first moves `tail`, then looks whether the
-//! reader had read everything and sleeps: whatever the order, one of the two sees the other (Dekker's algorithm). The
-//! same holds, the other way round, for a writer that waits for room. A model checker goes through every order
+//! Positions count bytes since the ring was created. The writer moves `tail`, the reader `head`. A reader first sets
+//! `asleep`, then checks the ring once more, then sleeps. The writer first moves `tail`, then checks whether the
+//! reader had read everything and is asleep. In any order, one of the two sees the other (Dekker's algorithm). The
+//! same applies in the other direction to a writer that waits for room. A model checker tries every order
 //! (`tests/shm_cursor.rs`).
 
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// The writer's word: how far it has written, and whether it waits for room.
+/// Written by the writer: its position, and whether it waits for room.
 #[derive(Debug)]
 pub(crate) struct Tail {
     position: AtomicU64,
     wants_room: AtomicU32,
 }
 
-/// The reader's word on one ring: how far it has read.
+/// Written by the reader: its position in one ring.
 #[derive(Debug)]
 pub(crate) struct Head {
     position: AtomicU64,
 }
 
-/// Whether the reader of a process's rings has to be woken.
+/// Written by the reader: whether it must be woken for any of its rings.
 #[derive(Debug)]
 pub(crate) struct Asleep(AtomicU32);
 
@@ -35,13 +35,13 @@ impl Tail {
         }
     }
 
-    /// How far is written, for the reader: what lies before can be read.
+    /// The writer's position. The reader may read everything before it.
     #[inline]
     pub(crate) fn written(&self) -> u64 {
         self.position.load(Ordering::Acquire)
     }
 
-    /// The writer has written up to `to`, after `from`. Returns whether the reader is to be woken.
+    /// The writer has written the bytes from `from` to `to`. Returns whether the reader must be woken.
     #[inline]
     pub(crate) fn publish(&self, from: u64, to: u64, head: &Head, asleep: &Asleep) -> bool {
         self.position.store(to, Ordering::Release);
@@ -49,13 +49,13 @@ impl Tail {
         asleep.0.load(Ordering::Relaxed) != 0 && head.position.load(Ordering::Relaxed) == from
     }
 
-    /// The writer waits for room. It looks once more after this.
+    /// The writer waits for room. It must check once more after this.
     pub(crate) fn want_room(&self) {
         self.wants_room.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// The writer does not wait any more.
+    /// The writer does not wait for room any more.
     pub(crate) fn have_room(&self) {
         self.wants_room.store(0, Ordering::Relaxed);
     }
@@ -70,13 +70,13 @@ impl Head {
         }
     }
 
-    /// How far is read, for the writer: what lies before can be overwritten.
+    /// The reader's position. The writer may overwrite everything before it.
     #[inline]
     pub(crate) fn read(&self) -> u64 {
         self.position.load(Ordering::Acquire)
     }
 
-    /// The reader has read up to `to`. Returns whether the writer waits for room and is to be woken.
+    /// The reader has read up to `to`. Returns whether the writer waits for room and must be woken.
     #[inline]
     pub(crate) fn release(&self, to: u64, tail: &Tail) -> bool {
         self.position.store(to, Ordering::Release);
@@ -92,13 +92,13 @@ impl Asleep {
         Self(AtomicU32::new(0))
     }
 
-    /// The reader is about to sleep. It looks at every ring once more after this.
+    /// The reader is about to sleep. It must check every ring once more after this.
     pub(crate) fn announce(&self) {
         self.0.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// The reader looks by itself from now on.
+    /// The reader polls the rings.
     pub(crate) fn end(&self) {
         self.0.store(0, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! The messages by which two processes make a link, and hand each other what belongs to it.
+//! The messages with which two processes create a link and exchange its files.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -12,20 +12,20 @@ use super::rights::Rights;
 use super::ring::{Board, PendingWriter, Reader};
 use crate::io::net::transmit::SendSocket;
 
-/// The receiving end of a link, and what wakes its writer.
+/// The reading end of a link, and the bell of its writer.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     pub(crate) reader: Reader,
     pub(crate) bell: Doorbell,
 }
 
-/// What this process hands to one that called.
+/// The files that this process passes to a process that called.
 pub(super) struct OwnEnd<'a> {
     pub(super) board: &'a Board,
     pub(super) rights: &'a Rights,
 }
 
-/// Takes the ring of a process that called. [`answer`] it once packets from the ring are read.
+/// Accepts the ring of a process that called. Call [`answer`] once the ring is being read.
 pub(super) fn accepted(
     own: &OwnEnd<'_>,
     link: &Arc<MemberLink>,
@@ -45,7 +45,7 @@ pub(super) fn accepted(
     })
 }
 
-/// Answers a process that called: from then on it writes to its ring. `None` if that fails.
+/// Answers a process that called. It writes to its ring after this. `None` if the answer fails.
 pub(super) fn answer(own: &OwnEnd<'_>, link: &MemberLink, place: u8) -> Option<()> {
     let mut descriptors = vec![own.board.file()?];
     if link.is_trusted_with_memory() {
@@ -54,7 +54,7 @@ pub(super) fn answer(own: &OwnEnd<'_>, link: &MemberLink, place: u8) -> Option<(
     link.send(&[VERSION, place], &descriptors).ok()
 }
 
-/// Takes the board of a process that was called.
+/// Accepts the board of the process that was called.
 pub(super) fn answered(
     pending: PendingWriter,
     link: &Arc<MemberLink>,

@@ -23,7 +23,7 @@ use crate::io::net::transmit::SendSocket;
 
 /// Members accepted in one turn.
 const ACCEPTS_PER_TURN: usize = 16;
-/// Connections that others may have made at a time. Each may have a place on the board.
+/// Maximum of accepted connections. Each may have a place on the board.
 const ACCEPTED_MAX: usize = PLACES;
 
 /// The links as all threads see them.
@@ -46,14 +46,14 @@ pub(crate) struct Links {
 
 #[derive(Debug)]
 enum Outgoing {
-    /// Wanted, or on the way.
+    /// Requested, or being created.
     Asked,
     Up(Arc<SendSocket>),
-    /// The other process cannot or will not.
+    /// The other process cannot or will not take part.
     Refused,
 }
 
-/// The connections behind the links: the progress thread's.
+/// The connections behind the links. Only the progress thread uses them.
 #[derive(Debug)]
 pub(crate) struct LinkServer {
     members: MemberLinks,
@@ -69,11 +69,11 @@ struct Connection {
 
 #[derive(Debug)]
 enum Stage {
-    /// Called; the ring is handed over, and the board is awaited.
+    /// Called. The ring is passed, and the board is awaited.
     Called(Block, PendingWriter),
     /// A link to that block.
     Writing(Block, Arc<SendSocket>),
-    /// Accepted; the ring is awaited.
+    /// Accepted. The ring is awaited.
     Accepted,
     /// A link to this process, with its place on the board.
     Reading(u8),
@@ -107,7 +107,7 @@ impl Links {
         })
     }
 
-    /// Asks for a link to a process, unless there is one. Returns whether the progress thread is to be woken.
+    /// Requests a link to a process, unless there is one. Returns whether the progress thread must be woken.
     pub(crate) fn want(&self, block: Block) -> bool {
         let mut outgoing = self.outgoing.write();
         if matches!(
@@ -155,17 +155,18 @@ impl Links {
         &self.board
     }
 
-    /// What others may do in this process's memory by themselves.
+    /// The rights of other processes to access this process's memory directly.
     pub(crate) fn rights(&self) -> &Rights {
         &self.rights
     }
 
-    /// This process's memory that others may map.
+    /// The memory files that other processes may map.
     pub(crate) fn files(&self) -> &Arc<MemoryFiles> {
         &self.files
     }
 
-    /// A memory file of another process is missed. The progress thread, which is to be woken, asks for it.
+    /// Notes that a memory file of another process is needed. The caller wakes the progress thread, which asks for
+    /// it.
     pub(crate) fn asked(&self) {
         self.any_asked.store(true, Ordering::Release);
     }
@@ -177,12 +178,11 @@ impl Links {
         }
     }
 
-    /// This process's own bell.
     pub(crate) fn bell(&self) -> &Bell {
         &self.bell
     }
 
-    /// Forgets a link that has ended, unless another has taken its place.
+    /// Removes a link that has ended, unless another one has replaced it.
     fn forget(&self, block: Block, ended: &Arc<SendSocket>) {
         let mut outgoing = self.outgoing.write();
         if matches!(outgoing.get(&block), Some(Outgoing::Up(socket)) if Arc::ptr_eq(socket, ended))
@@ -214,13 +214,13 @@ impl LinkServer {
         self.members.as_fd()
     }
 
-    /// The descriptor of a connection, to be watched.
+    /// The descriptor of a connection, for epoll.
     pub(crate) fn connection(&self, number: u64) -> Option<BorrowedFd<'_>> {
         let connection = self.connections.get(&number)?;
         Some(connection.link.as_fd())
     }
 
-    /// Calls the processes that links are wanted to; the new connections' numbers.
+    /// Calls the processes that links are requested to. Returns the numbers of the new connections.
     pub(crate) fn call_wanted(&mut self, links: &Links) -> Vec<u64> {
         if !links.any_wanted.swap(false, Ordering::AcqRel) {
             return Vec::new();
@@ -250,7 +250,7 @@ impl LinkServer {
         Ok(Some(Connection { link, stage }))
     }
 
-    /// Asks other processes for the memory files that are missed.
+    /// Asks other processes for the memory files that are needed.
     pub(crate) fn ask_for_files(&self, links: &Links) {
         if !links.any_asked.swap(false, Ordering::AcqRel) {
             return;
@@ -275,7 +275,7 @@ impl LinkServer {
         }
     }
 
-    /// Accepts connections; their numbers.
+    /// Accepts connections. Returns their numbers.
     pub(crate) fn accept(&mut self) -> Vec<u64> {
         let mut numbers = Vec::new();
         for _ in 0..ACCEPTS_PER_TURN {
@@ -302,7 +302,7 @@ impl LinkServer {
         self.last
     }
 
-    /// Connections that other processes have made. This process makes at most one to each block.
+    /// The number of accepted connections. This process makes at most one to each block.
     fn accepted(&self) -> usize {
         let is_accepted = |connection: &&Connection| {
             matches!(connection.stage, Stage::Accepted | Stage::Reading(_))
@@ -310,7 +310,7 @@ impl LinkServer {
         self.connections.values().filter(is_accepted).count()
     }
 
-    /// A place on the board that no link has.
+    /// A place on the board that no link uses.
     fn free_place(&self) -> u8 {
         let is_taken = |place: &u8| {
             let mut connections = self.connections.values();
@@ -323,7 +323,8 @@ impl LinkServer {
             .unwrap_or_default()
     }
 
-    /// Answers the process behind a [`Served::Incoming`], which writes to its ring from then on. Returns whether the link is up.
+    /// Answers the process of a [`Served::Incoming`], which writes to its ring after this. Returns whether the link
+    /// is up.
     pub(crate) fn answer(&mut self, number: u64, links: &Links) -> bool {
         let Some(Connection {
             link,

@@ -1,4 +1,4 @@
-//! Memory files: made, sealed, and mapped.
+//! Creates, seals and maps memory files.
 
 #![allow(
     unsafe_code,
@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::process::{Resource, getrlimit};
 
-/// The longest file of another process that is mapped.
+/// Maximum length of another process's file.
 const FILE_LEN_MAX: usize = 1 << 40;
 
 /// A mapped memory file.
@@ -27,7 +27,7 @@ pub(crate) struct Mapping {
     len: usize,
 }
 
-// SAFETY: memory that is mapped for as long as this lives, and only touched by atomics and by copies through raw
+// SAFETY: the memory is mapped as long as this value exists. It is accessed only by atomics and by copies through raw
 // pointers.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
@@ -47,8 +47,8 @@ impl Mapping {
         Ok((mapping, file))
     }
 
-    /// Maps another process's file of `len` bytes for reading. `None` if it is not what [`create`](Self::create)
-    /// makes: its pages could vanish.
+    /// Maps another process's file of `len` bytes for reading. `None` if it lacks the seals of
+    /// [`create`](Self::create): its pages could vanish.
     pub(super) fn open(file: BorrowedFd<'_>, len: usize) -> Result<Option<Self>, Errno> {
         // Only memory files have seals.
         let Ok(seals) = fcntl_get_seals(file) else {
@@ -74,8 +74,8 @@ impl Mapping {
         Ok((mapping, file))
     }
 
-    /// Maps another process's file for reading and writing. `None` if it is not what
-    /// [`create_for_all`](Self::create_for_all) makes: its pages could vanish.
+    /// Maps another process's file for reading and writing. `None` if it lacks the seals of
+    /// [`create_for_all`](Self::create_for_all): its pages could vanish.
     pub(super) fn open_for_all(file: BorrowedFd<'_>) -> Result<Option<Self>, Errno> {
         let Ok(seals) = fcntl_get_seals(file) else {
             return Ok(None);
@@ -92,12 +92,10 @@ impl Mapping {
         }
     }
 
-    /// Address of its first byte.
     pub(super) fn addr(&self) -> u64 {
         self.at.as_ptr().expose_provenance() as u64
     }
 
-    /// Bytes.
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -118,10 +116,10 @@ impl Mapping {
         Ok(Self { at, len })
     }
 
-    /// A reference to what lies at `offset`: atomics, whose every value is valid.
+    /// A reference to the `T` at `offset`: atomics, for which every value is valid.
     ///
     /// # Safety
-    /// `T` consists of atomics, and the same lies there in every process.
+    /// `T` consists of atomics, and every process has a `T` there.
     pub(super) unsafe fn at<T>(&self, offset: usize) -> Option<&T> {
         let end = offset.checked_add(size_of::<T>())?;
         let is_aligned = offset.is_multiple_of(align_of::<T>());
@@ -135,7 +133,7 @@ impl Mapping {
             .checked_add(to.len())
             .is_some_and(|end| end <= self.len);
         if is_inside {
-            // SAFETY: inside the mapping; `to` is this process's own.
+            // SAFETY: inside the mapping; `to` belongs to this process.
             unsafe {
                 ptr::copy_nonoverlapping(self.at.as_ptr().add(offset), to.as_mut_ptr(), to.len())
             };
@@ -149,7 +147,7 @@ impl Mapping {
             .checked_add(from.len())
             .is_some_and(|end| end <= self.len);
         if is_inside {
-            // SAFETY: inside the mapping, which is writable; `from` is this process's own.
+            // SAFETY: inside the mapping, which is writable; `from` belongs to this process.
             unsafe {
                 ptr::copy_nonoverlapping(from.as_ptr(), self.at.as_ptr().add(offset), from.len())
             };
@@ -158,7 +156,7 @@ impl Mapping {
     }
 }
 
-/// Checks the limit of file sizes: beyond it the kernel ends the process (SIGXFSZ, setrlimit(2)).
+/// Checks the limit of file sizes. Exceeding it would kill the process (SIGXFSZ, setrlimit(2)).
 fn check_file_size(len: usize) -> Result<(), Errno> {
     match getrlimit(Resource::Fsize).current {
         Some(limit) if limit < len as u64 => Err(Errno::FBIG),
@@ -168,7 +166,7 @@ fn check_file_size(len: usize) -> Result<(), Errno> {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by this value and used by nothing else any more. It cannot fail for a whole mapping.
+        // SAFETY: this value mapped it, and nothing uses it any more. The call cannot fail for a whole mapping.
         let _ = unsafe { munmap(self.at.as_ptr().cast(), self.len) };
     }
 }

@@ -1,7 +1,8 @@
-//! The memory that this process hands out in files, so that others which it trusts can map it.
+//! The memory that this process allocates in files, so that processes it trusts can map it.
 //!
-//! A file is divided into blocks whose lengths are powers of two. Blocks that are free again are used for the next of
-//! their length; their pages go back to the system at once. Files themselves stay, for other processes have them.
+//! A file is divided into blocks whose lengths are powers of two. A freed block is reused for the next allocation of
+//! its length; its pages return to the system at once. The files themselves stay, because other processes may have
+//! them.
 
 #![allow(unsafe_code, reason = "clears memory that was given back")]
 
@@ -18,23 +19,22 @@ use rustix::process::Pid;
 
 use super::mapping::Mapping;
 
-/// Files of a process, and of a peer that another process maps.
+/// Maximum of files of this process, and of files of one peer that are mapped.
 pub(super) const FILES_MAX: usize = 64;
-/// Bytes of the first files. Only what is used takes memory.
+/// Length of the first files. Only used pages take memory.
 const FILE_LEN_MIN: u64 = 16 << 20;
-/// So many files have one length before it doubles.
+/// Files of one length before the length doubles.
 const FILES_PER_LEN: usize = 8;
-/// The shortest block: a cache line.
+/// Length of the shortest block: a cache line.
 const BLOCK_MIN: u64 = 64;
-/// The longest.
+/// Length of the longest block.
 const BLOCK_MAX: u64 = 1 << 31;
-/// Blocks at least so long are pages of their own.
+/// Blocks of at least this length consist of whole pages.
 const PAGE: u64 = 4096;
 
-/// All memory files of this process.
 #[derive(Debug)]
 pub(crate) struct MemoryFiles {
-    /// A forked child gives nothing back: the memory is its parent's.
+    /// The process that created it. A forked child frees nothing: the memory belongs to its parent.
     owner: Pid,
     files: Mutex<Files>,
 }
@@ -42,7 +42,7 @@ pub(crate) struct MemoryFiles {
 #[derive(Debug, Default)]
 struct Files {
     all: Vec<MemoryFile>,
-    /// Free blocks, by the power of two that is their length.
+    /// Free blocks, by the binary logarithm of their length.
     free: [Vec<Block>; 32],
 }
 
@@ -50,7 +50,7 @@ struct Files {
 struct MemoryFile {
     mapping: Mapping,
     file: OwnedFd,
-    /// Bytes that blocks were made of.
+    /// Bytes of the file that are cut into blocks.
     used: u64,
 }
 
@@ -61,7 +61,7 @@ struct Block {
     len: u64,
 }
 
-/// Zeroed memory in a file.
+/// Zeroed memory in a memory file.
 #[derive(Debug)]
 pub(crate) struct SharedPages {
     files: Arc<MemoryFiles>,
@@ -79,7 +79,7 @@ impl MemoryFiles {
         }
     }
 
-    /// Zeroed memory. `None` if there is none to be had in a file.
+    /// Allocates zeroed memory. `None` if a file cannot have it.
     pub(crate) fn alloc(self: &Arc<Self>, len: usize) -> Option<Arc<SharedPages>> {
         let block_len = (len as u64).max(BLOCK_MIN).checked_next_power_of_two()?;
         if len == 0 || block_len > BLOCK_MAX || rustix::process::getpid() != self.owner {
@@ -92,7 +92,7 @@ impl MemoryFiles {
             None => files.cut(block_len)?,
         };
         let file = files.all.get(block.file as usize)?;
-        // There from now on: to write to it never fails.
+        // Allocate the pages, so that writing to them never fails.
         let first = block.offset - block.offset % PAGE;
         let end = (block.offset + len as u64).next_multiple_of(PAGE);
         let there = fallocate(&file.file, FallocateFlags::empty(), first, end - first);
@@ -112,7 +112,7 @@ impl MemoryFiles {
         }))
     }
 
-    /// A file, to be handed to a process that may map it.
+    /// Calls `with` with a file, to be sent to a process that may map it.
     pub(super) fn with_file<R>(
         &self,
         number: u32,
@@ -137,7 +137,7 @@ impl MemoryFiles {
         } else {
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             if let Err(errno) = fallocate(&file.file, hole, block.offset, block.len) {
-                // What is not zeroed is not handed out again.
+                // A block that is not zeroed must not be reused.
                 tracing::debug!(%errno, "memory in a file is not given back");
                 return;
             }
@@ -147,7 +147,7 @@ impl MemoryFiles {
 }
 
 impl Files {
-    /// Cuts a new block from a file that has room, or from a new one.
+    /// Cuts a new block from a file with room, or from a new file.
     fn cut(&mut self, len: u64) -> Option<Block> {
         let has_room = |file: &MemoryFile| {
             let offset = file.used.next_multiple_of(len);
@@ -193,12 +193,12 @@ impl Files {
 }
 
 impl SharedPages {
-    /// Where it is in which file.
+    /// The file's number and the offset in it.
     pub(crate) fn place(&self) -> (u32, u64) {
         (self.block.file, self.block.offset)
     }
 
-    /// A stopped process may be in the middle of a copy of it.
+    /// Keeps the memory: a stopped process may be in the middle of a copy.
     pub(super) fn hold(&self) {
         self.held.store(true, Ordering::Release);
     }

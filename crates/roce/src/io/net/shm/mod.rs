@@ -1,18 +1,18 @@
-//! Packets between two processes of one host that trust each other, by rings in memory files instead of sockets.
+//! Packets between two processes of one host that trust each other, through rings in memory files instead of sockets.
 //!
-//! A link goes one way: the sender makes the ring, and hands it to the receiver over a connection of the port-sharing
-//! group's ([`MemberLinks`](portolan_port_sharing::MemberLinks)). The receiver answers with its board, on which it says
-//! how far it has read and whether it sleeps. A message on the same connection wakes a sleeping process. What goes
-//! through a ring are the very packets that would go through the socket; a queue pair's engine does not know which it is.
+//! A link has one direction. The sender creates the ring and passes it to the receiver over a connection of the
+//! port-sharing group ([`MemberLinks`](portolan_port_sharing::MemberLinks)). The receiver replies with its board,
+//! which holds its read position and whether it sleeps. A message on the same connection wakes a sleeping process. A
+//! ring carries the same packets as the socket, so a queue pair's engine sees no difference.
 //!
-//! * `cursor`: how far both are, and who is to be woken; `sync` for its model checker.
-//! * `mapping`, `ring`: memory files; records in them.
-//! * `bell`: what wakes this process and the other one; `message`: the messages of a link.
-//! * `hazard`: rights that are taken back while another process may be using them.
-//! * `memory_files`, `rights`: memory that others may reach by themselves, and what they may do there.
-//! * `peer_memory`, `peer_rights`: the same of another process; `rights_layout`: what both see.
-//! * `handshake`: how two processes hand each other all this.
-//! * `links`: the links of this process, how they come about and end.
+//! * `cursor`: the positions of both ends, and whom to wake; `sync` is for its model checker.
+//! * `mapping`, `ring`: memory files, and the records in them.
+//! * `bell`: wakes this process and the other one. `message`: the messages of a link.
+//! * `hazard`: withdrawal of rights that another process may be using.
+//! * `memory_files`, `rights`: memory that other processes may access directly, and their rights.
+//! * `peer_memory`, `peer_rights`: the same from the other side. `rights_layout`: the shared layout.
+//! * `handshake`: how two processes exchange these files.
+//! * `links`: creation and end of this process's links.
 
 pub(crate) mod bell;
 pub(crate) mod cursor;

@@ -1,4 +1,4 @@
-//! Another process's memory, as far as it lets this one read and write it: its table of rights and its memory files.
+//! The memory of another process that this one may access: its table of rights and its memory files.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::BorrowedFd;
@@ -13,29 +13,29 @@ use super::memory_files::FILES_MAX;
 use super::peer_rights::{PeerRights, Wanted};
 use super::rights_layout::{HAZARDS, hazard_of};
 
-/// All announcements are in use.
+/// A bit for each announcement: all are in use.
 const ALL: u32 = (1 << HAZARDS) - 1;
 
-/// What this process has of another.
+/// The files of one other process.
 #[derive(Debug)]
 pub(crate) struct PeerMemory {
     rights: PeerRights,
-    /// The file of the ring to that process, which has this process's announcements.
+    /// The file of the ring to that process, which contains this process's announcements.
     ring: Arc<Mapping>,
-    /// Announcements in use, a bit each.
+    /// A bit for each announcement in use.
     announced: AtomicU32,
     files: RwLock<HashMap<u32, Mapping>>,
     asked: Mutex<Asked>,
 }
 
-/// Files that are missed.
+/// Files that are needed but not here.
 #[derive(Debug, Default)]
 struct Asked {
     ever: HashSet<u32>,
     now: Vec<u32>,
 }
 
-/// A request may be carried out, until this is dropped.
+/// Permission to execute a request, until dropped.
 #[derive(Debug)]
 pub(crate) struct Passage<'a> {
     memory: &'a PeerMemory,
@@ -44,17 +44,17 @@ pub(crate) struct Passage<'a> {
     _files: RwLockReadGuard<'a, HashMap<u32, Mapping>>,
 }
 
-/// Why a request cannot be carried out here.
+/// Why a request cannot be executed directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoPassage {
-    /// It is not allowed, or its memory is in no file: packets tell.
+    /// It is not allowed, or its memory is not in a file. Packets decide.
     Unknown,
-    /// Its memory's file is not here, and is to be asked for.
+    /// Its memory's file is not here and must be requested.
     Missing,
 }
 
 impl PeerMemory {
-    /// From the table of another process. `None` if it is none.
+    /// Opens the table of another process. `None` if the file is not a table.
     pub(super) fn open(rights: BorrowedFd<'_>, ring: Arc<Mapping>) -> Result<Option<Self>, Errno> {
         let rights = PeerRights::open(rights)?;
         Ok(rights.map(|rights| Self {
@@ -66,7 +66,7 @@ impl PeerMemory {
         }))
     }
 
-    /// Has the other process's word that a request is allowed, and keeps it from taking that back for a moment.
+    /// Checks that the other process allows a request, and announces the use, which delays a withdrawal.
     ///
     /// # Errors
     /// See [`NoPassage`].
@@ -74,7 +74,7 @@ impl PeerMemory {
     pub(crate) fn enter(&self, wanted: &Wanted) -> Result<Passage<'_>, NoPassage> {
         let found = self.rights.find(wanted).ok_or(NoPassage::Unknown)?;
         let announcement = self.take_announcement().ok_or(NoPassage::Unknown)?;
-        // From here on, dropping it ends the announcement.
+        // Dropping this ends the announcement.
         let mut passage = Passage {
             memory: self,
             announcement,
@@ -88,7 +88,7 @@ impl PeerMemory {
             self.ask(place.file);
             return Err(NoPassage::Missing);
         };
-        // The table is another process's: what it says of its file need not be so.
+        // The table belongs to another process, so its offsets may exceed its file.
         let end = place.offset.checked_add(wanted.len.into());
         if end.is_none_or(|end| end > file.len() as u64) {
             return Err(NoPassage::Unknown);
@@ -123,20 +123,20 @@ impl PeerMemory {
         }
     }
 
-    /// The files to ask for since this was last called.
+    /// Returns the files to request since the last call.
     pub(super) fn take_asked(&self) -> Vec<u32> {
         std::mem::take(&mut self.asked.lock().now)
     }
 
-    /// Files that could not be asked for, to be asked for later.
+    /// Returns files to the list that could not be requested.
     pub(super) fn ask_again(&self, files: Vec<u32>) {
         self.asked.lock().now.extend(files);
     }
 
-    /// Takes a file that was asked for.
+    /// Adds a requested file.
     ///
     /// # Errors
-    /// What the system refuses.
+    /// The system's error if the file cannot be mapped.
     pub(super) fn add_file(&self, number: u32, file: BorrowedFd<'_>) -> Result<(), Errno> {
         let is_asked = self.asked.lock().ever.contains(&number);
         if let Some(mapping) = Mapping::open_for_all(file)?
@@ -149,7 +149,7 @@ impl PeerMemory {
 }
 
 impl Passage<'_> {
-    /// Address of the request's first byte in this process.
+    /// The request's start address in this process.
     #[inline]
     pub(crate) fn addr(&self) -> u64 {
         self.addr

@@ -1,4 +1,4 @@
-//! Another process's table of rights, as this one asks it.
+//! Looks up rights in another process's table.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
@@ -12,10 +12,10 @@ use super::rights_layout::{
     ANNOUNCED, FILE_LEN, Slot, header, key_entry, key_slots, qp_entry, qp_slot, rights_of, word_of,
 };
 
-/// What a peer's request is about.
+/// A request, for the check against a peer's table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
-    /// The queue pair that is asked, its peer, which asks, and their addresses' tag.
+    /// The target queue pair, its peer (which asks), and their addresses' tag.
     pub(crate) qpn: Qpn,
     pub(crate) peer: Qpn,
     pub(crate) tag: u32,
@@ -25,19 +25,18 @@ pub(crate) struct Wanted {
     pub(crate) len: u32,
 }
 
-/// Part of a memory file.
+/// A range of a memory file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) file: u32,
     pub(crate) offset: u64,
 }
 
-/// Another process's table. What it says is not believed where it could do harm: the caller checks the place against
-/// the file.
+/// Another process's table. Its contents are not trusted: the caller checks the place against the file.
 #[derive(Debug)]
 pub(super) struct PeerRights(Mapping);
 
-/// What a request is allowed by, before it was announced.
+/// The right that allows a request, before its use is announced.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
     key: Slot,
@@ -45,12 +44,12 @@ pub(super) struct Found {
 }
 
 impl PeerRights {
-    /// `None` if the file is no table.
+    /// Opens a table. `None` if the file is not one.
     pub(super) fn open(file: BorrowedFd<'_>) -> Result<Option<Self>, Errno> {
         Ok(Mapping::open(file, FILE_LEN)?.map(Self))
     }
 
-    /// Where to look for the key of a request, if there is any.
+    /// The slot of a request's key, if the key exists.
     #[inline]
     pub(super) fn find(&self, wanted: &Wanted) -> Option<Found> {
         let is_it = |slot: &Slot| {
@@ -63,7 +62,7 @@ impl PeerRights {
         })
     }
 
-    /// Whether a request is allowed, and where its memory is. Its use was announced.
+    /// Whether a request is allowed, and where its memory is. The use is announced before this.
     #[inline]
     pub(super) fn check(&self, found: Found, wanted: &Wanted) -> Option<Place> {
         let right = rights_of(wanted.right);
@@ -101,7 +100,7 @@ impl PeerRights {
 }
 
 impl Found {
-    /// What to announce.
+    /// The announcement for this right.
     #[inline]
     pub(super) fn announcement(self) -> u64 {
         ANNOUNCED | (self.key.0 as u64) << 24 | self.qp.0 as u64

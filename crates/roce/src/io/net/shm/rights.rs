@@ -1,10 +1,11 @@
-//! What a process lets others do in its memory by themselves: a table in a file that they map for reading.
+//! The rights of other processes to access this process's memory directly: a table in a file that they map read-only.
 //!
-//! It says which queue pairs take requests from which peers, and which keys open which parts of the process's memory
-//! files. Only regions in memory files are in it, and only as many as have room: requests for everything else go by
-//! packets. Each process that uses it announces in its own ring's file what it is copying by ([`Hazard`]); so a right
-//! that is taken back is used no more once no such announcement is left. A process that is stopped in the middle of a
-//! copy is waited for only so long. The memory is then kept until it is out of it.
+//! It lists which queue pairs accept requests from which peers, and which keys open which parts of the process's
+//! memory files. It contains only regions in memory files, and only as many as fit. All other requests use packets.
+//!
+//! A user of the table announces in its own ring's file the right that it is using ([`Hazard`]). So a withdrawn right
+//! is unused once its announcements are gone. The withdrawal waits for a stopped process only a limited time. The
+//! memory is then kept until that process is out of its copy.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -24,24 +25,24 @@ use super::rights_layout::{
 };
 use crate::engine::PdId;
 
-/// How long the withdrawal of a key waits for running copies. A chunk takes less than a hundredth of that, but a busy machine may
-/// interrupt it.
+/// How long the withdrawal of a key waits for running copies. A chunk takes less than a hundredth of this, but a busy
+/// machine may interrupt it.
 const KEY_PATIENCE: Duration = Duration::from_millis(250);
-/// How long closing a queue pair waits for them.
+/// How long closing a queue pair waits for running copies.
 const QP_PATIENCE: Duration = Duration::from_millis(50);
 
-/// A queue pair as the table has it.
+/// A queue pair in the table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QpRight {
     pub(crate) qpn: Qpn,
     pub(crate) peer: Qpn,
-    /// Of the addresses of both ends, see [`tag_of`].
+    /// The tag of both ends' addresses, see [`tag_of`].
     pub(crate) tag: u32,
     pub(crate) pd: PdId,
     pub(crate) access: Access,
 }
 
-/// A key as the table has it.
+/// A key in the table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyRight {
     pub(crate) rkey: u32,
@@ -49,18 +50,17 @@ pub(crate) struct KeyRight {
     pub(crate) access: Access,
     pub(crate) iova: u64,
     pub(crate) length: u64,
-    /// Number of the memory file, and where in it the region begins.
+    /// The number of the memory file, and the region's offset in it.
     pub(crate) file: u32,
     pub(crate) offset: u64,
 }
 
-/// This process's table.
 #[derive(Debug)]
 pub(crate) struct Rights {
     mapping: Mapping,
     file: OwnedFd,
     keys: Mutex<Keys>,
-    /// The ring files of the processes that have the table, with their announcements.
+    /// The ring files of the processes that have the table. They contain the announcements.
     users: Mutex<Vec<(u8, Arc<Mapping>)>>,
 }
 
@@ -105,29 +105,29 @@ impl Rights {
         })
     }
 
-    /// To be handed to those who may use it.
+    /// The file to pass to users of the table.
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Whether requests may be carried out by it at all.
+    /// Sets whether requests may use the table at all.
     pub(crate) fn set_open(&self, open: bool) {
         let header = header(&self.mapping);
         header.open.store(open.into(), Ordering::Release);
     }
 
-    /// The process with that place on the board has the table, and announces in its ring's file.
+    /// Adds a user of the table. It has `place` on the board, and announces in its ring's file.
     pub(super) fn add_user(&self, place: u8, ring: Arc<Mapping>) {
         self.users.lock().push((place, ring));
     }
 
-    /// It is gone.
+    /// Removes a user that has ended.
     pub(super) fn remove_user(&self, place: u8) {
         self.users.lock().retain(|(taken, _)| *taken != place);
         self.let_go();
     }
 
-    /// Lets a queue pair's peer ask. `None` if another one has the place.
+    /// Lets a queue pair's peer send direct requests. `None` if another queue pair has the slot.
     pub(crate) fn give_qp(&self, right: &QpRight) -> Option<Slot> {
         let slot = qp_slot(right.qpn);
         let entry = qp_entry(&self.mapping, slot);
@@ -142,7 +142,7 @@ impl Rights {
         Some(slot)
     }
 
-    /// Takes that back. With `wait`, copies that are under way are waited for, a moment.
+    /// Withdraws that. With `wait`, waits a moment for running copies.
     pub(crate) fn take_qp(&self, slot: Slot, wait: bool) {
         let entry = qp_entry(&self.mapping, slot);
         entry.word.store(0, Ordering::Relaxed);
@@ -153,7 +153,7 @@ impl Rights {
         }
     }
 
-    /// Opens a region to peers. `None` if there is no room, or it gives peers no rights.
+    /// Opens a region to peers. `None` if the table is full or the region gives peers no rights.
     pub(crate) fn give_key(&self, right: &KeyRight) -> Option<Slot> {
         let rights = rights_of(right.access);
         if rights == 0 {
@@ -175,7 +175,7 @@ impl Rights {
         Some(slot)
     }
 
-    /// Takes a key back. When this returns, nobody copies by it, or the pages are held until nobody does.
+    /// Withdraws a key. When this returns, no process copies with it, or the pages are kept until none does.
     pub(crate) fn take_key(&self, slot: Slot, pages: &Arc<SharedPages>) {
         let entry = key_entry(&self.mapping, slot);
         entry.version.take_back();
@@ -195,7 +195,7 @@ impl Rights {
         self.let_go();
     }
 
-    /// Lets go of memory that nobody copies any more.
+    /// Frees kept memory that no process copies any more.
     pub(crate) fn let_go(&self) {
         let mut keys = self.keys.lock();
         let Keys { is_taken, held } = &mut *keys;
@@ -218,11 +218,11 @@ impl Rights {
         }
         drop(users);
         drop(keys);
-        // The memory goes back without a lock.
+        // Free the memory without a lock.
         drop(free);
     }
 
-    /// Waits until no announcement is `it`; those that still are after `patience`.
+    /// Waits until no announcement matches `is_it`. Returns those that still do after `patience`.
     fn wait_for(&self, is_it: impl Fn(u64) -> bool, patience: Duration) -> Vec<User> {
         let users = self.users.lock();
         let hazards = users.iter().flat_map(|(_, ring)| {

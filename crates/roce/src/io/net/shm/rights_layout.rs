@@ -1,4 +1,4 @@
-//! How a table of rights lies in its file, and a process's announcements in its ring's file.
+//! The layout of a table of rights in its file, and of a process's announcements in its ring's file.
 
 #![allow(unsafe_code, reason = "atomics in memory that processes share")]
 
@@ -11,47 +11,46 @@ use portolan_wire::Qpn;
 use super::hazard::{Hazard, Version};
 use super::mapping::Mapping;
 
-/// Queue pairs that the table has places for; the place follows from the number.
+/// Slots for queue pairs. The number of a queue pair selects its slot.
 pub(super) const QPS: usize = 4096;
-/// Keys that it has places for.
+/// Slots for keys.
 pub(super) const KEYS: usize = 2048;
-/// Places that a key may have.
+/// Slots that one key may use.
 pub(super) const PROBES: usize = 8;
 pub(super) const QPS_AT: usize = 4096;
 pub(super) const KEYS_AT: usize = QPS_AT + QPS * size_of::<QpEntry>();
 pub(super) const FILE_LEN: usize = KEYS_AT + KEYS * size_of::<KeyEntry>();
 
-/// Threads of a process that may copy at the same time.
+/// Maximum of threads of a process that copy at the same time.
 pub(super) const HAZARDS: usize = 16;
-/// Where their announcements are in a ring's file: each has a cache line of the writer's page.
+/// Offset of the announcements in a ring's file. Each has a cache line of the writer's page.
 pub(super) const HAZARDS_AT: usize = 1024;
 pub(super) const LINE: usize = 64;
-/// Announced: this is one, the place of the key, and the place of the queue pair.
+/// An announcement: this bit, the slot of the key, and the slot of the queue pair.
 pub(super) const ANNOUNCED: u64 = 1 << 63;
 
-/// Rights that the table knows, in its own numbers.
+/// The rights in the table, and their bits.
 pub(super) const RIGHTS: [(Access, u32); 3] = [
     (Access::REMOTE_WRITE, 1),
     (Access::REMOTE_READ, 2),
     (Access::REMOTE_ATOMIC, 4),
 ];
 
-/// Whether the table holds: it does not while a tap is to see every packet.
+/// Whether the table is valid. It is not while a tap must see every packet.
 #[derive(Debug)]
 pub(super) struct Header {
     pub(super) open: AtomicU32,
 }
 
-/// A queue pair that takes requests.
+/// A queue pair that accepts requests.
 #[derive(Debug)]
 pub(super) struct QpEntry {
-    /// Rights, its number and its peer's; 0 if there is none.
+    /// Rights, its number and its peer's; 0 for an empty slot.
     pub(super) word: AtomicU64,
-    /// Protection domain, and the addresses' tag above it.
+    /// Protection domain, with the addresses' tag above it.
     pub(super) domain: AtomicU64,
 }
 
-/// A key.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct KeyEntry {
@@ -65,17 +64,17 @@ pub(super) struct KeyEntry {
     pub(super) offset: AtomicU64,
 }
 
-/// The place of a key or queue pair in the table.
+/// The slot of a key or queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot(pub(super) usize);
 
 pub(super) fn hazard_of(ring: &Mapping, index: usize) -> &Hazard {
-    // SAFETY: every ring's file has the announcements there.
+    // SAFETY: every ring's file has announcements there.
     let hazard = unsafe { ring.at(HAZARDS_AT + LINE * (index % HAZARDS)) };
     hazard.unwrap_or_else(|| unreachable!("a ring's file is longer"))
 }
 
-/// A number for the addresses of a connection, as the end at `local` sees it.
+/// A hash of the addresses of a connection, from the end at `local`.
 pub(crate) fn tag_of(local: IpAddr, remote: IpAddr) -> u32 {
     let octets = |ip: IpAddr| match ip.to_canonical() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
@@ -102,25 +101,25 @@ pub(super) fn qp_slot(qpn: Qpn) -> Slot {
 }
 
 pub(super) fn key_slots(rkey: u32) -> impl Iterator<Item = Slot> {
-    // Keys are random numbers, but those of windows and regions differ in their lowest bytes alone.
+    // Keys are random, but keys of windows and regions differ only in their lowest bytes.
     let first = (rkey ^ rkey >> 16) as usize;
     (0..PROBES).map(move |probe| Slot((first + probe) % KEYS))
 }
 
 pub(super) fn header(mapping: &Mapping) -> &Header {
-    // SAFETY: the first word of every table.
+    // SAFETY: the header is the first word of every table.
     let header = unsafe { mapping.at(0) };
     header.unwrap_or_else(|| unreachable!("a table is longer"))
 }
 
 pub(super) fn qp_entry(mapping: &Mapping, Slot(slot): Slot) -> &QpEntry {
-    // SAFETY: the queue pairs' places of every table.
+    // SAFETY: every table has its queue pairs there.
     let entry = unsafe { mapping.at(QPS_AT + (slot % QPS) * size_of::<QpEntry>()) };
     entry.unwrap_or_else(|| unreachable!("a table has so many"))
 }
 
 pub(super) fn key_entry(mapping: &Mapping, Slot(slot): Slot) -> &KeyEntry {
-    // SAFETY: the keys' places of every table.
+    // SAFETY: every table has its keys there.
     let entry = unsafe { mapping.at(KEYS_AT + (slot % KEYS) * size_of::<KeyEntry>()) };
     entry.unwrap_or_else(|| unreachable!("a table has so many"))
 }

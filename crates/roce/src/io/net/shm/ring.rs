@@ -1,8 +1,8 @@
-//! A ring of datagrams in a memory file: one process writes, another reads.
+//! A ring of datagrams in a memory file. One process writes, another one reads.
 //!
-//! The writer's file has its [`Tail`] in the first page, and then the ring. The reader's word is in a file of its own,
-//! the [`Board`], with a place for each writer. Neither process can write to the other's file. What the other
-//! wrote is checked as a packet from the network is; who breaks the rules is not listened to any more.
+//! The writer's file contains its [`Tail`] in the first page, and then the ring. The reader's positions are in
+//! another file, the [`Board`], with a place for each writer. Neither process can write to the other's file. Data of
+//! the other process is checked like a packet from the network. After a violation, the ring is not used any more.
 
 #![allow(unsafe_code, reason = "atomics in memory that processes share")]
 
@@ -16,37 +16,37 @@ use rustix::io::Errno;
 use super::cursor::{Asleep, Head, Tail};
 use super::mapping::Mapping;
 
-/// Bytes of a ring: several times what a queue pair has in flight.
+/// Bytes of a ring: several times what one queue pair has in flight.
 const RING_LEN: usize = 256 << 10;
-// Whatever is skipped, the longest record fits into an empty ring.
+// The longest record fits into an empty ring, even if the end of the ring must be skipped.
 const _: () = assert!(RING_LEN > 2 * (PAYLOAD_MAX + HEADER_LEN + ALIGN));
-/// Where the ring begins: after the writer's page.
+/// Offset of the ring: after the writer's page.
 const RING_AT: usize = 4096;
 const FILE_LEN: usize = RING_AT + RING_LEN;
 /// Records begin at multiples of this.
 const ALIGN: usize = 8;
 /// Length, packet length, UDP source port, and both addresses.
 const HEADER_LEN: usize = 40;
-/// In place of a length: the next record is at the start of the ring.
+/// Instead of a length: the next record is at the start of the ring.
 const WRAP: u32 = u32::MAX;
-/// Longest payload of a record.
+/// Maximum payload of a record.
 const PAYLOAD_MAX: usize = 1 << 16;
 
-/// Where the heads on a board begin, and how far they are apart: each has a cache line.
+/// Distance of the heads on a board, and offset of the first: each has a cache line.
 const LINE: usize = 64;
 const BOARD_LEN: usize = (LINE + LINE * PLACES).next_multiple_of(4096);
-/// Writers that a board has places for.
+/// Number of writers that a board has places for.
 pub(super) const PLACES: usize = 256;
 
-/// What a reader tells those who write to it.
+/// The reader's positions, which its writers read.
 #[derive(Debug)]
 pub(crate) struct Board {
     mapping: Mapping,
-    /// To be handed to writers; `None` in a writer's copy.
+    /// The file to pass to writers; `None` in a writer's copy.
     file: Option<OwnedFd>,
 }
 
-/// The writing end.
+/// The writing end of a ring.
 #[derive(Debug)]
 pub(crate) struct Writer {
     mapping: Arc<Mapping>,
@@ -55,7 +55,7 @@ pub(crate) struct Writer {
     tail: u64,
 }
 
-/// The reading end.
+/// The reading end of a ring.
 #[derive(Debug)]
 pub(crate) struct Reader {
     mapping: Arc<Mapping>,
@@ -65,7 +65,7 @@ pub(crate) struct Reader {
     bytes: Vec<u8>,
 }
 
-/// A datagram to be written: packets of one length, of which the last may be shorter.
+/// A datagram: packets of one length, of which the last may be shorter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record<'a> {
     pub(crate) source: SocketAddr,
@@ -74,23 +74,23 @@ pub(crate) struct Record<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// What writing a record came to.
+/// The result of writing a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
-    /// It is in the ring; the reader looks by itself.
+    /// Written. The reader is polling.
     Unnoticed,
-    /// It is in the ring, and the reader's bell is to be rung.
+    /// Written. The reader's bell must be rung.
     Ring,
-    /// There is no room.
+    /// Not written: there is no room.
     Full,
 }
 
-/// The other process broke the rules.
+/// The other process violated the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Broken;
 
 impl Board {
-    /// This process's own. It is asleep until it says otherwise.
+    /// Creates this process's board. It says that the reader sleeps, until the reader changes it.
     pub(crate) fn create() -> Result<Self, Errno> {
         let (mapping, file) = Mapping::create("portolan-board", BOARD_LEN)?;
         let board = Self {
@@ -109,7 +109,7 @@ impl Board {
         }))
     }
 
-    /// To be handed to writers.
+    /// The file to pass to writers.
     pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(AsFd::as_fd)
     }
@@ -123,7 +123,7 @@ impl Board {
 
     #[inline]
     fn head(&self, place: u8) -> &Head {
-        // SAFETY: the places of every board.
+        // SAFETY: every board has its places there.
         let head = unsafe { self.mapping.at(LINE + LINE * usize::from(place)) };
         head.unwrap_or_else(|| unreachable!("a board has 256 places"))
     }
@@ -136,17 +136,17 @@ fn tail_of(mapping: &Mapping) -> &Tail {
 }
 
 impl Writer {
-    /// Makes a ring's file, which the reader gets.
+    /// Creates a ring's file, to pass to the reader.
     pub(crate) fn create() -> Result<(PendingWriter, OwnedFd), Errno> {
         let (mapping, file) = Mapping::create("portolan-ring", FILE_LEN)?;
         let mapping = Arc::new(mapping);
         Ok((PendingWriter { mapping }, file))
     }
 
-    /// Writes a record, if there is room.
+    /// Writes a record if there is room.
     ///
     /// # Errors
-    /// The reader broke the rules.
+    /// The reader violated the protocol.
     pub(crate) fn write(&mut self, record: &Record<'_>) -> Result<Written, Broken> {
         let len = HEADER_LEN + record.payload.len();
         let padded = len.next_multiple_of(ALIGN);
@@ -185,8 +185,8 @@ impl Writer {
         )
     }
 
-    /// Has the reader ring this process's bell when there is more room. Write again after this: there may be room by
-    /// now.
+    /// Asks the reader to ring this process's bell when there is more room. Try to write once more after this: there
+    /// may be room already.
     pub(crate) fn want_room(&self) {
         tail_of(&self.mapping).want_room();
     }
@@ -204,12 +204,12 @@ pub(crate) struct PendingWriter {
 }
 
 impl PendingWriter {
-    /// The file, which has more of this process's than the ring.
+    /// The file, which also contains other state of this process.
     pub(super) fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping
     }
 
-    /// The writing end, with the reader's board and the place on it. `None` if it is no board.
+    /// The writing end, with the reader's board and the place on it. `None` if the file is not a board.
     pub(crate) fn open(self, board: BorrowedFd<'_>, place: u8) -> Result<Option<Writer>, Errno> {
         let board = Board::open(board)?;
         Ok(board.map(|board| Writer {
@@ -222,7 +222,7 @@ impl PendingWriter {
 }
 
 impl Reader {
-    /// The reading end of a ring, from its file. `None` if it is none.
+    /// Opens the reading end of a ring from its file. `None` if the file is not a ring.
     pub(crate) fn open(
         file: BorrowedFd<'_>,
         from: Block,
@@ -232,7 +232,7 @@ impl Reader {
         let Some(mapping) = Mapping::open(file, FILE_LEN)? else {
             return Ok(None);
         };
-        // The place may have been another ring's.
+        // Another ring may have used the place before.
         let _ = own.head(place).release(0, tail_of(&mapping));
         Ok(Some(Self {
             mapping: Arc::new(mapping),
@@ -243,12 +243,12 @@ impl Reader {
         }))
     }
 
-    /// The file, which has more of the writer's than the ring.
+    /// The file, which also contains other state of the writer.
     pub(super) fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping
     }
 
-    /// The block of the process that writes.
+    /// The block of the writing process.
     pub(crate) fn from(&self) -> Block {
         self.from
     }
@@ -258,16 +258,16 @@ impl Reader {
         self.place
     }
 
-    /// Whether something is to be read.
+    /// Whether the ring has an unread record.
     #[inline]
     pub(crate) fn has_more(&self) -> bool {
         tail_of(&self.mapping).written() != self.head
     }
 
-    /// Takes a copy of the next record; `None` if there is none.
+    /// Copies the next record out. `None` if there is none.
     ///
     /// # Errors
-    /// The writer broke the rules.
+    /// The writer violated the protocol.
     pub(crate) fn read(&mut self) -> Result<Option<Record<'_>>, Broken> {
         let tail = tail_of(&self.mapping).written();
         let mut left = tail.wrapping_sub(self.head);
@@ -310,7 +310,7 @@ impl Reader {
         }))
     }
 
-    /// Gives room back for what was read. Returns whether the writer waits for it, and its bell is to be rung.
+    /// Frees the room of what was read. Returns whether the writer waits for it, so that its bell must be rung.
     #[inline]
     pub(crate) fn release(&self, own: &Board) -> bool {
         own.head(self.place)

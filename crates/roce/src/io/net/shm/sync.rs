@@ -1,3 +1,3 @@
-//! The synchronization primitives of [`cursor`](super::cursor), which its model checker replaces.
+//! The synchronization primitives of [`cursor`](super::cursor). Its model checker replaces them.
 
 pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

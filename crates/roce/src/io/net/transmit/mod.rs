@@ -1,4 +1,4 @@
-//! The sockets that packets are sent from, and what to do when they cannot take more.
+//! The sockets that packets are sent from, and their queues while they are full.
 
 use std::collections::VecDeque;
 use std::io;
@@ -25,17 +25,17 @@ use crate::io::net::sockopt::{IpVersion, refuse_input, set_int};
 use crate::io::net::tap::{Direction, TappedPacket, with_icrc};
 use portolan_port_sharing::room::{self, with_room};
 
-/// Source ports are 0xC000 and above (IBTA A17.9.2: the sender may put entropy for routers there).
+/// Source ports are 0xC000 and above (IBTA A17.9.2: they may contain entropy for routers).
 const SOURCE_PORT_MIN: u16 = 0xC000;
-/// Draws of a source port before giving up.
+/// Attempts to draw a free source port.
 const PORT_DRAWS_MAX: u32 = 256;
-/// Hop limit unless the address vector says otherwise.
+/// Default hop limit if the address vector has none.
 const HOP_LIMIT_DEFAULT: i32 = 64;
-/// Packets that may wait for room in one socket's send buffer, counted in datagrams. Queue pairs
-/// stop while any wait, so this bounds what threads that are sending may add, and MADs.
+/// Maximum of datagrams that wait for room in one socket's send buffer. Queue pairs stop while any wait, so this
+/// bounds only MADs and what other threads are sending at that moment.
 const WAITING_DATAGRAMS_MAX: usize = 1024;
 
-/// All sockets to send from.
+/// All send sockets.
 #[derive(Debug)]
 pub(crate) struct Transmitter {
     v4: Vec<SendSocket>,
@@ -43,18 +43,17 @@ pub(crate) struct Transmitter {
     v6: Vec<SendSocket>,
 }
 
-/// Whether a socket can take more.
+/// Whether a socket has room for more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     Left,
-    /// What could not be sent waits in the socket; a caller that gets this the first time asks epoll to
-    /// tell when there is room.
+    /// Has become full, and keeps what it could not send. The caller asks epoll to report when there is room.
     JustFilled,
     Full,
 }
 
 impl Transmitter {
-    /// Opens so many sockets of each IP version.
+    /// Opens `sockets` sockets of each IP version.
     pub(crate) fn open(sockets: usize, buffer_bytes: usize) -> Result<Self> {
         let open = |version| -> Result<Vec<SendSocket>> {
             (0..sockets)
@@ -72,13 +71,13 @@ impl Transmitter {
         })
     }
 
-    /// The socket that a queue pair sends from, always the same: its packets stay in order.
+    /// The socket that a queue pair sends from. It never changes, so the packets stay in order.
     pub(crate) fn socket(&self, version: IpVersion, qpn: Qpn) -> Option<&SendSocket> {
         let sockets = self.of_version(version);
         sockets.get(qpn.value() as usize % sockets.len().max(1))
     }
 
-    /// The UDP port that packets through memory carry as their source.
+    /// The UDP source port of packets through memory.
     pub(crate) fn link_port(&self) -> u16 {
         self.v4.first().map_or(SOURCE_PORT_MIN, SendSocket::port)
     }
@@ -119,35 +118,35 @@ fn is_no_ipv6(error: &Error) -> bool {
     )
 }
 
-/// An unconnected socket on a random source port: a connected one would number its IPv4 packets,
-/// and the ICRC covers the number.
+/// An unconnected socket on a random source port. A connected socket would number its IPv4 packets, and the ICRC
+/// covers that number.
 #[derive(Debug)]
 pub(crate) struct SendSocket {
     outlet: Outlet,
     port: u16,
     /// The other end of the ring is gone.
     closed: AtomicBool,
-    /// Whether the kernel segments. Falls for good when a device turns out not to.
+    /// Whether the kernel segments datagrams. Set to false for good if a device cannot.
     segments: AtomicBool,
     /// Whether `waiting` has packets; read without its lock.
     full: AtomicBool,
     waiting: Mutex<Waiting>,
 }
 
-/// What packets leave by.
+/// Where packets go.
 #[derive(Debug)]
 enum Outlet {
     Socket(UdpSocket),
-    /// A ring in memory, and what wakes its reader.
+    /// A ring in memory, and the bell of its reader.
     Ring {
         writer: Mutex<Writer>,
         bell: Doorbell,
-        /// The memory of the process that reads, if that lets this one reach it.
+        /// The reader's memory, if this process may access it.
         memory: Option<Box<PeerMemory>>,
     },
 }
 
-/// What waits for room in the send buffer.
+/// Packets and queue pairs that wait for room.
 #[derive(Debug, Default)]
 struct Waiting {
     datagrams: VecDeque<WaitingDatagram>,
@@ -177,7 +176,7 @@ impl SendSocket {
         let fd = socket.as_fd();
         prepare(fd, version, buffer_bytes).map_err(|error| os_error("setsockopt", &error))?;
         let port = bind_to_random_port(&socket, version)?;
-        // Old kernels (before 4.18) do not know the option.
+        // Kernels before 4.18 do not have the option.
         let segments = set_int(fd, libc::IPPROTO_UDP, libc::UDP_SEGMENT, 0).is_ok();
         Ok(Self {
             outlet: Outlet::Socket(socket.into()),
@@ -189,7 +188,7 @@ impl SendSocket {
         })
     }
 
-    /// Sends through memory, as if from a UDP port.
+    /// Sends through memory, with a UDP port as the source.
     pub(crate) fn of_ring(
         writer: Writer,
         bell: Doorbell,
@@ -210,7 +209,7 @@ impl SendSocket {
         }
     }
 
-    /// The other end of the ring is gone: nothing that is sent arrives.
+    /// Marks the ring as ended: no packet in it arrives any more.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
     }
@@ -221,7 +220,7 @@ impl SendSocket {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// The memory of the process at the other end of the ring, if this one may reach it.
+    /// The memory of the process at the other end of the ring, if this process may access it.
     #[inline]
     pub(crate) fn peer_memory(&self) -> Option<&PeerMemory> {
         match &self.outlet {
@@ -230,18 +229,18 @@ impl SendSocket {
         }
     }
 
-    /// Whether what it sends stays on this host, and needs no ICRC.
+    /// Whether its packets stay on this host, and need no ICRC.
     #[inline]
     pub(crate) fn is_ring(&self) -> bool {
         matches!(self.outlet, Outlet::Ring { .. })
     }
 
-    /// Its UDP source port, which the ICRC covers.
+    /// The UDP source port, which the ICRC covers.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    /// The socket; a ring has none.
+    /// The socket; `None` for a ring.
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.outlet {
             Outlet::Socket(socket) => Some(socket.as_fd()),
@@ -256,7 +255,7 @@ impl SendSocket {
         }
     }
 
-    /// Hands datagrams from `first` on to the kernel or to the ring; how many it took, at least one.
+    /// Passes datagrams from `first` on to the kernel or to the ring. Returns how many it took, at least one.
     fn submit(
         &self,
         batch: &SendBatch,
@@ -301,7 +300,7 @@ impl SendSocket {
         }
     }
 
-    /// Writes a datagram into the ring; whether its reader is to be woken.
+    /// Writes a datagram to the ring. Returns whether its reader must be woken.
     fn write(&self, writer: &mut Writer, path: &Path, run: &Run, bytes: &[u8]) -> io::Result<bool> {
         let record = Record {
             source: SocketAddr::new(path.local, self.port),
@@ -325,13 +324,13 @@ impl SendSocket {
         self.segments.load(Ordering::Relaxed)
     }
 
-    /// Whether packets wait for room in its send buffer.
+    /// Whether packets wait for room in the send buffer.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.full.load(Ordering::Acquire)
     }
 
-    /// If the socket is full, notes that a queue pair has more to send, and returns true.
+    /// If the socket is full, registers a queue pair that has more to send, and returns true.
     #[cold]
     pub(crate) fn defers(&self, qpn: Qpn) -> bool {
         let mut waiting = self.lock();
@@ -390,8 +389,8 @@ impl SendSocket {
         }
     }
 
-    /// Sends the packets of a datagram that the kernel would not segment. Each then has the
-    /// identification zero, so those that counted on another get a new ICRC.
+    /// Sends the packets of a datagram that the kernel would not segment one by one. Each then has identification
+    /// zero, so packets with another one get a new ICRC.
     #[cold]
     fn send_apart(
         &self,
@@ -415,7 +414,7 @@ impl SendSocket {
             }
             all_sent &= sent;
         }
-        // The device cannot compute checksums (udp(7), UDP_SEGMENT): it never will.
+        // The device cannot compute checksums (udp(7), UDP_SEGMENT), and never will.
         if all_sent && error.raw_os_error() == Some(libc::EIO) {
             self.segments.store(false, Ordering::Relaxed);
         }
@@ -428,7 +427,7 @@ impl SendSocket {
         let mut waiting = self.lock();
         for run in batch.runs().iter().skip(first) {
             if waiting.datagrams.len() >= WAITING_DATAGRAMS_MAX {
-                // As if the network had lost them.
+                // Drop them, as the network would.
                 monitor.counters.send_refused.add(usize::from(run.packets));
                 continue;
             }
@@ -445,8 +444,7 @@ impl SendSocket {
         }
     }
 
-    /// Sends waiting packets. If that succeeds, returns the queue pairs that have more to send; `None` if
-    /// the socket is still full.
+    /// Sends waiting packets. Returns the queue pairs that have more to send, or `None` if the socket is still full.
     pub(crate) fn resume(&self, monitor: &Monitor) -> Option<Vec<Qpn>> {
         let mut waiting = self.lock();
         while let Some(datagram) = waiting.datagrams.front() {
@@ -470,7 +468,7 @@ impl SendSocket {
         Some(std::mem::take(&mut waiting.queue_pairs))
     }
 
-    /// Shows the tap the packets that are about to be sent.
+    /// Shows packets to the tap before they are sent.
     #[cold]
     fn show(&self, batch: &SendBatch, path: &Path, monitor: &Monitor) {
         let time = SystemTime::now();
@@ -498,14 +496,14 @@ impl SendSocket {
     }
 }
 
-/// Why the kernel did not take a datagram.
+/// Why the kernel refused a datagram.
 enum Refusal {
     Interrupted,
     /// The send buffer or the device's queue is full.
     Full,
-    /// Perhaps only because it was to be segmented.
+    /// Possibly only because it needs segmentation.
     Segmentation,
-    /// It will not go.
+    /// The packet cannot be sent.
     Packet,
 }
 
@@ -527,7 +525,7 @@ impl Refusal {
 fn prepare(fd: BorrowedFd<'_>, version: IpVersion, buffer_bytes: usize) -> io::Result<()> {
     match version {
         IpVersion::V4 => {
-            // Forbids fragmentation, and with it the identification stays zero.
+            // Forbid fragmentation. The identification then stays zero.
             let probe = libc::IP_PMTUDISC_PROBE;
             set_int(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, probe)?;
             set_int(fd, libc::IPPROTO_IP, libc::IP_TTL, HOP_LIMIT_DEFAULT)?;
