@@ -135,7 +135,10 @@ impl Receiver {
                     Ok(Some(record)) => record,
                     Ok(None) => break,
                     Err(Broken) => {
-                        tracing::warn!(?from, "a ring has an invalid record and is not read any more");
+                        tracing::warn!(
+                            ?from,
+                            "a ring has an invalid record and is not read any more"
+                        );
                         return false;
                     }
                 };
