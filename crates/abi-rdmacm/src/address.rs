@@ -1,4 +1,4 @@
-//! C's socket addresses as the bytes that the kernel takes.
+//! C's socket addresses as the bytes that the kernel expects.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -14,7 +14,7 @@ pub(crate) const AF_IB: i32 = 27;
 /// `struct __kernel_sockaddr_storage`.
 pub(crate) type Storage = [u8; 128];
 
-/// Bytes of an address of this family.
+/// The length of an address of this family, bytes.
 pub(crate) fn length(family: i32) -> Option<usize> {
     match family {
         AF_INET => Some(size_of::<sockaddr_in>()),
@@ -24,22 +24,22 @@ pub(crate) fn length(family: i32) -> Option<usize> {
     }
 }
 
-/// An address of the caller's: null, or as long as its family's.
+/// An address from the caller: null, or as long as its family requires.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct SocketAddress(*const sockaddr);
 
 impl SocketAddress {
     /// # Safety
-    /// The pointer is as the type says.
+    /// The pointer is null, or points to an address as long as its family requires.
     pub(crate) unsafe fn new(pointer: *const sockaddr) -> Self {
         Self(pointer)
     }
 
-    /// The address as bytes, and how many count; none for null.
+    /// The address as bytes, and its length. `None` for null.
     ///
     /// # Errors
-    /// `EINVAL` for a family that has no ids.
+    /// `EINVAL` for a family that rdma_cm does not have.
     pub(crate) fn get(self) -> Result<Option<(Storage, u16)>> {
         let address = self.0;
         if address.is_null() {
@@ -57,13 +57,13 @@ impl SocketAddress {
     /// As [`SocketAddress::get`].
     ///
     /// # Errors
-    /// `EINVAL`, for null too.
+    /// Those of [`SocketAddress::get`]; `EINVAL` for null.
     pub(crate) fn required(self) -> Result<(Storage, u16)> {
         self.get()?.ok_or(Errno::INVAL)
     }
 }
 
-/// The port within an address's bytes, in network byte order; 0 for a family without.
+/// The port in an address's bytes, network byte order. 0 for a family without ports.
 pub(crate) fn port(bytes: &Storage) -> u16 {
     let word = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
     match i32::from(word(0)) {

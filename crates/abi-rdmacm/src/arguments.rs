@@ -1,4 +1,4 @@
-//! Arguments and results of the socket calls.
+//! Conversion of arguments and results of the socket calls.
 
 #![allow(unsafe_code, reason = "pointers of C programs")]
 
@@ -10,12 +10,12 @@ use rustix::io::Errno;
 use crate::address;
 use crate::guard::{Result, caught, failed};
 
-/// Runs the body of a function that returns a number, or -1 and `errno`.
+/// Runs the body of a function that returns a number, or -1 with `errno`.
 pub(crate) fn number(body: impl FnOnce() -> Result<c_int>) -> c_int {
     caught(body).unwrap_or_else(failed)
 }
 
-/// Runs the body of a function that returns a number of bytes, or -1 and `errno`.
+/// Runs the body of a function that returns a number of bytes, or -1 with `errno`.
 pub(crate) fn bytes(body: impl FnOnce() -> Result<usize>) -> isize {
     match caught(body) {
         Ok(bytes) => bytes.cast_signed(),
@@ -36,7 +36,7 @@ pub(crate) fn piece(base: *mut c_void, length: usize) -> iovec {
 /// `EFAULT` for null; `EOPNOTSUPP` with control data.
 ///
 /// # Safety
-/// The message is null or whole.
+/// The message is null or valid.
 pub(crate) unsafe fn pieces_of(message: *const msghdr) -> Result<(*const iovec, usize)> {
     // SAFETY: the caller's promise.
     let message = unsafe { message.as_ref() }.ok_or(Errno::FAULT)?;
@@ -47,7 +47,7 @@ pub(crate) unsafe fn pieces_of(message: *const msghdr) -> Result<(*const iovec, 
 }
 
 /// # Safety
-/// There are `count` values, or the pointer is null.
+/// The pointer is null, or points to `count` values.
 pub(crate) unsafe fn slice_mut<'a, T>(first: *mut T, count: usize) -> Result<&'a mut [T]> {
     match (first.is_null(), count) {
         (_, 0) => Ok(&mut []),
@@ -57,13 +57,13 @@ pub(crate) unsafe fn slice_mut<'a, T>(first: *mut T, count: usize) -> Result<&'a
     }
 }
 
-/// An address of as many bytes as the program says.
+/// Copies an address whose length the program passes.
 ///
 /// # Errors
-/// `EFAULT` for null; `EINVAL` for a length that no address has.
+/// `EFAULT` for null; `EINVAL` for an impossible length.
 ///
 /// # Safety
-/// The address has as many bytes.
+/// The address is null or has `length` bytes.
 pub(crate) unsafe fn address_bytes(
     addr: *const sockaddr,
     length: socklen_t,

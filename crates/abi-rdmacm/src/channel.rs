@@ -1,4 +1,4 @@
-//! Event channels: C's structure is the descriptor, the library's is what commands are written to.
+//! Event channels. C's structure contains the descriptor; the library's part is the target of commands.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -18,14 +18,14 @@ use crate::guard::Result;
 use crate::layout::EventChannel;
 use crate::verbs::rdma_cm;
 
-/// An open channel. Reference-counted; the table holds a reference until the program destroys the channel.
+/// An open channel, reference-counted. The table holds a reference until the program destroys the channel.
 pub(crate) struct Open {
-    /// The program reads it through the pointer that it was given.
+    /// The program reads this through its pointer.
     c: UnsafeCell<EventChannel>,
     commands: raw::Channel,
 }
 
-// SAFETY: C's part is a number, which the library only writes when it makes the channel.
+// SAFETY: C's part is a number, which the library writes only when it creates the channel.
 unsafe impl Sync for Open {}
 
 impl Deref for Open {
@@ -36,14 +36,15 @@ impl Deref for Open {
     }
 }
 
-/// Channels that are not destroyed, by their addresses: a thread that waits for an event may find that another has
-/// destroyed the channel, and an id that its channel is gone.
+/// The existing channels by address. A thread that waits for an event may find that another one has destroyed the
+/// channel, and an id that its channel is gone.
 static OPEN: Known<Mutex<HashMap<usize, Arc<Open>>>> = Known::new();
 
-/// `rdma_create_event_channel`: of the rdma_cm device that the process's libibverbs has, or else of the kernel's.
+/// `rdma_create_event_channel`: opens the rdma_cm device of the process's libibverbs if it has one, otherwise the
+/// kernel's.
 ///
 /// # Errors
-/// `ENODEV` if the kernel has no rdma_cm device, `EPERM` if its ABI is none that is spoken here; those of opening.
+/// `ENODEV` if the kernel has no rdma_cm device, `EPERM` if its ABI version is not supported; those of opening.
 pub(crate) fn create() -> Result<*mut EventChannel> {
     let commands = match rdma_cm() {
         Some(table) => raw::Channel::open_in_library(table)?,
@@ -65,20 +66,22 @@ fn open_in_kernel() -> Result<raw::Channel> {
     })
 }
 
-/// `rdma_destroy_event_channel`: closes the descriptor, and with it all the kernel has of its ids. A thread that waits
-/// for its events continues waiting, as over the kernel: some programs destroy it nevertheless.
+/// `rdma_destroy_event_channel`: closes the descriptor, so the kernel destroys the channel's ids.
+///
+/// A thread that waits for its events keeps waiting, as over the kernel. Some programs destroy a channel in this
+/// state.
 pub(crate) fn destroy(channel: *mut EventChannel) {
-    // Some programs destroy a channel once more after a call failed.
+    // Some programs destroy a channel twice after a call failed.
     let open = OPEN.get().lock().remove(&channel.addr());
     if let Some(open) = open {
         open.close();
     }
 }
 
-/// Where its commands go. The channel may be destroyed meanwhile.
+/// Keeps the channel open for commands. The program may destroy it meanwhile.
 ///
 /// # Errors
-/// `EINVAL` for null, `EBADF` if it is destroyed, `EOPNOTSUPP` if it may be the parent's.
+/// `EINVAL` for null, `EBADF` if it is destroyed, `EOPNOTSUPP` if it may belong to the parent process.
 pub(crate) fn hold(channel: *mut EventChannel) -> Result<Arc<Open>> {
     if channel.is_null() {
         return Err(Errno::INVAL);

@@ -1,4 +1,4 @@
-//! Connections: connect, accept, reject, and what goes with them.
+//! Connections: connect, accept, reject, and related calls.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -16,17 +16,17 @@ use crate::qp;
 use crate::sync::{Left, begun};
 use crate::verbs::verbs;
 
-/// Retry counts if the program gives none: the maximum; for missing receives that means without end.
+/// Retry counts if the program passes none: the maximum. For missing receives (RNR) it means without limit.
 const RETRIES_DEFAULT: u8 = 7;
-/// IBTA's reject reasons: consumer defined, and vendor option not supported.
+/// Reject reasons of IBTA: consumer defined, and vendor option not supported.
 pub(crate) const REASON_CONSUMER: u8 = 28;
 pub(crate) const REASON_VENDOR_OPTION: u8 = 35;
 
 /// `rdma_connect`.
 ///
 /// # Errors
-/// `EINVAL` for parameters beyond what the device has, none without queue pair, and private data that does not
-/// fit; the kernel's.
+/// `EINVAL` for parameters beyond the device's limits, for missing parameters without a queue pair, and for private
+/// data that does not fit; the kernel's errors.
 pub(crate) fn connect(id: &Id, param: In<ConnParam>) -> Result<Left> {
     let private_data = private_data(&param);
     let param = param.get();
@@ -59,7 +59,7 @@ pub(crate) fn connect(id: &Id, param: In<ConnParam>) -> Result<Left> {
         ece: kernels_ece(id.state().local_ece),
     };
     begun(id, |commands| {
-        // Goes out once; it stays with the id if it does not.
+        // The prefix is sent once. Keep it if the command fails.
         let prefix = std::mem::take(&mut id.state().connect);
         commands
             .command(&connect)
@@ -68,8 +68,7 @@ pub(crate) fn connect(id: &Id, param: In<ConnParam>) -> Result<Left> {
 }
 
 /// # Errors
-/// `EINVAL` if a connection's parameters ask for more than the device has, or there are none and no queue pair
-/// either.
+/// `EINVAL` if the parameters exceed the device's limits, or if there are neither parameters nor a queue pair.
 fn check_param(id: &Id, param: Option<&ConnParam>, device: &Device) -> Result<()> {
     let has_pair = !get!(id, qp).is_null();
     let most = (device.responder_resources_max, device.initiator_depth_max);
@@ -89,7 +88,7 @@ fn is_within(param: Option<&ConnParam>, has_pair: bool, most: (u8, u8)) -> bool 
 /// `rdma_accept`.
 ///
 /// # Errors
-/// `EINVAL` as for [`connect`]; those of the queue pair's steps and the kernel's.
+/// `EINVAL` as for [`connect`]; those of the queue pair's transitions; the kernel's.
 pub(crate) fn accept(id: &Id, param: In<ConnParam>) -> Result<Left> {
     let private_data = private_data(&param);
     let param = param.get();
@@ -136,7 +135,7 @@ pub(crate) fn accept(id: &Id, param: In<ConnParam>) -> Result<Left> {
     if !is_datagram {
         return begun(id, send);
     }
-    // Nothing follows for a service of datagrams.
+    // A datagram service needs no further step.
     send(&*id.commands()?)?;
     if id.is_sync() {
         event::drop_kept(id);
@@ -152,7 +151,7 @@ pub(crate) fn accept(id: &Id, param: In<ConnParam>) -> Result<Left> {
 /// # Safety
 /// The private data has `length` bytes.
 pub(crate) unsafe fn reject(id: &Id, data: Bytes, length: u8, reason: u8) -> Result<()> {
-    // SAFETY: `length` is the number that the caller vouches for.
+    // SAFETY: the caller promises `length` bytes.
     let data = unsafe { data.get(length.into()) };
     let mut private_data = [0; raw::PRIVATE_DATA_LEN];
     private_data[..data.len()].copy_from_slice(data);
@@ -166,7 +165,7 @@ pub(crate) unsafe fn reject(id: &Id, data: Bytes, length: u8, reason: u8) -> Res
     id.commands()?.command(&reject)
 }
 
-/// `rdma_establish`, of a program that has brought its queue pair there by itself.
+/// `rdma_establish`, for a program that moves its queue pair itself.
 ///
 /// # Errors
 /// `EINVAL` if the id has a queue pair; the kernel's.
@@ -177,10 +176,10 @@ pub(crate) fn establish(id: &Id) -> Result<()> {
     confirm(id)
 }
 
-/// `rdma_disconnect`. A synchronous id whose connection is over, or never was, has no event to wait for.
+/// `rdma_disconnect`. A synchronous id without a connection has no event to wait for.
 ///
 /// # Errors
-/// Those of the queue pair's step and the kernel's.
+/// Those of the queue pair's transition; the kernel's.
 pub(crate) fn disconnect(id: &Id) -> Result<Left> {
     match id.transport() {
         Some(TRANSPORT_IWARP) => qp::to_drained(id)?,
@@ -208,7 +207,7 @@ pub(crate) fn notify(id: &Id, event: u32) -> Result<()> {
     id.commands()?.command(&notify)
 }
 
-/// The peer's reply has come: moves the queue pair to RTS, and sends the RTU.
+/// Handles the peer's reply: moves the queue pair to RTS, and sends the RTU.
 pub(crate) fn finish(id: &Id, remote: Ece) -> Result<()> {
     if remote.vendor_id != 0 {
         if id.state().local_ece.vendor_id != remote.vendor_id {
@@ -222,7 +221,7 @@ pub(crate) fn finish(id: &Id, remote: Ece) -> Result<()> {
     Ok(())
 }
 
-/// Parameters that are not valid: the reply is confirmed.
+/// Confirms the reply. The command has no parameters.
 fn confirm(id: &Id) -> Result<()> {
     let accept = raw::Accept {
         id: id.handle(),
@@ -231,7 +230,7 @@ fn confirm(id: &Id) -> Result<()> {
     id.commands()?.command(&accept)
 }
 
-/// The options of the peer's vendor are used if the queue pair's is the same; otherwise none are.
+/// Uses the options of the peer's vendor if the queue pair's vendor is the same, otherwise none.
 fn agree_on_ece(id: &Id) -> Result<()> {
     let remote = id.state().remote_ece;
     let local = query_ece(id).unwrap_or(NO_ECE);
@@ -243,7 +242,7 @@ fn agree_on_ece(id: &Id) -> Result<()> {
     Ok(())
 }
 
-/// What of the options the queue pair really took.
+/// Stores the options that the queue pair has accepted.
 fn confirm_ece(id: &Id) {
     if id.state().local_ece.vendor_id != 0
         && let Ok(ece) = query_ece(id)
@@ -259,7 +258,7 @@ fn query_ece(id: &Id) -> Result<Ece> {
     Ok(ece)
 }
 
-/// A device without options leaves them.
+/// Sets the options. A device that supports none ignores them.
 fn set_ece(id: &Id, mut ece: Ece) -> Result<()> {
     // SAFETY: the id's queue pair, and a structure to read.
     match check(unsafe { (verbs()?.set_ece)(get!(id, qp), &mut ece) }) {
@@ -275,8 +274,8 @@ fn kernels_ece(ece: Ece) -> raw::Ece {
     }
 }
 
-/// The parameters as the kernel takes them, without resources. What a queue pair of the id's says goes before what
-/// the program says.
+/// The parameters in the kernel's format, without resources. Values of the id's queue pair take precedence over the
+/// program's.
 fn kernels_param(id: &Id, param: Option<&ConnParam>, data: &[u8]) -> Result<raw::ConnParam> {
     let mut private_data = [0; raw::PRIVATE_DATA_LEN];
     let private_data_len = u8::try_from(data.len()).map_err(|_| Errno::INVAL)?;
@@ -302,7 +301,7 @@ fn kernels_param(id: &Id, param: Option<&ConnParam>, data: &[u8]) -> Result<raw:
     })
 }
 
-/// The private data of a connection's parameters.
+/// The private data of the program's parameters.
 fn private_data(param: &In<ConnParam>) -> &[u8] {
     let Some(param) = param.get() else {
         return &[];
@@ -311,11 +310,11 @@ fn private_data(param: &In<ConnParam>) -> &[u8] {
         return &[];
     }
     let length = usize::from(param.private_data_len);
-    // SAFETY: parameters that are whole have as many bytes of private data as they say (`In`).
+    // SAFETY: valid parameters have as many bytes of private data as they say (`In`).
     unsafe { std::slice::from_raw_parts(param.private_data.cast(), length) }
 }
 
-/// `rdma_init_qp_attr`: the state is the program's to say.
+/// `rdma_init_qp_attr`. The program selects the state.
 ///
 /// # Errors
 /// `EINVAL` for null; the kernel's.
@@ -328,10 +327,10 @@ pub(crate) fn init_qp_attr(id: &Id, mut attr: InOut<QpAttr>, mask: Out<i32>) -> 
     Ok(())
 }
 
-/// `rdma_set_local_ece`, of a program with queue pairs of its own.
+/// `rdma_set_local_ece`, for a program that creates its queue pairs itself.
 ///
 /// # Errors
-/// `EINVAL` for null, for an id with a queue pair, and without vendor.
+/// `EINVAL` for null, for an id with a queue pair, and for options without a vendor.
 pub(crate) fn set_local_ece(id: &Id, ece: In<Ece>) -> Result<()> {
     let ece = ece.required()?;
     if !get!(id, qp).is_null() || ece.vendor_id == 0 || ece.comp_mask != 0 {

@@ -1,11 +1,11 @@
-//! The kernel's path record as C's.
+//! Converts the kernel's path record to C's.
 
 use portolan_kernel::raw;
 use portolan_wire::addr::Gid as WireGid;
 
 use crate::layout::SaPathRec;
 
-/// Bytes of a management datagram's path record: where things lie.
+/// Offsets in the path record of a management datagram.
 mod path_record {
     pub(super) const DGID: usize = 8;
     pub(super) const SGID: usize = 24;
@@ -21,14 +21,14 @@ mod path_record {
     pub(super) const LIFE_TIME: usize = 56;
 }
 
-/// A selector's "exactly".
+/// The selector "exactly".
 const EXACTLY: u8 = 2;
 
 pub(crate) fn path(data: &raw::PathData) -> SaPathRec {
     use path_record::*;
     let bytes = &data.path_rec;
     let gid = |at: usize| WireGid(std::array::from_fn(|byte| bytes[at + byte])).into();
-    // Big-endian in C's structure as well.
+    // C's structure is big-endian, too.
     let be16 = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
     let word =
         |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
@@ -51,7 +51,7 @@ pub(crate) fn path(data: &raw::PathData) -> SaPathRec {
         rate: bytes[RATE] & 0x3F,
         packet_life_time_selector: EXACTLY,
         packet_life_time: bytes[LIFE_TIME] & 0x3F,
-        // librdmacm hands on the path's flags here, and programs may look at them.
+        // librdmacm passes the path's flags here, and programs may read them.
         preference: data.flags as u8,
     }
 }

@@ -1,5 +1,7 @@
-//! Open devices, shared by the ids that are bound to them. They stay open until the process ends, except those that
-//! were removed: they go once no id has them and another device is looked for.
+//! Open devices, shared by the ids bound to them.
+//!
+//! They stay open until the process ends. A removed device is closed once no id uses it and another device is looked
+//! up.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -15,9 +17,9 @@ use crate::guard::{Result, last_errno, made};
 use crate::layout::{Context, DeviceAttr, MAX_RESOURCES, Pd, Xrcd};
 use crate::verbs::{close_xrcd, open_xrcd, verbs};
 
-/// The kernel's word for a device without number.
+/// The kernel's value for a device without an index.
 pub(crate) const NO_INDEX: u32 = u32::MAX;
-/// Devices of one process; as many as the kernel can number are more than any machine has.
+/// Maximum of open devices: more than any machine has.
 const DEVICES_MAX: usize = 1024;
 
 /// An open device.
@@ -25,22 +27,22 @@ pub(crate) struct Device {
     pub(crate) context: *mut Context,
     /// Big-endian.
     guid: u64,
-    /// As the kernel numbers devices; none with kernels before 5.1.
+    /// The kernel's index of the device; `None` with kernels before 5.1.
     index: Option<u32>,
     pub(crate) transport: c_int,
-    /// RDMA reads and atomics that it starts at once, at most.
+    /// Maximum of outstanding RDMA reads and atomics as initiator.
     pub(crate) initiator_depth_max: u8,
-    /// RDMA reads and atomics that it answers at once, at most.
+    /// Maximum of outstanding RDMA reads and atomics as responder.
     pub(crate) responder_resources_max: u8,
     domain: Mutex<Domain>,
-    /// A program has it from `rdma_get_devices`, for as long as it likes.
+    /// `rdma_get_devices` has returned it, so the program may use it at any time.
     given_away: AtomicBool,
 }
 
-/// The domains that ids have unless the program gives one.
+/// The domains for ids whose program passes none.
 struct Domain {
     pd: *mut Pd,
-    /// That of extended connections, opened when the first of them needs it.
+    /// The domain of extended connections, opened when first needed.
     xrcd: *mut Xrcd,
     users: usize,
 }
@@ -52,10 +54,10 @@ unsafe impl Sync for Device {}
 
 static DEVICES: Known<Mutex<Vec<Arc<Device>>>> = Known::new();
 
-/// The device that the kernel calls so.
+/// Finds a device by the kernel's GUID and index, and opens it if necessary.
 ///
 /// # Errors
-/// `ENODEV` if libibverbs has none like it; those of opening it.
+/// `ENODEV` if libibverbs has no such device; those of opening it.
 pub(crate) fn find(guid: u64, index: u32) -> Result<Arc<Device>> {
     let is_it = |number: Option<u32>, its_guid: u64| match number {
         Some(number) if index != NO_INDEX => number == index,
@@ -76,10 +78,10 @@ pub(crate) fn find(guid: u64, index: u32) -> Result<Arc<Device>> {
     Ok(device)
 }
 
-/// Opens every device there is, in libibverbs's order.
+/// Opens all devices, in libibverbs's order.
 ///
 /// # Errors
-/// `ENODEV` if there is none; those of opening.
+/// `ENODEV` if there is no device; those of opening.
 pub(crate) fn all() -> Result<Vec<Arc<Device>>> {
     let names = list(|_, index, guid| Some((index, guid)))?;
     let found: Vec<_> = names
@@ -93,7 +95,7 @@ pub(crate) fn all() -> Result<Vec<Arc<Device>>> {
     Ok(found)
 }
 
-/// Whether the device is there still: not another of the same GUID.
+/// Whether the device still exists, and not another one with the same GUID.
 fn is_listed(device: (Option<u32>, u64), listed: &[(Option<u32>, u64)]) -> bool {
     listed.contains(&device)
 }
@@ -107,7 +109,7 @@ fn open_listed(is_it: impl Fn(Option<u32>, u64) -> bool) -> Result<Arc<Device>> 
     describe(context).map(Arc::new)
 }
 
-/// What `each` makes of libibverbs's devices, with their numbers and GUIDs.
+/// Calls `each` with libibverbs's devices, their indexes and GUIDs, and returns the results.
 fn list<T>(
     mut each: impl FnMut(*mut crate::layout::Device, Option<u32>, u64) -> Option<T>,
 ) -> Result<Vec<T>> {
@@ -117,7 +119,7 @@ fn list<T>(
     let devices = made(unsafe { (verbs.get_device_list)(&mut count) })?;
     let mut found = Vec::new();
     for at in 0..usize::try_from(count).unwrap_or(0) {
-        // SAFETY: the list has as many, until it is freed.
+        // SAFETY: the list has `count` devices until it is freed.
         let (device, index, guid) = unsafe {
             let device = *devices.add(at);
             let index = (verbs.get_device_index)(device);
@@ -125,7 +127,7 @@ fn list<T>(
         };
         found.extend(each(device, u32::try_from(index).ok(), guid));
     }
-    // SAFETY: it was given by the function that goes with it.
+    // SAFETY: the list comes from `get_device_list`.
     unsafe { (verbs.free_device_list)(devices) };
     Ok(found)
 }
@@ -140,7 +142,7 @@ fn describe(context: *mut Context) -> Result<Device> {
         unsafe { (verbs.close_device)(context) };
         return Err(errno);
     }
-    // SAFETY: an open device names itself.
+    // SAFETY: an open device refers to its own entry.
     let (device, transport, index) = unsafe {
         let device = (*context).device;
         let index = (verbs.get_device_index)(device);
@@ -163,13 +165,13 @@ fn describe(context: *mut Context) -> Result<Device> {
     })
 }
 
-/// As many as a connection's parameters can say.
+/// Limits a count to the parameter's range.
 fn byte(count: c_int) -> u8 {
     u8::try_from(count.max(0)).unwrap_or(MAX_RESOURCES)
 }
 
 impl Device {
-    /// Whether it has references besides the table's, while the table is locked.
+    /// Whether there are references besides the table's. Call it with the table locked.
     fn is_in_use(self: &Arc<Self>) -> bool {
         Arc::strong_count(self) > 1 || self.given_away.load(Ordering::Acquire)
     }
@@ -177,7 +179,7 @@ impl Device {
     /// The protection domain for one more id.
     ///
     /// # Errors
-    /// Those of making one.
+    /// Those of allocating one.
     pub(crate) fn use_domain(&self) -> Result<*mut Pd> {
         let mut domain = self.domain.lock();
         if domain.pd.is_null() {
@@ -188,7 +190,7 @@ impl Device {
         Ok(domain.pd)
     }
 
-    /// The domain of extended connections, for an id that has the protection domain.
+    /// The domain of extended connections, for an id that uses the protection domain.
     ///
     /// # Errors
     /// Those of opening it.
@@ -201,7 +203,7 @@ impl Device {
         Ok(domain.xrcd)
     }
 
-    /// An id less: with the last the domains go, unless the program still has something in it.
+    /// An id stops using the domains. The last one frees them, unless the program still has objects in them.
     pub(crate) fn leave_domain(&self) {
         let mut domain = self.domain.lock();
         domain.users -= 1;
@@ -209,7 +211,7 @@ impl Device {
         if domain.users > 0 {
             return;
         }
-        // SAFETY: made by `use_domain`, and no id has it any more.
+        // SAFETY: `use_domain` made it, and no id uses it any more.
         if unsafe { (verbs.dealloc_pd)(domain.pd) } == 0 {
             domain.pd = std::ptr::null_mut();
         }

@@ -1,4 +1,4 @@
-//! Endpoints: synchronous ids made from a resolved address.
+//! Endpoints: synchronous ids created from a resolved address.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -15,10 +15,10 @@ use crate::layout::{AddrInfo, CmId, Pd, QpInitAttr, RAI_PASSIVE};
 use crate::sync::Left;
 use crate::{life, qp, resolve};
 
-/// What resolving an endpoint's address and route may take, each.
+/// Time limit for resolving an endpoint's address, and again for its route.
 const RESOLVE_TIMEOUT_MS: c_int = 2000;
 
-/// `rdma_create_ep`: the first address of the list is bound or resolved.
+/// `rdma_create_ep`: binds or resolves the first address of the list.
 pub(crate) fn create_endpoint(
     into: Out<*mut CmId>,
     info: In<AddrInfo>,
@@ -48,7 +48,7 @@ pub(crate) fn create_endpoint(
     done.map_or_else(failed, |()| 0)
 }
 
-/// Each step is caught by itself: between them the thread may be cancelled, with nothing to drop.
+/// Each step runs in its own guard. Between the steps the thread may be cancelled, with nothing to drop.
 fn prepare(
     id: *mut CmId,
     info: &In<AddrInfo>,
@@ -56,7 +56,7 @@ fn prepare(
     mut attr: InOut<QpInitAttr>,
 ) -> Result<()> {
     let (info, attr) = (info.required()?, attr.get());
-    // SAFETY: an address that is whole has what it says (`In`).
+    // SAFETY: a valid address list has what it says (`In`).
     let (source, destination) = unsafe {
         (
             SocketAddress::new(info.ai_src_addr),
@@ -98,7 +98,7 @@ unsafe fn begin_route(id: &Id, info: &AddrInfo) -> Result<Left> {
     if info.ai_route_len == 0 || info.ai_route.is_null() {
         return resolve::resolve_route(id, RESOLVE_TIMEOUT_MS);
     }
-    // SAFETY: the caller vouches for the length.
+    // SAFETY: the caller promises the length.
     let paths = unsafe { std::slice::from_raw_parts(info.ai_route.cast(), info.ai_route_len) };
     resolve::set_route(id, paths)
 }
@@ -117,15 +117,15 @@ unsafe fn prepare_caller(
     }
     if info.ai_connect_len > 0 && !info.ai_connect.is_null() {
         let data = info.ai_connect.cast();
-        // SAFETY: the caller vouches for the length.
+        // SAFETY: the caller promises the length.
         let data = unsafe { std::slice::from_raw_parts(data, info.ai_connect_len) };
-        // Goes before the private data of the connect.
+        // Sent before the private data of the connect.
         id.state().connect = data.to_vec();
     }
     Ok(())
 }
 
-/// `rdma_destroy_ep`: the id with its queue pair and shared receive queue.
+/// `rdma_destroy_ep`: destroys the id with its queue pair and shared receive queue.
 pub(crate) fn destroy_endpoint(id: &Id) {
     if !get!(id, qp).is_null() {
         qp::destroy(id);

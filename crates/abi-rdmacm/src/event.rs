@@ -1,4 +1,4 @@
-//! Events, owned by the library until they are handed to the program, and again when it acknowledges them.
+//! Events. The library owns them until it passes them to the program, and again when the program acknowledges them.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -17,11 +17,11 @@ use crate::layout::{CmEvent, EventParam};
 
 /// An event. Dropping it acknowledges it.
 ///
-/// It is a pointer and no box: its private data lies in the same memory, and C's part points there. A box that moves would
-/// claim that no other code has a pointer into it.
+/// This is a pointer, not a box, because C's part points to private data in the same memory. Moving a box would
+/// assert that there is no other pointer to it.
 pub(crate) struct Event(NonNull<Whole>);
 
-/// C's structure is its beginning.
+/// Begins with C's structure.
 #[repr(C)]
 struct Whole {
     c: CmEvent,
@@ -46,15 +46,14 @@ impl Event {
         Self(NonNull::from(Box::leak(Box::new(whole))))
     }
 
-    /// C's part.
     pub(crate) fn c(&self) -> &CmEvent {
-        // SAFETY: the memory is this event's until it is handed over, which takes `self`.
+        // SAFETY: this event owns the memory until it is handed over, which consumes `self`.
         unsafe { &self.0.as_ref().c }
     }
 
     /// Changes C's part.
     pub(crate) fn change(&mut self, change: impl FnOnce(&mut CmEvent)) {
-        // SAFETY: as for `c`, and `self` is borrowed alone.
+        // SAFETY: as for `c`, and `self` is borrowed exclusively.
         change(unsafe { &mut (*self.0.as_ptr()).c });
     }
 
@@ -63,14 +62,14 @@ impl Event {
         unsafe { &self.0.as_ref().of }
     }
 
-    /// Sets the parameters, and keeps the private data that they point to. None is null.
+    /// Sets the parameters, and stores the private data that they point to. Empty private data becomes null.
     pub(crate) fn set_param(
         &mut self,
         data: &[u8; raw::PRIVATE_DATA_LEN],
         length: u8,
         param: impl FnOnce(*const c_void) -> EventParam,
     ) {
-        // SAFETY: the memory is this event's, `self` is borrowed alone, and no reference into it is left.
+        // SAFETY: this event owns the memory, `self` is borrowed exclusively, and no reference to it exists.
         unsafe {
             let place = &raw mut (*self.0.as_ptr()).private_data;
             place.write(*data);
@@ -82,10 +81,10 @@ impl Event {
         }
     }
 
-    /// Its outcome as an error: `ECONNREFUSED` if it was rejected, otherwise what its status says.
+    /// The event's outcome as an error: `ECONNREFUSED` if it was rejected, otherwise its status.
     ///
     /// # Errors
-    /// Those.
+    /// As above.
     pub(crate) fn outcome(&self) -> Result<()> {
         match (self.c().event, self.c().status) {
             (_, 0) => Ok(()),
@@ -94,23 +93,23 @@ impl Event {
         }
     }
 
-    /// Hands it over: to the program, or to an id that keeps it.
+    /// Hands the event over, to the program or to an id that keeps it.
     pub(crate) fn into_c(self) -> *mut CmEvent {
         let event = self.0.as_ptr().cast();
         std::mem::forget(self);
         event
     }
 
-    /// Takes it back.
+    /// Takes the event back.
     ///
     /// # Errors
-    /// `EINVAL` for null; over software devices `EOPNOTSUPP` for an event that was given to the parent of this process.
+    /// `EINVAL` for null. Over software devices, `EOPNOTSUPP` for an event of the parent process.
     ///
     /// # Safety
-    /// Null, or a result of [`Event::into_c`] that was not taken back.
+    /// The pointer is null, or comes from [`Event::into_c`] and was not taken back.
     pub(crate) unsafe fn from_c(event: *mut CmEvent) -> Result<Self> {
         let event = NonNull::new(event).ok_or(Errno::INVAL)?.cast::<Whole>();
-        // SAFETY: the caller's event, which is whole.
+        // SAFETY: the caller's event, which is valid.
         let made_by = unsafe { (&raw const (*event.as_ptr()).made_by).read() };
         match made_by.is_owner() || fork::has_what_it_inherited() {
             true => Ok(Self(event)),
@@ -122,12 +121,12 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         self.of().complete_event();
-        // SAFETY: `new` made it of a box, and it is dropped once.
+        // SAFETY: `new` created it from a box, and it is dropped once.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
 
-/// Has a synchronous id keep an event, in the place of the one that it kept.
+/// Makes a synchronous id keep an event instead of its previous one.
 pub(crate) fn keep(id: &Id, event: Event) {
     drop_kept(id);
     set!(id, event = event.into_c());
@@ -136,7 +135,7 @@ pub(crate) fn keep(id: &Id, event: Event) {
 /// The type of the event that a synchronous id keeps.
 pub(crate) fn kept_type(id: &Id) -> Option<u32> {
     let event = get!(id, event);
-    // SAFETY: null, or the library put it there, and the program has no way to acknowledge it.
+    // SAFETY: null, or stored there by the library. The program cannot acknowledge it.
     unsafe { event.as_ref() }.map(|event| event.event)
 }
 
@@ -144,7 +143,7 @@ pub(crate) fn kept_type(id: &Id) -> Option<u32> {
 pub(crate) fn drop_kept(id: &Id) {
     let event = get!(id, event);
     set!(id, event = std::ptr::null_mut());
-    // SAFETY: the library put it there, and the program has no way to acknowledge it.
+    // SAFETY: stored there by the library. The program cannot acknowledge it.
     drop(unsafe { Event::from_c(event) });
 }
 
@@ -184,7 +183,7 @@ mod tests {
         // SAFETY: returned above, and taken back once.
         drop(unsafe { Event::from_c(c) }.unwrap());
         assert_eq!(id.state().events_completed, 1);
-        id.strike();
+        id.unregister();
     }
 
     #[test]
@@ -197,6 +196,6 @@ mod tests {
         drop_kept(&id);
         drop_kept(&id);
         assert_eq!(id.state().events_completed, 3);
-        id.strike();
+        id.unregister();
     }
 }

@@ -1,4 +1,4 @@
-//! The functions of C, by their names and the versions of `librdmacm.map`.
+//! The exported C functions, with the names and versions of `librdmacm.map`.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -23,7 +23,7 @@ use crate::{
     resolve, resolve_addrinfo,
 };
 
-/// Names of the events, by their numbers.
+/// The names of events by number.
 const EVENTS: [*const c_char; 20] = [
     c"RDMA_CM_EVENT_ADDR_RESOLVED".as_ptr(),
     c"RDMA_CM_EVENT_ADDR_ERROR".as_ptr(),
@@ -48,7 +48,6 @@ const EVENTS: [*const c_char; 20] = [
 ];
 
 /// The port of one of an id's addresses, in network byte order.
-///
 fn port_of(id: *mut CmId, address: impl FnOnce(&Addr) -> &libc::sockaddr_storage) -> u16 {
     value(0, || {
         let Ok(id) = Id::of(id) else {
@@ -56,7 +55,7 @@ fn port_of(id: *mut CmId, address: impl FnOnce(&Addr) -> &libc::sockaddr_storage
         };
         let addresses = get!(&id, route.addr);
         let storage = std::ptr::from_ref(address(&addresses));
-        // SAFETY: as many bytes, all of them initialized by the library or the program.
+        // SAFETY: both types have the same length, and the library or the program has initialized all bytes.
         address::port(unsafe { &*storage.cast::<address::Storage>() })
     })
 }
@@ -233,7 +232,7 @@ exports! {
     }
 
     fn rdma_ack_cm_event(event: *mut CmEvent) -> c_int {
-        // SAFETY: the program's event, for the last time.
+        // SAFETY: the program's event, which it passes for the last time.
         status(|| unsafe { Event::from_c(event) }.map(drop))
     }
 
@@ -262,7 +261,7 @@ exports! {
     }
 
     fn rdma_free_devices(list: *mut *mut Context) {
-        // SAFETY: a list of `rdma_get_devices`, for the last time.
+        // SAFETY: a list of `rdma_get_devices`, which the program passes for the last time.
         value((), || unsafe { free(list) });
     }
 
@@ -465,7 +464,7 @@ exports! {
         })
     }
 
-    // In C it takes its last argument only with some commands. Both calling conventions pass it as they pass any other.
+    // In C, the last argument exists only for some commands. Both calling conventions pass it like a named argument.
     fn rfcntl(socket: c_int, command: c_int, argument: c_long) -> c_int {
         number(|| rsocket::descriptor(&*rsocket::find(socket)?, command, argument))
     }
@@ -532,7 +531,7 @@ exports! {
                     events: event.events,
                     u64: event.data,
                 };
-                // SAFETY: there is room for `most`, and no more are found (epoll_wait(2)).
+                // SAFETY: there is room for `most` events, and at most that many are found (epoll_wait(2)).
                 unsafe { events.add(at).write_unaligned(event) };
             }
             Ok(found.len() as c_int)
@@ -576,7 +575,7 @@ exports! {
     }
 
     fn rdma_freeaddrinfo(list: *mut AddrInfo) {
-        // SAFETY: the program's list, for the last time.
+        // SAFETY: the program's list, which it passes for the last time.
         value((), || unsafe { names::free(list) });
     }
 }

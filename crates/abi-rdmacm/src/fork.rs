@@ -1,7 +1,8 @@
-//! What a forked child has of its parent's.
+//! What a forked child can use of its parent's objects.
 //!
-//! Over software devices a child has nothing of it: the parent's threads are not there, and any lock may have been held at the
-//! fork. It makes channels and ids of its own. Over the kernel's devices a child has what it inherited, as with librdmacm.
+//! Over software devices, nothing: the parent's threads do not exist, and any lock may have been held at the fork. A
+//! child creates its own channels and ids. Over the kernel's devices, a child can use what it inherited, as with
+//! librdmacm.
 
 use once_cell::race::OnceBox;
 use portolan_threads::{ProcessCell, fork};
@@ -9,11 +10,11 @@ use rustix::io::Errno;
 
 use crate::verbs::rdma_cm;
 
-/// What the library knows of a process's objects.
+/// Objects of the process that the library keeps.
 pub(crate) struct Known<T: 'static> {
-    /// Over software devices.
+    /// Used over software devices.
     of_process: ProcessCell<T>,
-    /// Over the kernel's devices.
+    /// Used over the kernel's devices.
     inherited: OnceBox<T>,
 }
 
@@ -33,12 +34,12 @@ impl<T: Default + Send + Sync> Known<T> {
     }
 }
 
-/// Whether a child may use what its parent made.
+/// Whether a child may use its parent's objects.
 pub(crate) fn has_what_it_inherited() -> bool {
     rdma_cm().is_none()
 }
 
-/// The error of a call on what is not known: `errno`, or `EOPNOTSUPP` if it may be what the parent of this process has.
+/// The error for an unknown object: `errno`, or `EOPNOTSUPP` if it may belong to the parent process.
 pub(crate) fn absent(errno: Errno) -> Errno {
     match !has_what_it_inherited() && fork::is_child() {
         true => Errno::OPNOTSUPP,

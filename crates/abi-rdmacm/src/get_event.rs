@@ -1,7 +1,7 @@
-//! `rdma_get_cm_event`, and calls of synchronous ids, which wait for their event.
+//! `rdma_get_cm_event`, and the calls of synchronous ids that wait for their event.
 //!
-//! A thread may be cancelled while it waits here. Cancelling unwinds the stack, so nothing that is to be dropped may
-//! live in the frames above, and nothing may catch panics there: those frames have pointers only.
+//! A thread may be cancelled while it waits here. Cancelling unwinds the stack, so the frames above must not own
+//! anything with a destructor and must not catch panics. They contain only pointers.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -23,7 +23,7 @@ use crate::layout::event_type::CONNECT_REQUEST;
 use crate::layout::{CmEvent, EventChannel};
 use crate::sync::Left;
 
-/// Waits for the channel's next event that is the program's business, unless the descriptor is non-blocking.
+/// Waits for the channel's next event for the program, unless the descriptor is non-blocking.
 ///
 /// # Errors
 /// `EAGAIN`, `EINTR`, and those of the descriptor.
@@ -31,7 +31,8 @@ pub(crate) fn wait(channel: *mut EventChannel) -> Result<*mut CmEvent> {
     loop {
         let found = match caught(|| waiting(channel))? {
             Waiting::Device(fd) => raw::wait_event(fd)?,
-            // Another thread may take the event that was there: no thread waits where it cannot be cancelled.
+            // Another thread may take the event first, so take it without waiting: a thread must wait only where it
+            // can be cancelled.
             Waiting::Readable(fd) => match caught(|| channel::hold(channel)?.take_event()) {
                 Err(Errno::AGAIN) => {
                     raw::readable(fd)?;
@@ -47,14 +48,14 @@ pub(crate) fn wait(channel: *mut EventChannel) -> Result<*mut CmEvent> {
     }
 }
 
-/// How a channel's events are waited for.
+/// How to wait for a channel's events.
 #[derive(Clone, Copy)]
 enum Waiting {
-    /// The kernel's device waits itself.
+    /// The device waits when its next event is read.
     Device(RawFd),
-    /// An event is there once this is readable.
+    /// This descriptor is readable while an event is queued.
     Readable(RawFd),
-    /// The program does not want to.
+    /// The program does not want to wait.
     No,
 }
 
@@ -81,7 +82,7 @@ pub(crate) fn get(channel: *mut EventChannel, into: Out<*mut CmEvent>) -> c_int 
     });
     let done = ready.and_then(|()| wait(channel)).and_then(|event| {
         caught(|| {
-            // SAFETY: `wait` returned it, and no other code has it yet.
+            // SAFETY: `wait` returned it, and no other code has seen it.
             let event = unsafe { Event::from_c(event) }?;
             if event.c().event == CONNECT_REQUEST {
                 hold::give(channel, event.c().id);
@@ -93,15 +94,15 @@ pub(crate) fn get(channel: *mut EventChannel, into: Out<*mut CmEvent>) -> c_int 
     done.map_or_else(failed, |()| 0)
 }
 
-/// Runs the body of a call, then [`settle`]s the rest: 0, or -1 and `errno`.
+/// Runs the body of a call, then [`settle`]s the rest. Returns 0, or -1 with `errno`.
 pub(crate) fn settled(body: impl FnOnce() -> Result<Left>) -> c_int {
     caught(body).and_then(settle).map_or_else(failed, |()| 0)
 }
 
-/// Has a synchronous id wait for the event of its call, which it then keeps.
+/// Makes a synchronous id wait for the event of its call and keep it.
 ///
 /// # Errors
-/// `ECONNREFUSED` if it was rejected; otherwise what the event's status says. `EINVAL` if the id is destroyed
+/// `ECONNREFUSED` if the connection was rejected, otherwise the event's status. `EINVAL` if the id is destroyed
 /// meanwhile.
 pub(crate) fn settle(left: Left) -> Result<()> {
     let Left::Event(id) = left else {
@@ -115,7 +116,7 @@ pub(crate) fn settle(left: Left) -> Result<()> {
     let waited = wait(channel);
     caught(|| match waited {
         Ok(event) => {
-            // SAFETY: `wait` returned it, and no other code has it yet.
+            // SAFETY: `wait` returned it, and no other code has seen it.
             let event = unsafe { Event::from_c(event) }?;
             let outcome = event.outcome();
             event::keep(&Id::made(id)?, event);

@@ -1,4 +1,4 @@
-//! `rdma_get_request`: the next caller of a synchronous listener.
+//! `rdma_get_request`: waits for the next connection request of a synchronous listener.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -15,8 +15,10 @@ use crate::layout::CmId;
 use crate::layout::event_type::CONNECT_REQUEST;
 use crate::{life, qp};
 
-/// `rdma_get_request`: a new id, with a queue pair if the listener says which. `EINVAL` if the listener has a channel, or its
-/// event is another. The thread may be cancelled while it waits, as in [`wait`].
+/// `rdma_get_request`: returns a new id, with a queue pair if the listener has attributes for one.
+///
+/// `EINVAL` if the listener has a channel, or gets another event. The thread may be cancelled while it waits, as in
+/// [`wait`].
 pub(crate) fn get_request(listener: *mut CmId, into: Out<*mut CmId>) -> c_int {
     let begun = caught(|| {
         into.check()?;
@@ -29,7 +31,7 @@ pub(crate) fn get_request(listener: *mut CmId, into: Out<*mut CmId>) -> c_int {
     });
     let done = begun.and_then(wait).and_then(|event| {
         caught(|| {
-            // SAFETY: `wait` returned it, and no other code has it yet.
+            // SAFETY: `wait` returned it, and no other code has seen it.
             let event = unsafe { Event::from_c(event) }?;
             let child = take_request(&Id::made(listener)?, event)?;
             into.write(child.as_c());
@@ -39,7 +41,7 @@ pub(crate) fn get_request(listener: *mut CmId, into: Out<*mut CmId>) -> c_int {
     done.map_or_else(failed, |()| 0)
 }
 
-/// The new id of a listener's event, which was just taken.
+/// Returns the new id of a listener's event, which was just taken.
 fn take_request(listener: &Id, event: Event) -> Result<Id> {
     let child = match request_of(&event) {
         Ok(child) => child,
@@ -52,7 +54,7 @@ fn take_request(listener: &Id, event: Event) -> Result<Id> {
     let pd = get!(listener, pd);
     let prepared = template.map_or(Ok(()), |mut attr| qp::create(&child, pd, &mut attr));
     if let Err(errno) = prepared {
-        // Nobody else could: the program never hears of the child.
+        // Destroy the child: the program has not seen it.
         drop(event);
         let _ = life::destroy_unseen(&child);
         return Err(errno);
@@ -61,7 +63,7 @@ fn take_request(listener: &Id, event: Event) -> Result<Id> {
     Ok(child)
 }
 
-/// The caller that a listener's event is of.
+/// The new id that a listener's event reports.
 fn request_of(event: &Event) -> Result<Id> {
     event.outcome()?;
     match event.c().event {

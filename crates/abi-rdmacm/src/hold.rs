@@ -1,8 +1,9 @@
-//! Requests held back from a program that has room for one (`PORTOLAN_HOLD_REQUESTS_MS`).
+//! Holds requests back from programs that have room for only one (`PORTOLAN_HOLD_REQUESTS_MS`).
 //!
-//! rping of rdma-core before 57 takes events in one thread and leaves each request in one variable for another thread. A
-//! second request overwrites the first. With this setting `rdma_get_cm_event` waits before the next event until the program
-//! has made a call with the id of the last request, for as many milliseconds at most. Without it nothing waits.
+//! rping of rdma-core before 57 takes events in one thread and leaves each request in one variable for another
+//! thread, so a second request overwrites the first. With this setting, `rdma_get_cm_event` waits before the next
+//! event until the program has called a function with the id of the last request, at most for that many milliseconds.
+//! Without the setting nothing waits.
 
 use once_cell::race::OnceBox;
 use portolan_threads::lock::{Condvar, Mutex};
@@ -13,29 +14,29 @@ use crate::fork::Known;
 use crate::layout::{CmId, EventChannel};
 
 const SETTING: &str = "PORTOLAN_HOLD_REQUESTS_MS";
-/// Longest hold: a program that never calls for a request still gets the next.
+/// Maximum of the setting. A program that never makes a call for a request still gets the next one.
 const MOST: Duration = Duration::from_secs(60);
 
-/// The requests, and the ids that wait for the program.
+/// The requests passed to the program, and the ids that it has not used yet.
 #[derive(Default)]
 struct Holding {
     given: Mutex<Given>,
-    /// An id is not fresh any more.
+    /// Signalled when the program uses an id for the first time.
     called: Condvar,
 }
 
-/// Requests that were given to the program, by addresses.
+/// Requests passed to the program, by address.
 #[derive(Default)]
 struct Given {
-    /// The id of the last request of a channel.
+    /// The id of the last request of each channel.
     last: HashMap<usize, usize>,
-    /// Ids with which the program has made no call.
+    /// Ids that the program has not used yet.
     fresh: HashSet<usize>,
 }
 
 static HOLDING: Known<Holding> = Known::new();
 
-/// How long a request is held; `None` unless the setting is a number of milliseconds.
+/// How long a request is held. `None` unless the setting is a number of milliseconds.
 fn limit() -> Option<Duration> {
     static LIMIT: OnceBox<Option<Duration>> = OnceBox::new();
     let find = || std::env::var(SETTING).ok().and_then(|text| parse(&text));
@@ -47,7 +48,7 @@ fn parse(text: &str) -> Option<Duration> {
     (!limit.is_zero()).then_some(limit.min(MOST))
 }
 
-/// A request is about to be given to the program.
+/// Call this before passing a request to the program.
 pub(crate) fn give(channel: *mut EventChannel, child: *mut CmId) {
     if limit().is_some() {
         let mut given = HOLDING.get().given.lock();
@@ -56,7 +57,7 @@ pub(crate) fn give(channel: *mut EventChannel, child: *mut CmId) {
     }
 }
 
-/// The program makes a call with an id.
+/// Call this when the program calls a function with an id.
 pub(crate) fn note_call(id: *mut CmId) {
     if limit().is_none() {
         return;
@@ -67,7 +68,7 @@ pub(crate) fn note_call(id: *mut CmId) {
     }
 }
 
-/// Waits until the program has made a call with the id of the channel's last request.
+/// Waits until the program has used the id of the channel's last request.
 pub(crate) fn wait(channel: *mut EventChannel) {
     let Some(limit) = limit() else { return };
     let holding = HOLDING.get();

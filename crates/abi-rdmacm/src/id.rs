@@ -1,4 +1,4 @@
-//! Ids: C's structure, which the program reaches into, with the library's own part behind it.
+//! Ids: C's structure, whose fields the program accesses, followed by the library's own part.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -22,35 +22,35 @@ use crate::membership::Membership;
 #[derive(Clone)]
 pub(crate) struct Id(Arc<Object>);
 
-/// An id that may be gone.
+/// A reference to an id that may be destroyed.
 pub(crate) struct WeakId(Weak<Object>);
 
 #[repr(C)]
 struct Object {
-    /// The program accesses it, too, so the library never makes a reference into it.
+    /// The program accesses this, too, so the library never creates a reference to it.
     c: UnsafeCell<CmId>,
     own: Own,
 }
 
 impl Drop for Object {
     fn drop(&mut self) {
-        // SAFETY: malloc's, the library's or the program's; the id has no user any more.
+        // SAFETY: allocated by malloc, by the library or the program. The id has no other user.
         unsafe { layout::free(self.c.get_mut().route.path_rec) };
     }
 }
 
-/// What the library knows of an id.
+/// The library's part of an id.
 pub(crate) struct Own {
-    /// Its name towards the kernel.
+    /// Its number in events of the kernel.
     pub(crate) uid: u64,
-    /// The kernel's name for it.
+    /// The kernel's number for it.
     handle: AtomicU32,
-    /// Made without a channel: its calls wait for their events.
+    /// Created without a channel: its calls wait for their events.
     sync: AtomicBool,
     state: Mutex<IdState>,
-    /// The names that are looked up for it.
+    /// The look-up of names for it.
     pub(crate) lookup: Lookup,
-    /// An event of it, or of a membership, was acknowledged.
+    /// Signalled when an event of it, or of a membership, is acknowledged.
     acknowledged: Condvar,
 }
 
@@ -59,20 +59,20 @@ pub(crate) struct IdState {
     pub(crate) device: Option<Arc<Device>>,
     pub(crate) initiator_depth: u8,
     pub(crate) responder_resources: u8,
-    /// Goes before the private data of the connect.
+    /// Sent before the private data of the connect.
     pub(crate) connect: Vec<u8>,
-    /// What a listener's connections get as queue pairs.
+    /// The attributes for queue pairs of a listener's connections.
     pub(crate) qp_init_attr: Option<QpInitAttr>,
     pub(crate) local_ece: Ece,
     pub(crate) remote_ece: Ece,
-    /// It failed while connecting: what the peer says to that is nothing to the program.
+    /// The id failed while connecting. The peer's answer is not reported to the program.
     pub(crate) connect_failed: bool,
     pub(crate) memberships: Vec<Arc<Membership>>,
 }
 
-// SAFETY: the library's part has locks and atomics, and its pointers are to C's objects, which libibverbs allows any
-// thread to use. C's part is read and written field by field through pointers; who may write which field when is
-// librdmacm's contract with the program.
+// SAFETY: the library's part has locks and atomics, and its pointers lead to C's objects, which libibverbs allows any
+// thread to use. C's part is accessed field by field through pointers; librdmacm's contract with the program says who
+// may write which field when.
 unsafe impl Send for Object {}
 // SAFETY: as above.
 unsafe impl Sync for Object {}
@@ -88,7 +88,7 @@ pub(crate) const NO_ECE: Ece = Ece {
 macro_rules! get {
     ($id:expr, $($field:ident).+) => {{
         let id: &$crate::id::Id = $id;
-        // SAFETY: the memory stays for as long as `id` is borrowed, and was initialized when it was made.
+        // SAFETY: the memory exists while `id` is borrowed, and was initialized at creation.
         #[allow(unused_unsafe, reason = "it may be used among what is unsafe for other reasons")]
         unsafe {
             (&raw const (*id.as_c()).$($field).+).read()
@@ -100,14 +100,14 @@ macro_rules! get {
 macro_rules! set {
     ($id:expr, $($field:ident).+ = $value:expr) => {{
         let (id, value): (&$crate::id::Id, _) = ($id, $value);
-        // SAFETY: the memory stays for as long as `id` is borrowed.
+        // SAFETY: the memory exists while `id` is borrowed.
         unsafe { (&raw mut (*id.as_c()).$($field).+).write(value) }
     }};
 }
 
 pub(crate) use {get, set};
 
-/// Every id that the program has not destroyed, and what events can be of, by the names the kernel has for it.
+/// All ids that the program has not destroyed, and the targets of events, by the kernel's numbers.
 #[derive(Default)]
 struct Table {
     by_address: HashMap<usize, Id>,
@@ -115,7 +115,7 @@ struct Table {
     by_handle: HashMap<u32, Id>,
 }
 
-/// What an event is of.
+/// The object that an event belongs to.
 #[derive(Clone)]
 pub(crate) enum Target {
     Id(Id),
@@ -124,30 +124,30 @@ pub(crate) enum Target {
 
 static TABLE: Known<Mutex<Table>> = Known::new();
 
-/// What events under this name are of.
+/// The target of events with this number.
 pub(crate) fn target(uid: u64) -> Option<Target> {
     TABLE.get().lock().by_uid.get(&uid).cloned()
 }
 
-/// The id that the kernel calls so.
+/// The id with the kernel's number `handle`.
 pub(crate) fn by_handle(handle: u32) -> Option<Id> {
     TABLE.get().lock().by_handle.get(&handle).cloned()
 }
 
-/// A name that was never given before; the kernel's 0 is no name.
+/// A number that was never used before. Not 0, which the kernel uses for none.
 pub(crate) fn new_uid() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-pub(crate) fn enlist_membership(id: &Id, membership: &Arc<Membership>) {
+pub(crate) fn register_membership(id: &Id, membership: &Arc<Membership>) {
     let target = Target::Membership(id.clone(), membership.clone());
     TABLE.get().lock().by_uid.insert(membership.uid, target);
 }
 
-pub(crate) fn strike_membership(membership: &Membership) {
+pub(crate) fn unregister_membership(membership: &Membership) {
     let target = TABLE.get().lock().by_uid.remove(&membership.uid);
-    // Not under the lock: it may be the last that has the id.
+    // Drop it without the lock: it may be the last reference to the id.
     drop(target);
 }
 
@@ -158,7 +158,7 @@ impl Target {
         }
     }
 
-    /// An event of it is done with. One of a membership counts for its id, too.
+    /// Counts an event as acknowledged. An event of a membership counts for its id, too.
     pub(crate) fn complete_event(&self) {
         let own = &self.id().0.own;
         let mut state = own.state.lock();
@@ -171,7 +171,7 @@ impl Target {
 }
 
 impl Id {
-    /// An id without a name of the kernel's yet.
+    /// Creates an id that the kernel does not know yet.
     pub(crate) fn new(channel: *mut EventChannel, sync: bool) -> Self {
         let mut c = CmId::zeroed();
         c.channel = channel;
@@ -204,17 +204,17 @@ impl Id {
         id
     }
 
-    /// The id behind a pointer of the program's, which is only looked up. Some programs go on with an id that they have
-    /// destroyed, or read a pointer from memory that they have given back, after a call failed.
+    /// Looks up the id of the program's pointer, without reading the memory. After a failed call, some programs use
+    /// an id that they have destroyed, or read a pointer from freed memory.
     ///
     /// # Errors
-    /// `EINVAL` for null, and for a pointer that is not an id; `EOPNOTSUPP` if it may be the parent's.
+    /// `EINVAL` for null, and for a pointer that is not an id; `EOPNOTSUPP` if it may belong to the parent process.
     pub(crate) fn of(id: *mut CmId) -> Result<Self> {
         hold::note_call(id);
         Self::made(id)
     }
 
-    /// As [`Id::of`], of a pointer of the library's own: the program makes no call with it.
+    /// As [`Id::of`], for a pointer of the library. It does not count as a call of the program.
     ///
     /// # Errors
     /// `EINVAL` for null, and if the id was destroyed meanwhile.
@@ -226,7 +226,7 @@ impl Id {
         })
     }
 
-    /// The program's pointer to it. What it points to stays until the id is struck and all handles are dropped.
+    /// The program's pointer to it. The memory exists until the id is unregistered and all references are dropped.
     pub(crate) fn as_c(&self) -> *mut CmId {
         self.0.c.get()
     }
@@ -247,7 +247,7 @@ impl Id {
         self.0.own.handle.load(Ordering::Acquire)
     }
 
-    /// The kernel has named it.
+    /// Stores the kernel's number.
     pub(crate) fn set_handle(&self, handle: u32) {
         self.0.own.handle.store(handle, Ordering::Release);
         let former = TABLE.get().lock().by_handle.insert(handle, self.clone());
@@ -266,7 +266,7 @@ impl Id {
         get!(self, qp_type) == QPT_UD
     }
 
-    /// Waits until as many events are done with as `is_enough` wants.
+    /// Waits until `is_enough` accepts the number of acknowledged events.
     pub(crate) fn wait_completed(&self, is_enough: impl Fn(&IdState) -> bool) {
         let own = &self.0.own;
         let mut state = own.state.lock();
@@ -275,14 +275,14 @@ impl Id {
         }
     }
 
-    /// Removes it from the table: no pointer and no kernel id leads here from now on. The memory goes with
-    /// the last handle.
-    pub(crate) fn strike(&self) {
+    /// Removes it from the table, so that no pointer and no kernel number leads to it. The last reference frees the
+    /// memory.
+    pub(crate) fn unregister(&self) {
         let mut table = TABLE.get().lock();
         let by_address = table.by_address.remove(&self.as_c().addr());
         let by_uid = table.by_uid.remove(&self.0.own.uid);
         let handle = self.handle();
-        // A number that the kernel gave again since is another's.
+        // The kernel may have given the number to another id since.
         let is_own = table.by_handle.get(&handle).is_some_and(|id| id.is(self));
         let by_handle = is_own.then(|| table.by_handle.remove(&handle));
         drop(table);
@@ -313,7 +313,7 @@ mod tests {
         set!(&id, port_num = 7);
         let kept = Id::of(pointer).unwrap();
         id.set_handle(3_000_000_000);
-        id.strike();
+        id.unregister();
         drop(id);
         assert_eq!(Id::of(pointer).err(), Some(Errno::INVAL));
         assert_eq!(Id::of(null_mut()).err(), Some(Errno::INVAL));
@@ -330,13 +330,13 @@ mod tests {
     fn an_event_of_a_membership_counts_for_it_and_for_its_id() {
         let id = Id::new(null_mut(), false);
         let membership = Arc::new(Membership::new(new_uid(), null_mut(), [7; 128], 0));
-        enlist_membership(&id, &membership);
+        register_membership(&id, &membership);
         target(membership.uid).unwrap().complete_event();
         target(id.own().uid).unwrap().complete_event();
         assert_eq!(id.state().events_completed, 2);
         assert_eq!(membership.events_completed.load(Ordering::Relaxed), 1);
-        strike_membership(&membership);
+        unregister_membership(&membership);
         assert!(target(membership.uid).is_none());
-        id.strike();
+        id.unregister();
     }
 }

@@ -1,4 +1,5 @@
-//! Turns an event of the rdma_cm device, kernel or software, into the program's event; does the library's part of it first.
+//! Converts an event of the rdma_cm device, kernel or software, to the program's event. Does the library's part of it
+//! first.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -14,14 +15,14 @@ use crate::layout::{ConnParam, Ece, EventChannel, EventParam, UdParam};
 use crate::membership::Membership;
 use crate::{connect, life, lookup, multicast, qp};
 
-/// The event for the program; none if it is nothing to it.
+/// The event for the program. `None` if the program must not see it.
 pub(crate) fn interpret(raw: &EventResp) -> Option<Event> {
-    // Until an accept has told the kernel the name of an id, its events carry none.
+    // Until an accept has told the kernel an id's number, its events have none.
     let target = match raw.uid {
         0 => id::by_handle(raw.id).map(Target::Id),
         uid => id::target(uid),
     }?;
-    // One that is dropped is acknowledged.
+    // Dropping the event acknowledges it.
     let mut event = Event::new(target.clone(), raw.event, raw.status.cast_signed());
     if raw.uid == 0 && raw.event != ESTABLISHED {
         return None;
@@ -35,7 +36,7 @@ pub(crate) fn interpret(raw: &EventResp) -> Option<Event> {
     }
 }
 
-/// Does the library's part; false if the event is nothing to the program.
+/// Does the library's part. Returns false if the program must not see the event.
 fn complete_of_id(event: &mut Event, id: &Id, raw: &EventResp) -> bool {
     match raw.event {
         ADDR_RESOLVED => fail_as(event, ADDR_ERROR, address_resolved(id)),
@@ -54,7 +55,7 @@ fn complete_of_id(event: &mut Event, id: &Id, raw: &EventResp) -> bool {
         REJECTED | DISCONNECTED if id.state().connect_failed => return false,
         REJECTED => {
             take_param(event, id, raw);
-            // Its error would hide the rejection.
+            // An error here would hide the rejection.
             let _ = qp::to_error(id);
         }
         INTERNAL => match id.own().lookup.take_event(lookup::argument(raw)) {
@@ -89,14 +90,14 @@ fn complete_of_membership(
     }
 }
 
-/// What comes of an event if the library's own part failed.
+/// Turns an event into a failure if the library's part failed.
 fn fail_as(event: &mut Event, failure: u32, done: Result<()>) {
     if let Err(errno) = done {
         event.change(|c| (c.event, c.status) = (failure, -errno.raw_os_error()));
     }
 }
 
-/// With a queue pair the library continues by itself; without one the program does.
+/// With a queue pair, the library continues the handshake; without one, the program does.
 fn connect_response(event: &mut Event, id: &Id, raw: &EventResp) {
     let remote = ece(raw);
     id.state().remote_ece = remote;
@@ -136,7 +137,7 @@ fn take_param(event: &mut Event, id: &Id, raw: &EventResp) {
     }
 }
 
-/// All but the private data.
+/// All fields except the private data.
 fn conn_param(conn: &raw::ConnParam) -> ConnParam {
     ConnParam {
         private_data: std::ptr::null(),
@@ -151,7 +152,7 @@ fn conn_param(conn: &raw::ConnParam) -> ConnParam {
     }
 }
 
-/// All but the private data.
+/// All fields except the private data.
 fn ud_param(ud: &raw::UdParam) -> UdParam {
     UdParam {
         private_data: std::ptr::null(),
@@ -164,7 +165,7 @@ fn ud_param(ud: &raw::UdParam) -> UdParam {
 
 fn address_resolved(id: &Id) -> Result<()> {
     id.query_addresses()?;
-    // An address without a device is of no use to a program.
+    // An address without a device is useless to a program.
     id.device()?;
     match id.is_infiniband() {
         true => id.query_gids(),
@@ -179,7 +180,7 @@ fn route_resolved(id: &Id) -> Result<()> {
     }
 }
 
-/// A new id for a peer that calls a listener.
+/// Creates an id for a connection request of a listener.
 fn connect_request(listener: &Id, raw: &EventResp) -> Result<Id> {
     let child = Id::new(get!(listener, channel), false);
     set!(&child, context = get!(listener, context));
@@ -188,7 +189,7 @@ fn connect_request(listener: &Id, raw: &EventResp) -> Result<Id> {
     child.set_handle(raw.id);
     let described = describe_child(listener, &child, raw);
     if described.is_err() {
-        // The kernel's half goes as well: that rejects the peer.
+        // This also destroys the kernel's id, which rejects the peer.
         let _ = life::destroy_unseen(&child);
     }
     described.map(|()| child)
@@ -207,7 +208,7 @@ fn describe_child(listener: &Id, child: &Id, raw: &EventResp) -> Result<()> {
     state.remote_ece = ece(raw);
     if !listener.is_datagram() {
         let conn = raw::ConnParam::from_bytes(&raw.param);
-        // What the peer wants; the accept bounds it by what the device has.
+        // The peer's wishes. The accept limits them to the device's maximum.
         state.initiator_depth = state.initiator_depth.min(conn.initiator_depth);
         state.responder_resources = state.responder_resources.min(conn.responder_resources);
     }

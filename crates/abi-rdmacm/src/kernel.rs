@@ -1,4 +1,4 @@
-//! What the kernel knows of an id, and what the library then writes into C's part of it.
+//! The kernel's commands for an id, and the fields of C's part that their answers fill.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -16,11 +16,11 @@ use crate::guard::Result;
 use crate::id::{Id, get, set};
 use crate::layout::{self, Gid, QpAttr, SaPathRec, TRANSPORT_IB, malloc_copy};
 
-/// Where the GID begins in an address of `AF_IB`.
+/// Offset of the GID in an address of `AF_IB`.
 const IB_ADDRESS_GID: usize = 8;
 
 impl Id {
-    /// Where its commands go.
+    /// The channel for its commands.
     ///
     /// # Errors
     /// `EBADF` if the program has destroyed its channel.
@@ -42,7 +42,7 @@ impl Id {
         Ok(())
     }
 
-    /// DESTROY_ID: gives how many events were reported.
+    /// DESTROY_ID. Returns the number of events reported.
     pub(crate) fn destroy_in_kernel(&self) -> Result<u32> {
         let destroy = DestroyId {
             id: self.handle(),
@@ -53,28 +53,28 @@ impl Id {
         Ok(answer.events_reported)
     }
 
-    /// Its addresses, and the device if it has come to one.
+    /// Queries its addresses, and its device if it is bound to one.
     pub(crate) fn query_addresses(&self) -> Result<()> {
         let unknown = QueryAddrResp {
-            // Kernels before 5.8 do not write it.
+            // Kernels before 5.8 do not write this field.
             ibdev_index: NO_INDEX,
             ..QueryAddrResp::zeroed()
         };
         let query = self.query(raw::QUERY_ADDR);
         let answer = self.commands()?.ask(number::QUERY, query, &unknown)?;
-        // SAFETY: within C's part of the id, which exists.
+        // SAFETY: inside C's part of the id, which exists.
         let route = unsafe { &raw mut (*self.as_c()).route.addr };
         let copy = |from: &[u8; 128], length: u16, to: *mut u8| {
             let length = usize::from(length).min(from.len());
-            // SAFETY: the place is as long as all the bytes.
+            // SAFETY: the destination has room for all bytes.
             unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, length) };
         };
-        // SAFETY: within C's part of the id.
+        // SAFETY: inside C's part of the id.
         let (source, destination) =
             unsafe { (&raw mut (*route).src_storage, &raw mut (*route).dst_storage) };
         copy(&answer.src_addr, answer.src_size, source.cast());
         copy(&answer.dst_addr, answer.dst_size, destination.cast());
-        // Ports of devices count from one.
+        // Ports of devices are numbered from one.
         if answer.port_num != 0 && self.state().device.is_none() {
             self.take_device(answer.node_guid, answer.ibdev_index)?;
             set!(&self, port_num = answer.port_num);
@@ -95,7 +95,7 @@ impl Id {
         Ok(())
     }
 
-    /// Its GIDs.
+    /// Queries its GIDs.
     pub(crate) fn query_gids(&self) -> Result<()> {
         let query = self.query(raw::QUERY_GID);
         let commands = self.commands()?;
@@ -108,7 +108,7 @@ impl Id {
         Ok(())
     }
 
-    /// Its paths.
+    /// Queries its paths.
     pub(crate) fn query_paths(&self) -> Result<()> {
         let query = self.query(raw::QUERY_PATH);
         let commands = self.commands()?;
@@ -118,11 +118,11 @@ impl Id {
             .iter()
             .map(convert::path)
             .collect();
-        // C's part owns them: the program may have replaced the former.
+        // C's part owns them. The program may have replaced the previous ones.
         let former = get!(&self, route.path_rec);
         set!(&self, route.num_paths = count as i32);
         set!(&self, route.path_rec = malloc_copy(&paths));
-        // SAFETY: malloc's, and C's part has forgotten it.
+        // SAFETY: allocated by malloc, and no longer referred to by C's part.
         unsafe { layout::free(former) };
         Ok(())
     }
@@ -144,7 +144,7 @@ impl Id {
         self.transport() == Some(TRANSPORT_IB)
     }
 
-    /// INIT_QP_ATTR: the attributes for the step of a queue pair to a state, and which they are.
+    /// INIT_QP_ATTR: the attributes for a queue pair's transition to a state, and their mask.
     pub(crate) fn init_qp_attr(&self, state: u32) -> Result<(QpAttr, u32)> {
         let ask = InitQpAttr {
             response: 0,
@@ -156,10 +156,10 @@ impl Id {
         Ok(((&answer).into(), answer.qp_attr_mask))
     }
 
-    /// The device.
+    /// The device that it is bound to.
     ///
     /// # Errors
-    /// `EINVAL` if it is bound to none.
+    /// `EINVAL` if it is not bound to a device.
     pub(crate) fn device(&self) -> Result<Arc<device::Device>> {
         self.state().device.clone().ok_or(Errno::INVAL)
     }

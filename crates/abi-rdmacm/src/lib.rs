@@ -1,22 +1,22 @@
 //! `librdmacm.so.1`: C programs written for librdmacm run on Portolan unmodified.
 //!
-//! The library keeps what a C program sees (ids, events, their memory) and hands commands to the kernel's rdma_cm
-//! device and verbs to the libibverbs that the process has.
+//! The library manages the structures that a C program sees: ids, events and their memory. It passes commands to the
+//! rdma_cm device and verbs to the libibverbs of the process.
 //!
-//! A file uses only files that stand above it here:
+//! A file uses only files listed above it:
 //!
-//! * `layout`: the structures that programs reach into; `guard`: errors and panics at the edge.
-//! * `verbs`: the libibverbs of the process; `fork`: what a child has of its parent's; `hold`: requests held back from programs
-//!   that have room for one, if the environment asks for that.
-//! * `device`, `channel`, `address`, `convert`: what there is besides ids.
-//! * `lookup`, `membership`, then `id`: ids and their parts; `kernel`: what the kernel knows of an id.
-//! * `event`: an event, and who owns it; `sync`: calls that an event answers.
-//! * `qp`, `connect`, `resolve`, `multicast`, `life`: the calls that act on an id.
-//! * `interpret`: what the kernel says, as the program's event.
+//! * `layout`: the structures that programs access. `guard`: errors and panics at the boundary.
+//! * `verbs`: the libibverbs of the process. `fork`: what a child can use of its parent's objects. `hold`: requests
+//!   held back from programs that have room for one, if the environment asks for it.
+//! * `device`, `channel`, `address`, `convert`: objects other than ids.
+//! * `lookup`, `membership`, then `id`: ids and their parts. `kernel`: the kernel's commands for an id.
+//! * `event`: an event and its owner. `sync`: calls that an event answers.
+//! * `qp`, `connect`, `resolve`, `multicast`, `life`: the calls on one id.
+//! * `interpret`: converts the kernel's event to the program's.
 //! * `get_event`, `get_request`, `endpoint`: the calls that wait.
 //! * `reach`, `names`, `resolve_addrinfo`: the calls that look up.
-//! * `rsocket`: the socket calls, over streams; `arguments`: what they take and return.
-//! * `export`: the functions, by the names and versions of `librdmacm.map`.
+//! * `rsocket`: the socket calls, over streams. `arguments`: their arguments and results.
+//! * `export`: the functions, with the names and versions of `librdmacm.map`.
 
 mod address;
 mod arguments;

@@ -1,4 +1,4 @@
-//! Ids' beginnings and ends: made, moved to another channel, destroyed.
+//! Creates ids, moves them to another channel, and destroys them.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -13,7 +13,7 @@ use crate::id::{Id, get, set};
 use crate::layout::{EventChannel, PS_IPOIB, PS_UDP, QPT_RC, QPT_UD};
 use crate::{channel, event, multicast};
 
-/// `rdma_create_id`; without a channel it gets one of its own, and its calls wait.
+/// `rdma_create_id`. Without a channel, the id gets its own, and its calls wait.
 ///
 /// # Errors
 /// Those of the channel and the kernel's.
@@ -21,7 +21,7 @@ pub(crate) fn create(channel: *mut EventChannel, context: *mut c_void, ps: u32) 
     create_as(channel, context, ps, qp_type(ps))
 }
 
-/// The queue pair type of an id, as its port space implies it.
+/// The queue pair type that a port space implies.
 fn qp_type(ps: u32) -> u32 {
     match ps {
         PS_IPOIB | PS_UDP => QPT_UD,
@@ -29,10 +29,10 @@ fn qp_type(ps: u32) -> u32 {
     }
 }
 
-/// As [`create`], with queue pairs of this type.
+/// As [`create`], with this queue pair type.
 ///
 /// # Errors
-/// As for it.
+/// Those of [`create`].
 pub(crate) fn create_as(
     channel: *mut EventChannel,
     context: *mut c_void,
@@ -55,7 +55,7 @@ pub(crate) fn create_as(
 /// `rdma_destroy_id`: waits until all its events are acknowledged.
 ///
 /// # Errors
-/// The kernel's; the id then stays.
+/// The kernel's. The id then still exists.
 pub(crate) fn destroy(id: &Id) -> Result<()> {
     id.own().lookup.close();
     let reported = id.destroy_in_kernel()?;
@@ -65,7 +65,7 @@ pub(crate) fn destroy(id: &Id) -> Result<()> {
     Ok(())
 }
 
-/// Destroys an id that no program has seen.
+/// Destroys an id that the program has never seen.
 pub(crate) fn destroy_unseen(id: &Id) -> Result<()> {
     id.own().lookup.close();
     let done = id.destroy_in_kernel().map(drop);
@@ -79,24 +79,24 @@ fn release(id: &Id) {
         device.leave_domain();
     }
     let own_channel = id.is_sync().then(|| get!(id, channel));
-    id.strike();
+    id.unregister();
     if let Some(channel) = own_channel {
         channel::destroy(channel);
     }
 }
 
-/// `rdma_migrate_id`: its events are taken from the other channel from now on. Waits until those of the former are
-/// acknowledged. Without a channel it becomes synchronous.
+/// `rdma_migrate_id`: the id's events go to another channel. Waits until its events on the previous channel are
+/// acknowledged. Without a channel, the id becomes synchronous.
 ///
 /// # Errors
-/// `EINVAL` if it is synchronous already and there is no channel; the kernel's.
+/// `EINVAL` if it is synchronous already and `to` is null; the kernel's.
 pub(crate) fn migrate(id: &Id, to: *mut EventChannel) -> Result<()> {
     let becomes_sync = to.is_null();
     if becomes_sync && id.is_sync() {
         return Err(Errno::INVAL);
     }
     let to = if becomes_sync { channel::create()? } else { to };
-    // The end of a look-up is reported on the channel that the id has by then.
+    // The end of a look-up is reported on the id's new channel.
     let paused = id.own().lookup.pause();
     let reported = move_in_kernel(id, to);
     let reported = match reported {

@@ -1,4 +1,4 @@
-//! Where the look-up of a name for an id stands (`rdma_resolve_addrinfo`).
+//! The state of an id's look-up of names (`rdma_resolve_addrinfo`).
 
 use portolan_threads::lock::{Mutex, MutexGuard};
 
@@ -11,39 +11,39 @@ use rustix::io::Errno;
 use crate::guard::Result;
 use crate::layout::event_type::{ADDRINFO_ERROR, ADDRINFO_RESOLVED};
 
-/// An internal event's argument says in these bits what it stands for; those above have the look-up's number.
+/// The low bits of an internal event's argument are its meaning; the bits above are the look-up's number.
 const STANDS_FOR_BITS: u32 = 8;
 
-/// Where an id's look-up stands. The thread that looks up reaches it through the id, if that is still there.
+/// The state of an id's look-up. The thread that looks up accesses it through the id, if the id still exists.
 #[derive(Default)]
 pub(crate) struct Lookup(Mutex<Inner>);
 
-/// Held while the id's channel is used or changed on the look-up's behalf.
+/// Locked while the id's channel is used for the look-up, or changed.
 #[derive(Default)]
 pub(crate) struct Inner {
-    /// Number of the current look-up, or of the last one: events of others are dropped.
+    /// The number of the current or last look-up. Events of other look-ups are dropped.
     number: u64,
     stage: Stage,
 }
 
 #[derive(Default)]
 enum Stage {
-    /// None is under way.
+    /// There is no look-up.
     #[default]
     Idle,
-    /// It is under way; dropping this handle cancels it.
+    /// It is running. Dropping this handle cancels it.
     Started(#[allow(dead_code, reason = "held for its drop")] Option<Pending>),
-    /// It has ended, and its event waits to be taken.
+    /// It has ended, and its event is not taken yet.
     Ended(Outcome),
-    /// Its event was taken, and its result waits to be.
+    /// Its event is taken, but its result is not.
     Ready(Vec<Found>),
 }
 
 impl Lookup {
-    /// The number of a look-up that begins.
+    /// Starts a look-up and returns its number.
     ///
     /// # Errors
-    /// `EBUSY` while another is under way or its result was not taken.
+    /// `EBUSY` while another one runs or its result is not taken.
     pub(crate) fn begin(&self) -> Result<u64> {
         let mut inner = self.0.lock();
         if !matches!(inner.stage, Stage::Idle) {
@@ -54,7 +54,7 @@ impl Lookup {
         Ok(inner.number)
     }
 
-    /// Keeps what ends the look-up early, unless it has ended.
+    /// Stores the handle that cancels the look-up, unless it has ended.
     pub(crate) fn hold(&self, number: u64, pending: Option<Pending>) {
         let mut inner = self.0.lock();
         if inner.number == number
@@ -64,7 +64,7 @@ impl Lookup {
         }
     }
 
-    /// Cancels a look-up: its event, should it come, is dropped.
+    /// Cancels a look-up. If its event still arrives, it is dropped.
     pub(crate) fn abandon(&self, number: u64) {
         let mut inner = self.0.lock();
         if inner.number == number && !matches!(inner.stage, Stage::Ready(_)) {
@@ -74,13 +74,13 @@ impl Lookup {
         }
     }
 
-    /// Gives the look-up up that is under way.
+    /// Cancels the running look-up.
     pub(crate) fn give_up(&self) {
         let number = self.0.lock().number;
         self.abandon(number);
     }
 
-    /// The look-up has ended: `write` reports it to the id's channel as the status and argument of an internal event.
+    /// Ends the look-up. `write` reports it to the id's channel, as the status and argument of an internal event.
     pub(crate) fn end(
         &self,
         number: u64,
@@ -97,7 +97,7 @@ impl Lookup {
         };
         let former = std::mem::replace(&mut inner.stage, Stage::Ended(outcome));
         let arg = number << STANDS_FOR_BITS | u64::from(event);
-        // The lock holds the id's channel; the event cannot be understood before it is given back.
+        // The lock protects the id's channel. No thread can interpret the event before it is released.
         if write(status, arg).is_err() {
             inner.stage = Stage::Idle;
         }
@@ -105,7 +105,7 @@ impl Lookup {
         drop(former);
     }
 
-    /// An internal event is taken: what it is to the program, or none if its look-up was given up.
+    /// An internal event was taken. Returns the event for the program, or `None` if its look-up was cancelled.
     pub(crate) fn take_event(&self, arg: u64) -> Option<u32> {
         let mut inner = self.0.lock();
         if inner.number != arg >> STANDS_FOR_BITS {
@@ -135,22 +135,22 @@ impl Lookup {
         }
     }
 
-    /// The id is about to go: nothing is written to it any more, for no look-up is under way.
+    /// The id is about to be destroyed. Ends the look-up, so that nothing is written to the id's channel any more.
     pub(crate) fn close(&self) {
         let mut inner = self.0.lock();
         let last = std::mem::take(&mut inner.stage);
         drop(inner);
-        // Not under the lock: it may wait for the thread that looks up.
+        // Drop it without the lock: it may wait for the thread that looks up.
         drop(last);
     }
 
-    /// Keeps the id's channel from being written to, while it is changed.
+    /// Blocks writes to the id's channel while the channel is changed.
     pub(crate) fn pause(&self) -> MutexGuard<'_, Inner> {
         self.0.lock()
     }
 }
 
-/// The argument of an event that was written.
+/// The argument of a written event.
 pub(crate) fn argument(raw: &raw::EventResp) -> u64 {
     u64::from_bytes(&raw.param)
 }

@@ -1,4 +1,4 @@
-//! Memberships of multicast groups, as ids have them.
+//! Memberships of ids in multicast groups.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -9,26 +9,26 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::address::Storage;
 use crate::layout::Gid;
 
-/// A number that the kernel gives to none.
+/// A number that the kernel never assigns.
 const NO_HANDLE: u32 = u32::MAX;
 
 /// A membership of an id.
 pub(crate) struct Membership {
-    /// Its name towards the kernel.
+    /// Its number in events of the kernel.
     pub(crate) uid: u64,
-    /// The program's word for it.
+    /// The program's context.
     pub(crate) context: *mut c_void,
-    /// Changed under the lock of the id's state.
+    /// Changed only under the lock of the id's state.
     pub(crate) events_completed: AtomicU32,
     pub(crate) join_flags: u32,
     group: Storage,
-    /// The kernel's name for it; [`NO_HANDLE`] until it has answered.
+    /// The kernel's number for it; [`NO_HANDLE`] until the kernel has answered.
     handle: AtomicU32,
-    /// What the queue pair was attached to.
+    /// The GID and LID that the queue pair is attached to.
     pub(crate) attached: Mutex<Option<(Gid, u16)>>,
 }
 
-// SAFETY: the context is only handed back to the program.
+// SAFETY: the context is only returned to the program.
 unsafe impl Send for Membership {}
 // SAFETY: as above.
 unsafe impl Sync for Membership {}
@@ -50,12 +50,12 @@ impl Membership {
         self.handle.load(Ordering::Acquire)
     }
 
-    /// The kernel has named it.
+    /// Stores the kernel's number.
     pub(crate) fn set_handle(&self, handle: u32) {
         self.handle.store(handle, Ordering::Release);
     }
 
-    /// Whether it can be left by this address: the kernel has named it.
+    /// Whether it can be left by this address: the kernel knows it.
     pub(crate) fn is_of(&self, group: &Storage) -> bool {
         self.group == *group && self.handle() != NO_HANDLE
     }

@@ -1,4 +1,4 @@
-//! Memberships of multicast groups.
+//! Joins and leaves multicast groups.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -25,7 +25,7 @@ const ATTR_JOIN_FLAGS: u32 = 2;
 const ATTRS_KNOWN: u32 = ATTR_ADDRESS | ATTR_JOIN_FLAGS;
 /// `RDMA_MC_JOIN_FLAG_FULLMEMBER`.
 const FULL_MEMBER: u32 = 0;
-/// `RDMA_MC_JOIN_FLAG_RESERVED`: the first that is none.
+/// `RDMA_MC_JOIN_FLAG_RESERVED`: the first invalid flag.
 const FLAGS_END: u32 = 2;
 
 /// `rdma_join_multicast`.
@@ -39,7 +39,7 @@ pub(crate) fn join(id: &Id, group: SocketAddress, context: *mut c_void) -> Resul
 /// `rdma_join_multicast_ex`.
 ///
 /// # Errors
-/// `EOPNOTSUPP` for attributes that are not known; `EINVAL` for those missing or without meaning.
+/// `EOPNOTSUPP` for unknown attributes; `EINVAL` for missing or invalid ones.
 pub(crate) fn join_with(id: &Id, attr: In<JoinMcAttr>, context: *mut c_void) -> Result<Left> {
     let attr = attr.required()?;
     if attr.comp_mask & !ATTRS_KNOWN != 0 {
@@ -48,7 +48,7 @@ pub(crate) fn join_with(id: &Id, attr: In<JoinMcAttr>, context: *mut c_void) -> 
     if attr.comp_mask != ATTRS_KNOWN || attr.join_flags >= FLAGS_END {
         return Err(Errno::INVAL);
     }
-    // SAFETY: attributes that are whole have an address that is (`In`).
+    // SAFETY: valid attributes have a valid address (`In`).
     let group = unsafe { SocketAddress::new(attr.addr) };
     join_as(id, group, attr.join_flags, context)
 }
@@ -58,9 +58,9 @@ fn join_as(id: &Id, addr: SocketAddress, flags: u32, context: *mut c_void) -> Re
     let commands = id.commands()?;
     let membership = Membership::new(id::new_uid(), context, group, flags);
     let membership = Arc::new(membership);
-    // Before the command: its event may be taken at once.
+    // Before the command, because its event may be taken at once.
     id.state().memberships.push(membership.clone());
-    id::enlist_membership(id, &membership);
+    id::register_membership(id, &membership);
     let join = JoinMcast {
         response: 0,
         uid: membership.uid,
@@ -75,7 +75,7 @@ fn join_as(id: &Id, addr: SocketAddress, flags: u32, context: *mut c_void) -> Re
             Ok(answer) => membership.set_handle(answer.id),
             Err(_) => {
                 take_from_id(id, |each| each.uid == membership.uid);
-                id::strike_membership(&membership);
+                id::unregister_membership(&membership);
             }
         }
         asked.map(drop)
@@ -85,13 +85,13 @@ fn join_as(id: &Id, addr: SocketAddress, flags: u32, context: *mut c_void) -> Re
 /// `rdma_leave_multicast`: waits until the membership's events are acknowledged.
 ///
 /// # Errors
-/// `EADDRNOTAVAIL` if the id is no member, or its join is not yet on its way; the kernel's.
+/// `EADDRNOTAVAIL` if the id is not a member or its join has not started; the kernel's.
 pub(crate) fn leave(id: &Id, group: SocketAddress) -> Result<()> {
     let (group, _) = group.required()?;
     let membership = take_from_id(id, |each| each.is_of(&group)).ok_or(Errno::ADDRNOTAVAIL)?;
     detach(id, &membership);
     if id.is_sync() {
-        // It may be the membership's; nothing else would acknowledge it.
+        // The kept event may be the membership's, and nothing else would acknowledge it.
         event::drop_kept(id);
     }
     let leave = DestroyId {
@@ -100,21 +100,21 @@ pub(crate) fn leave(id: &Id, group: SocketAddress) -> Result<()> {
     };
     let commands = id.commands()?;
     let answer = commands.ask(number::LEAVE_MCAST, leave, &EventsReported::zeroed());
-    // Its name stays until then: events that are taken meanwhile count for it.
+    // The membership stays registered until then, because events taken meanwhile count for it.
     if let Ok(answer) = &answer {
         let reported = answer.events_reported;
         id.wait_completed(|_| membership.events_completed.load(Ordering::Relaxed) >= reported);
     }
-    // The event that attaches may have been taken meanwhile.
+    // The event that attaches the queue pair may have been taken meanwhile.
     detach(id, &membership);
-    id::strike_membership(&membership);
+    id::unregister_membership(&membership);
     answer.map(drop)
 }
 
-/// Forgets all memberships of an id that goes.
+/// Removes all memberships of an id that is destroyed.
 pub(crate) fn forget_all(id: &Id) {
     while let Some(membership) = take_from_id(id, |_| true) {
-        id::strike_membership(&membership);
+        id::unregister_membership(&membership);
     }
 }
 
@@ -124,7 +124,7 @@ fn take_from_id(id: &Id, is_it: impl Fn(&Membership) -> bool) -> Option<Arc<Memb
     Some(state.memberships.remove(at))
 }
 
-/// The group is joined: the queue pair gets its packets, unless it only sends.
+/// The group is joined: attaches the queue pair to it, unless the member only sends.
 ///
 /// # Errors
 /// The verb's.
@@ -144,7 +144,7 @@ fn detach(id: &Id, membership: &Membership) {
     let qp = get!(id, qp);
     let attached = membership.attached.lock().take();
     if let (Some((gid, lid)), Ok(verbs), false) = (attached, verbs(), qp.is_null()) {
-        // What it says is nothing to a program that leaves.
+        // Ignore errors, because the program is leaving.
         // SAFETY: the id's queue pair, which was attached to it.
         unsafe { (verbs.detach_mcast)(qp, &gid, lid) };
     }

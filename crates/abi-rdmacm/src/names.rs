@@ -16,7 +16,7 @@ use crate::guard::{errno_of, set_errno};
 use crate::layout::{self, AddrInfo, malloc_copy};
 use crate::verbs::rdma_cm;
 
-/// `rdma_getaddrinfo`: 0 and a list, or an `EAI_` code, with `errno` for `EAI_SYSTEM`.
+/// `rdma_getaddrinfo`. Returns 0 and a list, or an `EAI_` code, with `errno` for `EAI_SYSTEM`.
 pub(crate) fn look_up(
     node: Text,
     service: Text,
@@ -43,7 +43,7 @@ pub(crate) fn look_up(
     }
 }
 
-/// The look-ups of this machine, with the devices of the libibverbs that is loaded.
+/// Look-ups on this machine, with the devices of the loaded libibverbs.
 pub(crate) fn machine() -> Machine {
     static PINNED: OnceBool = OnceBool::new();
     PINNED.get_or_init(|| {
@@ -57,7 +57,7 @@ pub(crate) fn machine() -> Machine {
     Machine::new()
 }
 
-/// What is asked, as C says it.
+/// The question, read from C's arguments.
 pub(crate) struct Question<'a> {
     pub(crate) node: Option<&'a str>,
     pub(crate) service: Option<&'a str>,
@@ -66,17 +66,17 @@ pub(crate) struct Question<'a> {
 
 impl<'a> Question<'a> {
     /// # Errors
-    /// `EAI_NONAME` for a text that no host or service can be called; those of the hints.
+    /// `EAI_NONAME` for a text that cannot be the name of a host or service; those of the hints.
     pub(crate) fn read(
         node: &'a Text,
         service: &'a Text,
         hints: &In<AddrInfo>,
     ) -> Result<Self, AddrInfoError> {
-        // No host or service is called so.
+        // No host or service has such a name.
         let nobodys = |_| AddrInfoError::new(None, None, Problem::UnknownService);
         let text = |text: &'a Text| text.get().map(CStr::to_str).transpose();
         let hints = hints.get().map(|hints| {
-            // SAFETY: hints that are whole have what they say (`In`).
+            // SAFETY: valid hints have what they say (`In`).
             unsafe { read_hints(hints) }
         });
         Ok(Self {
@@ -88,9 +88,9 @@ impl<'a> Question<'a> {
 }
 
 /// # Safety
-/// What the hints point to is as long as they say.
+/// All that the hints point to is as long as they say.
 unsafe fn read_hints(hints: &AddrInfo) -> Result<Hints, AddrInfoError> {
-    // SAFETY: each length is that of its pointer.
+    // SAFETY: each length belongs to its pointer.
     let (src_addr, dst_addr, route, connect) = unsafe {
         (
             bytes(hints.ai_src_addr.cast(), hints.ai_src_len as usize),
@@ -113,16 +113,16 @@ unsafe fn read_hints(hints: &AddrInfo) -> Result<Hints, AddrInfoError> {
 }
 
 /// # Safety
-/// Null, or as many bytes for as long as the slice lives.
+/// The pointer is null, or points to `length` bytes for the lifetime of the slice.
 unsafe fn bytes<'a>(data: *const c_void, length: usize) -> &'a [u8] {
     match data.is_null() {
         true => &[],
-        // SAFETY: there are as many.
+        // SAFETY: the caller's promise.
         false => unsafe { std::slice::from_raw_parts(data.cast(), length) },
     }
 }
 
-/// The entries as C's list: each part is malloc's, for the program frees and replaces them.
+/// Converts the entries to C's list. malloc allocates each part, because the program frees and replaces them.
 pub(crate) fn chain(found: Vec<portolan_addrinfo::AddrInfo>) -> *mut AddrInfo {
     found
         .into_iter()
@@ -167,13 +167,13 @@ fn canonical_name(name: Option<String>) -> *mut c_char {
     malloc_copy(&bytes).cast()
 }
 
-/// `rdma_freeaddrinfo`: frees the whole list, including records that the program made; null is an empty list.
+/// `rdma_freeaddrinfo`: frees the whole list, including records that the program created. Null is an empty list.
 ///
 /// # Safety
-/// Each record and each part of it is null or malloc's, and is not used any more.
+/// Each record and each part of it is null or allocated by malloc, and not used any more.
 pub(crate) unsafe fn free(mut list: *mut AddrInfo) {
     while !list.is_null() {
-        // SAFETY: each record of the list and each part of it is null or malloc's (`# Safety`).
+        // SAFETY: each record of the list and each part of it is null or allocated by malloc (`# Safety`).
         unsafe {
             let record = list.read();
             layout::free(record.ai_src_addr);

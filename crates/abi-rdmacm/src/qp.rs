@@ -1,4 +1,4 @@
-//! Queue pairs of ids, their completion queues and shared receive queues, and the steps of their states.
+//! Queue pairs of ids, their completion queues and shared receive queues, and their transitions.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -11,10 +11,10 @@ use crate::id::{Id, get, set};
 use crate::layout::*;
 use crate::verbs::{create_qp_ex, create_srq_ex, verbs};
 
-/// `rdma_create_qp`: the capabilities that it really has are written back.
+/// `rdma_create_qp`. Writes the actual capabilities back.
 ///
 /// # Errors
-/// `EINVAL` if the id has one, or no device; those of the verbs.
+/// `EINVAL` if the id has a queue pair or no device; those of the verbs.
 pub(crate) fn create(id: &Id, pd: *mut Pd, attr: &mut QpInitAttr) -> Result<()> {
     let mut extended = QpInitAttrEx {
         qp_context: attr.qp_context,
@@ -39,8 +39,8 @@ pub(crate) fn create(id: &Id, pd: *mut Pd, attr: &mut QpInitAttr) -> Result<()> 
 /// `rdma_create_qp_ex`.
 ///
 /// # Errors
-/// As for [`create`]; `EINVAL` if a completion queue is not the one that the id has. The attributes are then as they
-/// were: they name no queue that has gone again.
+/// As for [`create`]; `EINVAL` if a completion queue is not the id's. The attributes are then unchanged, so they name
+/// no destroyed queue.
 pub(crate) fn create_with(id: &Id, attr: &mut QpInitAttrEx) -> Result<()> {
     let (comp_mask, pd, srq, xrcd) = (attr.comp_mask, attr.pd, attr.srq, attr.xrcd);
     let (send_cq, recv_cq) = (attr.send_cq, attr.recv_cq);
@@ -84,7 +84,7 @@ fn fill_and_make(id: &Id, attr: &mut QpInitAttrEx) -> Result<()> {
     made
 }
 
-/// Whether a program wants another queue than the id has.
+/// Whether the program passes another queue than the id's.
 fn is_another(known: *mut Cq, wanted: *mut Cq) -> bool {
     !known.is_null() && !wanted.is_null() && known != wanted
 }
@@ -100,7 +100,7 @@ fn make(id: &Id, context: *mut Context, attr: &mut QpInitAttrEx) -> Result<()> {
         attr.send_cq = get!(id, send_cq);
     }
     let verbs = verbs()?;
-    // SAFETY: the id's device, and attributes that are the program's or were just made.
+    // SAFETY: the id's device, and attributes from the program or created above.
     let qp = unsafe { create_qp_ex(verbs, context, attr) }?;
     set!(id, qp = qp);
     let ready = match attr.qp_type {
@@ -109,7 +109,7 @@ fn make(id: &Id, context: *mut Context, attr: &mut QpInitAttrEx) -> Result<()> {
     };
     if ready.is_err() {
         set!(id, qp = std::ptr::null_mut());
-        // SAFETY: just made; no other code has seen it.
+        // SAFETY: just created. No other code has seen it.
         unsafe { (verbs.destroy_qp)(qp) };
         return ready;
     }
@@ -137,14 +137,14 @@ fn make_send_queue(id: &Id, entries: u32) -> Result<()> {
     Ok(())
 }
 
-/// A completion queue with a channel of its own; its context is the id, as rdma_verbs.h expects.
+/// Creates a completion queue with its own channel. Its context is the id, as rdma_verbs.h expects.
 fn make_queue(id: &Id, entries: u32) -> Result<(*mut CompChannel, *mut Cq)> {
     let verbs = verbs()?;
     let context = get!(id, verbs);
     let entries = c_int::try_from(entries).map_err(|_| Errno::INVAL)?;
     // SAFETY: the id's open device.
     let channel = made(unsafe { (verbs.create_comp_channel)(context) })?;
-    // SAFETY: as above, with the channel just made.
+    // SAFETY: as above, with the channel created above.
     let cq = unsafe { (verbs.create_cq)(context, entries, id.as_c().cast(), channel, 0) };
     match made(cq) {
         Ok(cq) => Ok((channel, cq)),
@@ -156,19 +156,19 @@ fn make_queue(id: &Id, entries: u32) -> Result<(*mut CompChannel, *mut Cq)> {
     }
 }
 
-/// `rdma_destroy_qp`, and the completion queues that were made for it.
+/// `rdma_destroy_qp`: destroys the queue pair and the completion queues created for it.
 pub(crate) fn destroy(id: &Id) {
     let qp = get!(id, qp);
     set!(id, qp = std::ptr::null_mut());
     if let (Ok(verbs), false) = (verbs(), qp.is_null()) {
-        // SAFETY: the id's own; what the program still has posted is its own fault.
+        // SAFETY: the id's own queue pair. The program must not post to it any more.
         unsafe { (verbs.destroy_qp)(qp) };
     }
     destroy_queues(id);
 }
 
-/// Destroys the id's completion queues, then their channels; those of an extended connection's receiving side stay
-/// with the shared receive queue.
+/// Destroys the id's completion queues, then their channels. Those of the receiving side of an extended connection
+/// stay with the shared receive queue.
 fn destroy_queues(id: &Id) {
     let Ok(verbs) = verbs() else { return };
     if get!(id, qp_type) == QPT_XRC_RECV && !get!(id, srq).is_null() {
@@ -181,16 +181,16 @@ fn destroy_queues(id: &Id) {
     set!(id, recv_cq_channel = std::ptr::null_mut());
     set!(id, send_cq_channel = std::ptr::null_mut());
     for cq in queues {
-        // SAFETY: made by `make_queue`, or left to the id by the program; the id no longer names it.
+        // SAFETY: created by `make_queue`, or left to the id by the program. The id does not refer to it any more.
         unsafe { (verbs.destroy_cq)(cq) };
     }
     for channel in channels {
-        // SAFETY: as above; its queues are gone.
+        // SAFETY: as above; its queues are destroyed.
         unsafe { (verbs.destroy_comp_channel)(channel) };
     }
 }
 
-/// What there is, each once: a program may have set both to the same.
+/// The pointers that are not null, each once: a program may have set both to the same.
 fn distinct<T>([first, second]: [*mut T; 2]) -> impl Iterator<Item = *mut T> {
     let second = if second == first {
         std::ptr::null_mut()
@@ -221,11 +221,12 @@ pub(crate) fn create_srq(id: &Id, pd: *mut Pd, attr: &mut SrqInitAttr) -> Result
     Ok(())
 }
 
-/// `rdma_create_srq_ex`: one of extended connections gets the device's domain and a completion queue if it has none.
+/// `rdma_create_srq_ex`. A queue of extended connections gets the device's domain and a completion queue if it has
+/// none.
 ///
 /// # Errors
-/// `EINVAL` if the id has no device, or the domain is of another; those of the verbs. The attributes are then as they
-/// were.
+/// `EINVAL` if the id has no device, or the domain belongs to another device; those of the verbs. The attributes are
+/// then unchanged.
 pub(crate) fn create_srq_with(id: &Id, attr: &mut SrqInitAttrEx) -> Result<()> {
     let (comp_mask, pd, cq, xrcd) = (attr.comp_mask, attr.pd, attr.cq, attr.xrcd);
     fill_and_make_srq(id, attr).inspect_err(|_| {
@@ -235,7 +236,7 @@ pub(crate) fn create_srq_with(id: &Id, attr: &mut SrqInitAttrEx) -> Result<()> {
 
 fn fill_and_make_srq(id: &Id, attr: &mut SrqInitAttrEx) -> Result<()> {
     let context = get!(id, verbs);
-    // One that the id has already stays the program's: the id names the newest.
+    // An existing queue of the id stays the program's. The id refers to the newest one.
     if context.is_null() {
         return Err(Errno::INVAL);
     }
@@ -259,7 +260,7 @@ fn fill_and_make_srq(id: &Id, attr: &mut SrqInitAttrEx) -> Result<()> {
         attr.cq = get!(id, recv_cq);
         attr.comp_mask |= SRQ_INIT_ATTR_CQ;
     }
-    // SAFETY: the id's device, and attributes that are the program's or were just made.
+    // SAFETY: the id's device, and attributes from the program or created above.
     let made = unsafe { create_srq_ex(verbs()?, context, attr) };
     match made {
         Ok(srq) => set!(id, srq = srq),
@@ -282,16 +283,16 @@ pub(crate) fn destroy_srq(id: &Id) {
     }
 }
 
-/// Receives and sends from now on. Limits of [`MAX_RESOURCES`] are left as the kernel has them.
+/// Moves the queue pair through RTR to RTS. [`MAX_RESOURCES`] keeps the kernel's limits.
 ///
 /// # Errors
-/// `EINVAL` without queue pair; the kernel's and the verbs'.
+/// `EINVAL` without a queue pair; the kernel's; those of the verbs.
 pub(crate) fn to_ready(id: &Id, responder_resources: u8, initiator_depth: u8) -> Result<()> {
     let qp = get!(id, qp);
     if qp.is_null() {
         return Err(Errno::INVAL);
     }
-    // The path is known by now: what the first state had was the default.
+    // Repeat the first transition: now the path is known, and INIT was entered with defaults.
     step(id, qp, qp_state::INIT, |_| ())?;
     step(id, qp, qp_state::RTR, |attr| {
         if responder_resources != MAX_RESOURCES {
@@ -305,7 +306,7 @@ pub(crate) fn to_ready(id: &Id, responder_resources: u8, initiator_depth: u8) ->
     })
 }
 
-/// Flushes posted work. Does nothing without a queue pair.
+/// Moves to ERR, which flushes posted work. Does nothing without a queue pair.
 ///
 /// # Errors
 /// Those of the verbs.
@@ -313,7 +314,7 @@ pub(crate) fn to_error(id: &Id) -> Result<()> {
     to_state(id, qp_state::ERR)
 }
 
-/// Waits for posted work. Does nothing without a queue pair.
+/// Moves to SQD, which waits for posted work. Does nothing without a queue pair.
 ///
 /// # Errors
 /// Those of the verbs.
@@ -329,7 +330,7 @@ fn to_state(id: &Id, state: u32) -> Result<()> {
     modify(qp, &mut only_state(state), qp_attr_mask::STATE)
 }
 
-/// A step to a state with the attributes that the kernel has for it.
+/// A transition to a state with the kernel's attributes for it.
 fn step(id: &Id, qp: *mut Qp, state: u32, change: impl FnOnce(&mut QpAttr)) -> Result<()> {
     let (mut attr, mask) = id.init_qp_attr(state)?;
     attr.qp_state = state;
@@ -337,7 +338,7 @@ fn step(id: &Id, qp: *mut Qp, state: u32, change: impl FnOnce(&mut QpAttr)) -> R
     modify(qp, &mut attr, mask & !qp_attr_mask::KERNELS_OWN)
 }
 
-/// Datagrams need no peer: all three steps at once.
+/// Datagrams need no peer, so all three transitions happen at once.
 fn start_datagrams(id: &Id, qp: *mut Qp) -> Result<()> {
     step(id, qp, qp_state::INIT, |attr| {
         attr.qkey = datagram_key(attr.qkey)
@@ -347,7 +348,7 @@ fn start_datagrams(id: &Id, qp: *mut Qp) -> Result<()> {
     modify(qp, &mut only_state(qp_state::RTS), mask)
 }
 
-/// That of the connection manager's own groups and services, where the kernel says none.
+/// The Q_Key for datagrams. If the kernel has none, the one of the connection manager's groups and services.
 fn datagram_key(kernels: u32) -> u32 {
     if kernels == 0 { UDP_QKEY } else { kernels }
 }
@@ -360,7 +361,7 @@ fn only_state(state: u32) -> QpAttr {
 }
 
 fn modify(qp: *mut Qp, attr: &mut QpAttr, mask: u32) -> Result<()> {
-    // SAFETY: a queue pair of an id's, and attributes of our own.
+    // SAFETY: a queue pair of an id, and valid attributes.
     check(unsafe { (verbs()?.modify_qp)(qp, attr, mask.cast_signed()) })
 }
 
@@ -420,6 +421,6 @@ mod tests {
         assert_eq!(create_srq_with(&id, &mut attr), Err(Errno::INVAL));
         assert_eq!(attr.comp_mask, SRQ_INIT_ATTR_TYPE);
         assert!(attr.pd.is_null());
-        id.strike();
+        id.unregister();
     }
 }

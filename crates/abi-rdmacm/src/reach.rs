@@ -1,4 +1,4 @@
-//! `ibv_gid_reachable`, for the devices of whatever libibverbs there is.
+//! `ibv_gid_reachable`, for the devices of any libibverbs.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -15,26 +15,27 @@ use crate::guard::{Result, check, last_errno};
 use crate::layout::{Context, Gid, GidEntry, LINK_LAYER_INFINIBAND, PORT_ACTIVE, PortAttr};
 use crate::verbs::verbs;
 
-/// Longest wait for an answer: that of the subnet administrator is retried within it, and so is the next hop's.
+/// Maximum time to wait for an answer. Queries to the subnet administrator and for the next hop are retried within
+/// it.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// GIDs of a port that are looked at, at most: as many as an address vector's index can name.
+/// Maximum of GIDs of a port: an address vector's index is one byte.
 const GIDS_MAX: usize = 256;
 
-/// Whether a port is linked by InfiniBand; one that does not say is.
+/// Whether a port's link layer is InfiniBand. An unspecified one is.
 pub(crate) fn is_infiniband(port: &PortAttr) -> bool {
     port.link_layer <= LINK_LAYER_INFINIBAND
 }
 
-/// The state of a port.
+/// Queries a port.
 ///
 /// # Errors
-/// `EINVAL` if there is no such port; the verb's.
+/// `EINVAL` if the port does not exist; the verb's.
 ///
 /// # Safety
-/// The context is one that libibverbs opened.
+/// libibverbs has opened the context.
 pub(crate) unsafe fn query_port(context: *mut Context, port_num: u8) -> Result<PortAttr> {
     let mut attr = PortAttr::zeroed();
-    // SAFETY: the context is open; the structure is as long as this version of the function writes at most.
+    // SAFETY: the context is open. This version of the function writes at most this structure.
     check(unsafe { (verbs()?.query_port)(context, port_num, &mut attr) })?;
     Ok(attr)
 }
@@ -42,11 +43,11 @@ pub(crate) unsafe fn query_port(context: *mut Context, port_num: u8) -> Result<P
 /// `ibv_gid_reachable`.
 ///
 /// # Errors
-/// `EINVAL` for null, a timeout, and a port or GID that is none; `ENXIO` without a path, `EIO` if it could not be found
-/// out; `ENOMEM`.
+/// `EINVAL` for null, an invalid timeout, port or GID; `ENXIO` without a path; `EIO` if the answer is unknown;
+/// `ENOMEM`.
 ///
 /// # Safety
-/// The context is null or one that libibverbs opened.
+/// The context is null, or libibverbs has opened it.
 pub(crate) unsafe fn gid_reachable(
     context: *mut Context,
     port: c_uint,
@@ -66,10 +67,10 @@ pub(crate) unsafe fn gid_reachable(
         .map_err(|refused| Errno::from_raw_os_error(refused.errno()))
 }
 
-/// The port that asks; 0 is the first that is active.
+/// The port to ask from. 0 selects the first active one.
 ///
 /// # Safety
-/// The context is one that libibverbs opened.
+/// libibverbs has opened the context.
 unsafe fn port_of(context: *mut Context, port_num: u8) -> Result<reach::Port> {
     let candidates = match port_num {
         0 => 1..=u8::MAX,
@@ -79,7 +80,7 @@ unsafe fn port_of(context: *mut Context, port_num: u8) -> Result<reach::Port> {
         // SAFETY: the context is open.
         let attr = match unsafe { query_port(context, candidate) } {
             Ok(attr) => attr,
-            // Ports are numbered without a gap.
+            // Ports are numbered without gaps.
             Err(_) if port_num == 0 => break,
             Err(_) => return Err(Errno::INVAL),
         };
@@ -94,7 +95,7 @@ unsafe fn port_of(context: *mut Context, port_num: u8) -> Result<reach::Port> {
 /// # Safety
 /// The context is open.
 unsafe fn describe(context: *mut Context, port_num: u8, attr: &PortAttr) -> Result<reach::Port> {
-    // SAFETY: an open device has a name, which stays as long as it.
+    // SAFETY: an open device has a name, which exists as long as the device.
     let name = unsafe { CStr::from_ptr((verbs()?.get_device_name)((*context).device)) };
     let name = name.to_string_lossy();
     if is_infiniband(attr) {
@@ -119,7 +120,7 @@ unsafe fn describe(context: *mut Context, port_num: u8, attr: &PortAttr) -> Resu
 unsafe fn gids(context: *mut Context) -> Result<Vec<GidEntry>> {
     let mut entries = vec![GidEntry::zeroed(); GIDS_MAX];
     let (place, size) = (entries.as_mut_ptr(), size_of::<GidEntry>());
-    // SAFETY: the context is open, and there is room for as many entries.
+    // SAFETY: the context is open, and there is room for that many entries.
     let found = unsafe { (verbs()?.query_gid_table)(context, place, GIDS_MAX, 0, size) };
     match usize::try_from(found) {
         Ok(found) => {

@@ -1,4 +1,4 @@
-//! From an address to a route: bind, resolve, listen, options.
+//! Binds, resolves addresses and routes, listens, and sets options.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -14,7 +14,7 @@ use crate::id::{Id, get, set};
 use crate::layout::{OPTION_IB, OPTION_IB_PATH};
 use crate::sync::{Left, begun};
 
-/// Bytes of an option's value; the longest is an array of a few paths.
+/// Maximum length of an option's value, bytes. The longest is an array of a few paths.
 const OPTION_MAX: usize = 64 * 1024 - 1;
 
 /// `rdma_bind_addr`.
@@ -93,14 +93,14 @@ pub(crate) fn listen(id: &Id, backlog: c_int) -> Result<()> {
         backlog: backlog.cast_unsigned(),
     };
     id.commands()?.command(&listen)?;
-    // An id that was not bound has its port only now.
+    // An id that was not bound has got its port now.
     id.query_addresses()
 }
 
-/// `rdma_set_option`. A path for the route is answered by an event.
+/// `rdma_set_option`. Setting a path for the route is answered by an event.
 ///
 /// # Errors
-/// `EINVAL` for a value that is not there or too long; the kernel's.
+/// `EINVAL` for a null or too long value; the kernel's.
 ///
 /// # Safety
 /// The value has `length` bytes.
@@ -120,12 +120,12 @@ pub(crate) unsafe fn set_option(
         optname: name.cast_unsigned(),
         ..raw::SetOption::zeroed()
     };
-    // SAFETY: `length` is the number that the caller vouches for.
+    // SAFETY: the caller promises `length` bytes.
     let value = unsafe { value.get(length) };
     id.commands()?.set_option(option, value)
 }
 
-/// Gives the id its route, found by somebody else: an array of `struct ibv_path_data`.
+/// Sets the id's route to paths that are known already: an array of `struct ibv_path_data`.
 ///
 /// # Errors
 /// The kernel's.

@@ -1,4 +1,4 @@
-//! Names looked up for an id without waiting (`rdma_resolve_addrinfo`), and events that the program writes.
+//! Looks up names for an id without waiting (`rdma_resolve_addrinfo`), and writes the program's events.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -20,18 +20,18 @@ use crate::names::{Question, chain, machine};
 use crate::reach;
 use crate::sync::{Left, begun};
 
-/// How long a look-up may take: as long as libc's resolver takes at most by itself (resolv.conf(5): 3 servers, 2
-/// attempts at each, 5 s each).
+/// Time limit of a look-up: libc's resolver never takes longer (resolv.conf(5): 3 servers, 2 attempts at each, 5 s
+/// each).
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// No id has this number.
+/// A number that no id has.
 const NO_ID: u32 = u32::MAX;
 
 /// `rdma_resolve_addrinfo`.
 ///
 /// # Errors
-/// `EBUSY` while a look-up of the id is under way or its result was not taken; `EOPNOTSUPP` where events cannot be
-/// written to ids (Linux before 6.18), and for the subnet administrator (`RAI_SA`) with a node, or on a port that is
-/// not InfiniBand's; `EINVAL` for it on an id without device; other errors for wrong hints.
+/// `EBUSY` while a look-up of the id runs or its result is not taken. `EOPNOTSUPP` if events cannot be written to ids
+/// (Linux before 6.18), and for the subnet administrator (`RAI_SA`) with a node, or on a port that is not InfiniBand.
+/// `EINVAL` for the subnet administrator on an id without a device. Other errors for invalid hints.
 pub(crate) fn resolve(id: &Id, node: Text, service: Text, hints: In<AddrInfo>) -> Result<Left> {
     let question = Question::read(&node, &service, &hints);
     let question = question.map_err(|error| Errno::from_raw_os_error(error.errno()))?;
@@ -58,7 +58,7 @@ pub(crate) fn resolve(id: &Id, node: Text, service: Text, hints: In<AddrInfo>) -
     started.inspect_err(|_| lookup.abandon(number))
 }
 
-/// A look-up has ended: its event goes to the id's channel, if there is still an id.
+/// Ends a look-up: writes its event to the id's channel, if the id still exists.
 fn end(id: &WeakId, number: u64, outcome: Outcome) {
     if let Some(id) = id.upgrade() {
         let write = |status, arg| write(&id, INTERNAL, status, arg);
@@ -69,7 +69,7 @@ fn end(id: &WeakId, number: u64, outcome: Outcome) {
 /// `rdma_query_addrinfo`.
 ///
 /// # Errors
-/// `EINVAL` for null; `ENOENT` if nothing was found, not yet, or it was taken already.
+/// `EINVAL` for null; `ENOENT` if nothing was found, the look-up still runs, or the result was taken already.
 pub(crate) fn query(id: &Id, list: Out<*mut AddrInfo>) -> Result<()> {
     list.check()?;
     let found = id.own().lookup.take_result().ok_or(Errno::NOENT)?;
@@ -80,7 +80,7 @@ pub(crate) fn query(id: &Id, list: Out<*mut AddrInfo>) -> Result<()> {
 /// `rdma_write_cm_event`.
 ///
 /// # Errors
-/// `EINVAL` for another event than the program's own, and from Linux before 6.18; the kernel's.
+/// `EINVAL` for an event that programs may not write, and on Linux before 6.18; the kernel's.
 pub(crate) fn write_event(id: &Id, event: u32, status: i32, arg: u64) -> Result<()> {
     if event != USER {
         return Err(Errno::INVAL);
@@ -98,8 +98,8 @@ fn write(id: &Id, event: u32, status: i32, arg: u64) -> Result<()> {
     })
 }
 
-/// That the end of a look-up can be told: asked by an id that cannot exist, which a device that knows the command
-/// misses.
+/// Checks that the end of a look-up can be reported. It writes to an id that cannot exist: a device that has the
+/// command answers that the id is missing.
 fn check_writes(id: &Id) -> Result<()> {
     static KNOWN: OnceBool = OnceBool::new();
     let commands = id.commands()?;
@@ -117,7 +117,7 @@ fn check_writes(id: &Id) -> Result<()> {
     }
 }
 
-/// The GID of the port whose administrator is asked: the id must be bound to one of InfiniBand.
+/// The GID of the port whose administrator is asked. The id must be bound to an InfiniBand port.
 fn administrated_port(id: &Id) -> Result<Gid> {
     id.device()?;
     let context = get!(id, verbs);

@@ -1,4 +1,4 @@
-//! Calls whose command is answered by an event. A synchronous id waits for it within the call.
+//! Calls whose command is answered by an event. A synchronous id waits for it in the call.
 
 use portolan_kernel::raw;
 
@@ -6,17 +6,16 @@ use crate::guard::Result;
 use crate::id::Id;
 use crate::layout::CmId;
 
-/// What is left of a call once its command was carried out. It has nothing to drop, so that a thread which waits with it
-/// may be cancelled.
+/// What remains to be done after a call's command. It owns nothing, so a thread that waits with it may be cancelled.
 #[derive(Clone, Copy)]
 pub(crate) enum Left {
     Nothing,
-    /// The event of a synchronous id.
+    /// Wait for the event of a synchronous id.
     Event(*mut CmId),
 }
 
-/// Runs what writes a command whose answer is an event. Another id than a synchronous one is not touched after the
-/// command: the thread that takes the event may have destroyed it.
+/// Runs a command that an event answers. Only a synchronous id is accessed after the command: another one may be
+/// destroyed by the thread that takes the event.
 ///
 /// # Errors
 /// Those of `command`.

@@ -1,5 +1,5 @@
-//! The libibverbs that the process has, or would have: found when a verb is first needed, so that a program
-//! which only asks for names needs none.
+//! The libibverbs of the process. It is looked up when a verb is first needed, so programs that only look up names
+//! work without one.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -21,27 +21,27 @@ const RDMA_CM_VERSION: &CStr = c"PORTOLAN_1";
 /// The process's libibverbs.
 ///
 /// # Errors
-/// `ENOSYS` without one, or with one older than rdma-core 33; the reason is printed once.
+/// `ENOSYS` without one, or with one older than rdma-core 33. The reason is printed once.
 pub(crate) fn verbs() -> Result<&'static Verbs> {
     static LOADED: OnceBox<Option<Verbs>> = OnceBox::new();
     let loaded = LOADED.get_or_init(|| Box::new(load()));
     loaded.as_ref().ok_or(Errno::NOSYS)
 }
 
-/// The rdma_cm device of the process's libibverbs: Portolan's own has one for its software devices. Others' devices
-/// are the kernel's, and so is their connection manager.
+/// The rdma_cm device of the process's libibverbs. Portolan's own has one for its software devices. With any other
+/// libibverbs, the devices and the connection manager are the kernel's.
 pub(crate) fn rdma_cm() -> Option<&'static RdmaCmTable> {
     static FOUND: OnceBox<Option<&'static RdmaCmTable>> = OnceBox::new();
     let find = || {
         let library = Library::load(Library::IBVERBS).ok()?;
         let entry = library.symbol(RDMA_CM, RDMA_CM_VERSION)?;
-        // SAFETY: the symbol of this version is such a function.
+        // SAFETY: the symbol with this version is such a function.
         let entry = unsafe {
             std::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn() -> *const RdmaCmTable>(
                 entry,
             )
         };
-        // SAFETY: it takes nothing, and what it gives stays as long as the library, which is never unloaded.
+        // SAFETY: it has no arguments. Its result exists as long as the library, which is never unloaded.
         unsafe { entry().as_ref() }
     };
     *FOUND.get_or_init(|| Box::new(find()))
@@ -54,10 +54,10 @@ fn load() -> Option<Verbs> {
         .ok()
 }
 
-/// `ibv_create_qp_ex`, which the header has inline.
+/// `ibv_create_qp_ex`, which is inline in the header.
 ///
 /// # Safety
-/// As for it.
+/// Those of `ibv_create_qp_ex`.
 pub(crate) unsafe fn create_qp_ex(
     verbs: &Verbs,
     context: *mut Context,
@@ -73,14 +73,14 @@ pub(crate) unsafe fn create_qp_ex(
     // SAFETY: the context has this slot.
     let function = extended.and_then(|verbs| unsafe { (*verbs).create_qp_ex });
     let function = function.ok_or(Errno::OPNOTSUPP)?;
-    // SAFETY: the caller vouches for context and attributes.
+    // SAFETY: the caller promises context and attributes.
     made(unsafe { function(context, attr) })
 }
 
-/// `ibv_create_srq_ex`, which the header has inline.
+/// `ibv_create_srq_ex`, which is inline in the header.
 ///
 /// # Safety
-/// As for it.
+/// Those of `ibv_create_srq_ex`.
 pub(crate) unsafe fn create_srq_ex(
     verbs: &Verbs,
     context: *mut Context,
@@ -98,14 +98,14 @@ pub(crate) unsafe fn create_srq_ex(
     // SAFETY: the context has this slot.
     let function = extended.and_then(|verbs| unsafe { (*verbs).create_srq_ex });
     let function = function.ok_or(Errno::OPNOTSUPP)?;
-    // SAFETY: the caller vouches for context and attributes.
+    // SAFETY: the caller promises context and attributes.
     made(unsafe { function(context, attr) })
 }
 
-/// `ibv_open_xrcd` of a private domain; inline in the header.
+/// `ibv_open_xrcd` for a private domain, which is inline in the header.
 ///
 /// # Safety
-/// As for it.
+/// Those of `ibv_open_xrcd`.
 pub(crate) unsafe fn open_xrcd(context: *mut Context) -> Result<*mut Xrcd> {
     let mut attr = XrcdInitAttr {
         comp_mask: XRCD_INIT_ATTR_FD | XRCD_INIT_ATTR_OFLAGS,
@@ -117,14 +117,14 @@ pub(crate) unsafe fn open_xrcd(context: *mut Context) -> Result<*mut Xrcd> {
     // SAFETY: the context has this slot.
     let function = extended.and_then(|verbs| unsafe { (*verbs).open_xrcd });
     let function = function.ok_or(Errno::OPNOTSUPP)?;
-    // SAFETY: the caller vouches for the context.
+    // SAFETY: the caller promises the context.
     made(unsafe { function(context, &mut attr) })
 }
 
-/// `ibv_close_xrcd`, which the header has inline.
+/// `ibv_close_xrcd`, which is inline in the header.
 ///
 /// # Safety
-/// As for it.
+/// Those of `ibv_close_xrcd`.
 pub(crate) unsafe fn close_xrcd(xrcd: *mut Xrcd) -> Result<()> {
     // SAFETY: the caller's domain.
     let context = unsafe { (*xrcd).context };
@@ -133,15 +133,14 @@ pub(crate) unsafe fn close_xrcd(xrcd: *mut Xrcd) -> Result<()> {
     // SAFETY: the context has this slot.
     let function = extended.and_then(|verbs| unsafe { (*verbs).close_xrcd });
     let function = function.ok_or(Errno::OPNOTSUPP)?;
-    // SAFETY: the caller vouches for the domain.
+    // SAFETY: the caller promises the domain.
     check(unsafe { function(xrcd) })
 }
 
-/// The larger structure that an open device's context is the end of, if it reaches up to the slot at `offset`
-/// of our idea of it.
+/// The larger structure that ends with an open device's context, if it contains the slot at `offset`.
 ///
 /// # Safety
-/// The context is one that libibverbs opened.
+/// libibverbs has opened the context.
 unsafe fn extended(context: *mut Context, offset: usize) -> Option<*mut VerbsContext> {
     // SAFETY: the caller's context.
     if unsafe { (*context).abi_compat } as usize != ABI_IS_EXTENDED {

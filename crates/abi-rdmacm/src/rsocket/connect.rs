@@ -1,4 +1,4 @@
-//! A socket's life: bind, listen, accept, connect, shutdown, close.
+//! Creates, binds, connects, shuts down and closes sockets.
 
 use std::ffi::c_int;
 use std::net::{Shutdown, SocketAddr};
@@ -18,13 +18,13 @@ use super::{epoll, iomap, table};
 use crate::address::{AF_IB, Storage};
 use crate::guard::Result;
 
-/// How long `rshutdown` waits until the peer has what was sent.
+/// How long `rshutdown` waits until the peer has received all data.
 const DELIVERY_WAIT: Duration = Duration::from_secs(5);
 
 /// `rsocket`.
 ///
 /// # Errors
-/// `EOPNOTSUPP` for what is no stream of IPv4, IPv6 or InfiniBand; those of the devices.
+/// `EOPNOTSUPP` for anything except a stream over IPv4, IPv6 or InfiniBand; those of the devices.
 pub(crate) fn create(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int> {
     let flags = kind & (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
     let is_known_domain = [libc::AF_INET, libc::AF_INET6, AF_IB].contains(&domain);
@@ -51,7 +51,7 @@ pub(crate) fn create(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_in
 /// `rbind`.
 ///
 /// # Errors
-/// `EINVAL` if it is bound, connected or listening already; those of the address.
+/// `EINVAL` if it is bound, connected or listening; those of the address.
 pub(crate) fn bind(socket: &Rsocket, (bytes, length): (Storage, usize)) -> Result<()> {
     let address = names::read(&bytes, length)?;
     match &*socket.state.lock() {
@@ -71,7 +71,7 @@ pub(crate) fn listen(socket: &Rsocket, backlog: c_int) -> Result<()> {
             let options = socket.options.lock().stream.clone();
             let listening = fresh.listen(backlog, options);
             let listener = listening.map_err(|error| of_error(&error))?;
-            // Whether a call waits is the socket's to say.
+            // The socket decides whether a call waits.
             let _ = listener.set_nonblocking(true);
             *state = State::Listening(Arc::new(listener));
             Ok(())
@@ -84,7 +84,7 @@ pub(crate) fn listen(socket: &Rsocket, backlog: c_int) -> Result<()> {
     }
 }
 
-/// `raccept`: the new socket.
+/// `raccept`: returns the new socket.
 ///
 /// # Errors
 /// `EBADF` if it does not listen; `EAGAIN`.
@@ -95,7 +95,7 @@ pub(crate) fn accept(socket: &Rsocket) -> Result<Arc<Rsocket>> {
 /// `rconnect`.
 ///
 /// # Errors
-/// `EINPROGRESS` for a socket that does not wait; why the connect failed.
+/// `EINPROGRESS` for a non-blocking socket; the reason why the connect failed.
 pub(crate) fn connect(socket: &Rsocket, (bytes, length): (Storage, usize)) -> Result<()> {
     let address: SocketAddr = names::read(&bytes, length)?;
     let mut state = socket.state.lock();
@@ -122,7 +122,7 @@ pub(crate) fn connect(socket: &Rsocket, (bytes, length): (Storage, usize)) -> Re
     }
 }
 
-/// `rshutdown`. Nothing happens to a socket that is not connected, as in librdmacm.
+/// `rshutdown`. Does nothing if the socket is not connected, as in librdmacm.
 ///
 /// # Errors
 /// `EINVAL` for an unknown direction.
@@ -137,14 +137,14 @@ pub(crate) fn shutdown(socket: &Rsocket, how: c_int) -> Result<()> {
         State::Connected(stream) => stream.clone(),
         _ => return Ok(()),
     };
-    // It may have ended already.
+    // The stream may have ended already.
     let _ = stream.shutdown(how);
-    // librdmacm waits, too, and programs end right after. Later data is left to the background service.
+    // librdmacm waits, too, because programs exit right after. The background service sends data that takes longer.
     let _ = stream.wait_delivered(DELIVERY_WAIT);
     Ok(())
 }
 
-/// `rclose`. Data that was sent reaches the peer first.
+/// `rclose`. Sent data still reaches the peer.
 ///
 /// # Errors
 /// `EBADF`.
@@ -156,7 +156,7 @@ pub(crate) fn close(number: c_int) -> Result<()> {
     epoll::forget(number);
     iomap::unmap_all(&socket);
     let state = std::mem::replace(&mut *socket.state.lock(), State::Changing);
-    // Calls of other threads may still hold the stream; it ends for them all.
+    // Calls of other threads may hold the stream. It ends for all of them.
     if let State::Connected(stream) = &state {
         let _ = stream.shutdown(Shutdown::Both);
     }

@@ -1,4 +1,4 @@
-//! `repoll_create`, `repoll_ctl` and `repoll_wait`: a set of descriptors that is waited for as a whole.
+//! `repoll_create`, `repoll_ctl` and `repoll_wait`: wait for a set of descriptors.
 //!
 //! An instance is a kernel epoll(7) instance that watches each socket's descriptor. Each wait checks the sockets that were ready
 //! again, because events are level-triggered. It checks other sockets only when their descriptors are readable. So the cost of a
@@ -19,16 +19,16 @@ use super::table::look_up;
 use crate::fork::Known;
 use crate::guard::Result;
 
-/// Marks the instance's own bell among what the kernel reports.
+/// Marks the instance's own bell in the kernel's events.
 const BELL: u64 = u64::MAX;
-/// Events taken of the kernel at a time.
+/// Kernel events per system call.
 const BATCH: usize = 64;
 
 static INSTANCES: Known<RwLock<HashMap<c_int, Arc<Instance>>>> = Known::new();
 
 struct Instance {
     kernel: OwnedFd,
-    /// Wakes a wait whose set has changed.
+    /// Wakes a thread that waits while the set changes.
     bell: OwnedFd,
     set: Mutex<Set>,
 }
@@ -36,11 +36,11 @@ struct Instance {
 #[derive(Default)]
 struct Set {
     interests: HashMap<c_int, Interest>,
-    /// Sockets to look at: those that were ready, and new ones.
+    /// Sockets to check: those that were ready, and new ones.
     hot: VecDeque<c_int>,
 }
 
-/// What a program wants to know of a descriptor.
+/// A program's interest in a descriptor.
 #[derive(Clone, Copy)]
 struct Interest {
     events: u32,
@@ -50,14 +50,14 @@ struct Interest {
     is_hot: bool,
 }
 
-/// An event as a program gets it.
+/// An event for the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Event {
     pub(crate) events: u32,
     pub(crate) data: u64,
 }
 
-/// `repoll_create`: the instance's descriptor.
+/// `repoll_create`: returns the instance's descriptor.
 ///
 /// # Errors
 /// Those of epoll_create1(2).
@@ -91,16 +91,16 @@ fn find(number: c_int) -> Result<Arc<Instance>> {
         .ok_or(Errno::BADF)
 }
 
-/// `rclose` of an instance; whether there was one.
+/// `rclose` of an instance. Returns whether `number` was one.
 pub(super) fn close(number: c_int) -> bool {
     INSTANCES.get().write().remove(&number).is_some()
 }
 
-/// A socket is closed: no instance has it any more.
+/// A socket is closed: removes it from all instances.
 pub(super) fn forget(number: c_int) {
     let instances: Vec<_> = INSTANCES.get().read().values().cloned().collect();
     for instance in instances {
-        // It need not be in this one.
+        // This instance may not have it.
         let _ = instance.remove(number);
     }
 }
@@ -108,7 +108,7 @@ pub(super) fn forget(number: c_int) {
 /// `repoll_ctl`.
 ///
 /// # Errors
-/// `EEXIST`, `ENOENT`, `EINVAL`, as epoll_ctl(2); `EFAULT` without an event where one is needed.
+/// `EEXIST`, `ENOENT`, `EINVAL` as for epoll_ctl(2); `EFAULT` without a required event.
 pub(crate) fn control(
     number: c_int,
     operation: c_int,
@@ -126,10 +126,10 @@ pub(crate) fn control(
     Ok(())
 }
 
-/// `repoll_wait`: at least one event, or none if the time is over.
+/// `repoll_wait`: at least one event, or none when the time is over.
 ///
 /// # Errors
-/// `EINVAL` for no room; `EINTR`.
+/// `EINVAL` if there is no room; `EINTR`.
 pub(crate) fn wait(number: c_int, most: c_int, timeout_ms: c_int) -> Result<Vec<Event>> {
     let most = usize::try_from(most)
         .ok()
@@ -204,14 +204,14 @@ impl Instance {
         let interest = set.interests.remove(&fd).ok_or(Errno::NOENT)?;
         set.hot.retain(|hot| *hot != fd);
         let removed = epoll::delete(&self.kernel, borrowed(interest.watched.unwrap_or(fd)));
-        // A descriptor that was closed has left by itself.
+        // The kernel has already removed a closed descriptor.
         match removed {
             Err(Errno::BADF | Errno::NOENT) => Ok(()),
             removed => removed,
         }
     }
 
-    /// Looks at the sockets that may be ready, each once; those that are stay hot.
+    /// Checks each socket that may be ready once. Ready ones stay in the list.
     fn look_at_hot(&self, most: usize) -> Vec<Event> {
         let mut set = self.set.lock();
         let set = &mut *set;
@@ -242,7 +242,7 @@ impl Instance {
         found
     }
 
-    /// A socket that has connected is watched by another descriptor.
+    /// Watches the new descriptor of a socket that has connected.
     fn follow(&self, fd: c_int, interest: &mut Interest, watched: RawFd) {
         if interest.watched == Some(watched) {
             return;
@@ -255,7 +255,7 @@ impl Instance {
         interest.watched = Some(watched);
     }
 
-    /// Waits for the kernel's events: other descriptors' go to the program, sockets become hot.
+    /// Takes the kernel's events. Events of sockets put them into the list to check; others go to the program.
     fn ask_kernel(&self, timeout_ms: c_int, most: usize, found: &mut Vec<Event>) -> Result<()> {
         let mut events = Vec::with_capacity(BATCH);
         let timeout = Timespec {
@@ -295,11 +295,11 @@ impl Instance {
     }
 }
 
-/// A descriptor that is open according to a table. The kernel refuses it otherwise.
+/// Borrows a descriptor that a table says is open. If it is not, the kernel refuses it.
 #[allow(unsafe_code, reason = "descriptors of C programs are numbers")]
 fn borrowed(fd: RawFd) -> BorrowedFd<'static> {
-    // -1 is no descriptor that can be borrowed; the kernel refuses this one as well.
+    // -1 cannot be borrowed. The kernel refuses `MAX` as well.
     let fd = if fd < 0 { RawFd::MAX } else { fd };
-    // SAFETY: it is only handed to epoll_ctl(2), which checks it.
+    // SAFETY: it is only passed to epoll_ctl(2), which checks it.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }

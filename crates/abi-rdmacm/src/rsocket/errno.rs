@@ -12,7 +12,7 @@ pub(super) fn of_error(error: &Error) -> Errno {
     errno_of(error.errno())
 }
 
-/// The errno of a stream's error. One that has ended is `ECONNRESET`, as in librdmacm.
+/// The errno of a stream's error. A stream that has ended gives `ECONNRESET`, as in librdmacm.
 pub(super) fn of_io(error: &io::Error) -> Errno {
     use io::ErrorKind as Kind;
     match error.kind() {

@@ -12,10 +12,10 @@ use super::errno::{of_error, of_io};
 use super::socket::{Mapping, Rsocket};
 use crate::guard::Result;
 
-/// `riomap`: the offset.
+/// `riomap`: returns the offset.
 ///
 /// # Errors
-/// `EINVAL` for other rights than writing, or memory of more than 4 GiB; `ENOMEM` if the peer has room for no more;
+/// `EINVAL` for rights other than writing, or memory of more than 4 GiB; `ENOMEM` if the peer's table is full;
 /// `ENOTCONN`; those of the registration.
 ///
 /// # Safety
@@ -41,10 +41,10 @@ pub(crate) unsafe fn map(
         false => Access::LOCAL_WRITE,
     };
     let mut mappings = socket.mappings.lock();
-    // SAFETY: the caller vouches for the memory, which the program shares with its peer on purpose.
+    // SAFETY: the caller promises that the memory stays mapped. The program shares it with its peer on purpose.
     let region = unsafe { stream.pd().register(addr as u64, length as u64, access) };
     let region = region.map_err(|error| of_error(&error))?;
-    // The address is the offset if none is given.
+    // Without an offset, the address is the offset.
     let offset = if offset == -1 { addr as i64 } else { offset };
     let entry = match is_remote {
         false => None,
@@ -82,7 +82,7 @@ pub(crate) fn unmap(socket: &Rsocket, addr: usize, length: usize) -> Result<()> 
     Ok(())
 }
 
-/// Before the socket closes.
+/// Unmaps everything before the socket closes.
 pub(super) fn unmap_all(socket: &Rsocket) {
     let mappings = std::mem::take(&mut *socket.mappings.lock());
     mappings
@@ -91,14 +91,14 @@ pub(super) fn unmap_all(socket: &Rsocket) {
 }
 
 fn withdraw(socket: &Rsocket, mapping: &Mapping) {
-    // The key dies with the region; dropping it deregisters as well.
+    // The key becomes invalid with the region. Dropping the region deregisters, too.
     let _ = mapping.region.deregister();
     if let (Some(entry), Ok(stream)) = (mapping.entry, socket.stream(true)) {
         stream.unmap(entry);
     }
 }
 
-/// `riowrite`: the number of bytes; fewer where the peer has mapped no more.
+/// `riowrite`: returns the number of bytes. It is smaller if the peer has mapped less.
 ///
 /// # Errors
 /// `EAGAIN`, `ENOTCONN`, `ECONNRESET`.

@@ -1,12 +1,12 @@
 //! The socket calls of `rsocket(7)`, over `portolan`'s streams.
 //!
-//! A socket's number is the descriptor of its event channel, which stays the same from `rsocket` to `rclose`. The streams
-//! stand on the devices of the process's libibverbs, as all of this library does.
+//! A socket's number is the descriptor of its event channel, which does not change from `rsocket` to `rclose`. The
+//! streams use the devices of the process's libibverbs, like the rest of this library.
 //!
 //! * `settings`: the administrator's defaults. `errno`: errors of streams as `errno`.
-//! * `socket`: a socket and its states; `table`: the sockets by their numbers.
+//! * `socket`: a socket and its states. `table`: the sockets by number.
 //! * `names`: addresses. `connect`, `transfer`, `options`, `iomap`: the calls on one socket.
-//! * `poll`, `epoll`: the calls that wait for several.
+//! * `poll`, `epoll`: the calls that wait for several sockets.
 
 mod connect;
 mod epoll;

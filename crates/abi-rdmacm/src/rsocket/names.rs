@@ -1,4 +1,4 @@
-//! Addresses of sockets, as C has them.
+//! Socket addresses in C's format.
 
 #![allow(unsafe_code, reason = "pointers of C programs")]
 
@@ -12,10 +12,10 @@ use super::socket::{Rsocket, State};
 use crate::address::Storage;
 use crate::guard::Result;
 
-/// An address from the first `length` bytes.
+/// Reads an address from the first `length` bytes.
 ///
 /// # Errors
-/// `EINVAL` if there are too few; `EAFNOSUPPORT` for a family without streams.
+/// `EINVAL` if there are too few bytes; `EAFNOSUPPORT` for a family without streams.
 pub(super) fn read(bytes: &Storage, length: usize) -> Result<SocketAddr> {
     let half = |at: usize| [bytes[at], bytes[at + 1]];
     let port = u16::from_be_bytes(half(2));
@@ -41,10 +41,10 @@ pub(super) fn read(bytes: &Storage, length: usize) -> Result<SocketAddr> {
     }
 }
 
-/// Writes an address to C's place, as getsockname(2) does: no more than `length` says, which becomes the whole length.
+/// Writes an address as getsockname(2) does: at most `*length` bytes. `*length` becomes the full length.
 ///
 /// # Safety
-/// The place has as many bytes as `length` says, or either is null.
+/// `place` has `*length` bytes, or one of the pointers is null.
 pub(super) unsafe fn write(address: SocketAddr, place: *mut sockaddr, length: *mut socklen_t) {
     if place.is_null() || length.is_null() {
         return;
@@ -64,7 +64,7 @@ pub(super) unsafe fn write(address: SocketAddr, place: *mut sockaddr, length: *m
         }
     };
     bytes[..2].copy_from_slice(&(family as u16).to_ne_bytes());
-    // SAFETY: the caller vouches for both places.
+    // SAFETY: the caller promises both.
     unsafe {
         let room = (*length as usize).min(whole);
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.cast(), room);
@@ -101,7 +101,7 @@ pub(crate) unsafe fn socket_name(
             .and_then(|known| known.local?.inet()),
         State::Refused { .. } | State::Changing => None,
     };
-    // SAFETY: the caller vouches for the place.
+    // SAFETY: the caller promises the place.
     unsafe { write(local.unwrap_or_else(unbound), place, length) };
     Ok(())
 }
@@ -123,7 +123,7 @@ pub(crate) unsafe fn peer_name(
         State::Connected(stream) => stream.peer_addr().ok(),
         _ => None,
     };
-    // SAFETY: the caller vouches for the place.
+    // SAFETY: the caller promises the place.
     unsafe { write(peer.ok_or(Errno::NOTCONN)?, place, length) };
     Ok(())
 }

@@ -13,24 +13,24 @@ use super::errno::of_error;
 use super::socket::{Options, Rsocket, State};
 use crate::guard::Result;
 
-/// The level of options of RDMA (`rsocket.h`).
+/// The level of RDMA options (`rsocket.h`).
 const SOL_RDMA: c_int = 0x10000;
 const RDMA_SQSIZE: c_int = 0;
 const RDMA_RQSIZE: c_int = 1;
 const RDMA_INLINE: c_int = 2;
 const RDMA_IOMAPSIZE: c_int = 3;
 
-/// Bytes of a whole value; the longest is `struct linger`.
+/// Bytes of the longest value, `struct linger`.
 const LINGER_BYTES: usize = 8;
 
-/// An option's value.
+/// The value of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
     Int(c_int),
     Linger {
         is_on: bool,
     },
-    /// `struct tcp_info`; other fields are unknown.
+    /// `struct tcp_info`; other fields are 0.
     TcpInfo {
         is_established: bool,
         window: u32,
@@ -38,7 +38,7 @@ pub(crate) enum Value {
 }
 
 impl Value {
-    /// The bytes for the program.
+    /// The value in C's format.
     pub(crate) fn bytes(self) -> Vec<u8> {
         match self {
             Self::Int(value) => value.to_ne_bytes().to_vec(),
@@ -61,14 +61,14 @@ impl Value {
     }
 }
 
-/// Bytes of glibc's `struct tcp_info`, and where `tcpi_snd_cwnd` is in it.
+/// Size of glibc's `struct tcp_info`, and the offset of `tcpi_snd_cwnd`.
 const TCP_INFO_BYTES: usize = 104;
 const SND_CWND_AT: usize = 80;
 
-/// `rsetsockopt`. What is set for a listener holds for the sockets that it accepts afterwards.
+/// `rsetsockopt`. A listener's options apply to sockets that it accepts later.
 ///
 /// # Errors
-/// `EOPNOTSUPP` for an unknown option; `EINVAL` for a value that is too short or comes too late.
+/// `EOPNOTSUPP` for an unknown option; `EINVAL` for a value that is too short or set too late.
 pub(crate) fn set(socket: &Rsocket, level: c_int, name: c_int, value: &[u8]) -> Result<()> {
     set_own(socket, level, name, value)?;
     if let State::Listening(listener) = &*socket.state.lock() {
@@ -125,7 +125,7 @@ fn set_own(socket: &Rsocket, level: c_int, name: c_int, value: &[u8]) -> Result<
             id_option(socket, IdOption::Tos(tos as u8))?;
             remember(tos)
         }
-        // Retries are the queue pair's, and congestion is the device's.
+        // The queue pair handles retries, and the device congestion.
         (
             IPPROTO_TCP,
             libc::TCP_KEEPCNT | libc::TCP_KEEPINTVL | libc::TCP_MAXSEG | libc::TCP_CONGESTION,
@@ -196,7 +196,7 @@ pub(crate) fn get(socket: &Rsocket, level: c_int, name: c_int) -> Result<Value> 
             size(|of| of.receive_buffer, |of| of.stream.receive_buffer)
         }
         (SOL_SOCKET, libc::SO_SNDBUF) => size(|of| of.send_buffer, |of| of.stream.send_buffer),
-        // A socket lingers unless it was told not to.
+        // A socket lingers unless the program disables it.
         (SOL_SOCKET, libc::SO_LINGER) => {
             let options = socket.options.lock();
             let is_known = options
@@ -237,14 +237,14 @@ fn recall(options: &Options, level: c_int, name: c_int) -> c_int {
     known.map_or(0, |(_, _, value)| *value)
 }
 
-/// Twice what the program asks for, as socket(7) says.
+/// Twice the requested size, as in socket(7).
 fn doubled(bytes: c_int) -> Result<u32> {
     u32::try_from(bytes)
         .map(|bytes| bytes.saturating_mul(2))
         .map_err(|_| Errno::INVAL)
 }
 
-/// A socket that is past the connection manager's say only remembers.
+/// Sets an option of the id. Once connected, the socket only remembers it.
 fn id_option(socket: &Rsocket, option: IdOption) -> Result<()> {
     match &*socket.state.lock() {
         State::Fresh(fresh) => fresh.set_option(option).map_err(|error| of_error(&error)),
@@ -260,10 +260,10 @@ fn keep_alive(socket: &Rsocket, seconds: Option<u32>) {
     }
 }
 
-/// `SO_ERROR`: reads and clears it.
+/// `SO_ERROR`: returns and clears the error.
 fn take_error(socket: &Rsocket) -> c_int {
     let mut state = socket.state.lock();
-    // The outcome of a connect is noted with the socket.
+    // This stores the outcome of a connect.
     let _ = socket.go_on(&mut state);
     let of_stream = match &*state {
         State::Connected(stream) => stream.take_error().ok().flatten(),
@@ -274,7 +274,7 @@ fn take_error(socket: &Rsocket) -> c_int {
 }
 
 fn path_mtu(socket: &Rsocket) -> c_int {
-    /// What librdmacm says of a socket without a path.
+    /// librdmacm's value for a socket without a path.
     const UNKNOWN: c_int = 2048;
     let state = socket.state.lock();
     let State::Connected(stream) = &*state else {

@@ -15,8 +15,8 @@ use super::socket::{Rsocket, State};
 use super::table::look_up;
 use crate::guard::{Result, last_errno};
 
-/// What of `events` a socket is ready for. From then on the descriptor of [`watched`] becomes readable when it is ready for
-/// more.
+/// The part of `events` that a socket is ready for. After this call, the descriptor of [`watched`] becomes readable
+/// when the socket is ready for more.
 pub(super) fn look(socket: &Rsocket, events: c_short) -> c_short {
     let mut state = socket.state.lock();
     if matches!(&*state, State::Connecting(_)) {
@@ -55,7 +55,7 @@ pub(super) fn look(socket: &Rsocket, events: c_short) -> c_short {
     }
 }
 
-/// The descriptor to wait for, until something of a socket may have changed.
+/// The descriptor to wait for until the socket's state may have changed.
 pub(super) fn watched(socket: &Rsocket) -> RawFd {
     match &*socket.state.lock() {
         State::Connected(stream) => stream.as_fd().as_raw_fd(),
@@ -65,7 +65,7 @@ pub(super) fn watched(socket: &Rsocket) -> RawFd {
     }
 }
 
-/// How long a call may still wait.
+/// The time left for a call.
 #[derive(Clone, Copy)]
 pub(super) struct Patience {
     until: Option<Instant>,
@@ -73,7 +73,7 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// Of a timeout in milliseconds, as poll(2) has it.
+    /// Converts a timeout in milliseconds, as for poll(2).
     pub(super) fn new(timeout_ms: c_int) -> Self {
         let now = Instant::now();
         let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
@@ -87,12 +87,12 @@ impl Patience {
         self.until.is_some_and(|until| Instant::now() >= until)
     }
 
-    /// Whether to look again at once.
+    /// Whether to keep polling.
     pub(super) fn looks(&self) -> bool {
         Instant::now() < self.looks_until
     }
 
-    /// The next sleep, in milliseconds, rounded up.
+    /// The next sleep in milliseconds, rounded up.
     pub(super) fn sleep_ms(&self) -> c_int {
         let longest = settings().wake_up_interval;
         let left = self.until.map_or(longest, |until| {
@@ -103,7 +103,7 @@ impl Patience {
     }
 }
 
-/// `rpoll`: the number of descriptors with events.
+/// `rpoll`: returns the number of descriptors with events.
 ///
 /// # Errors
 /// `EINTR` and others of poll(2).
@@ -132,7 +132,7 @@ pub(crate) fn poll(fds: &mut [pollfd], timeout_ms: c_int) -> Result<c_int> {
     }
 }
 
-/// Looks at every descriptor once.
+/// Checks every descriptor once.
 fn look_at_all(fds: &mut [pollfd], sockets: &[Option<Arc<Rsocket>>]) -> Result<c_int> {
     let mut count = 0;
     for (fd, socket) in fds.iter_mut().zip(sockets) {
@@ -148,7 +148,7 @@ fn look_at_all(fds: &mut [pollfd], sockets: &[Option<Arc<Rsocket>>]) -> Result<c
 }
 
 fn wait_for(fds: &mut [pollfd], timeout_ms: c_int) -> Result<c_int> {
-    // SAFETY: as many descriptors.
+    // SAFETY: the slice has that many descriptors.
     let count = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
     match count {
         0.. => Ok(count),
@@ -156,13 +156,13 @@ fn wait_for(fds: &mut [pollfd], timeout_ms: c_int) -> Result<c_int> {
     }
 }
 
-/// `rselect`: the number of bits that are set.
+/// `rselect`: returns the number of set bits.
 ///
 /// # Errors
-/// `EINVAL` for a number of descriptors that no set has; as for [`poll`].
+/// `EINVAL` for an invalid number of descriptors; as for [`poll`].
 ///
 /// # Safety
-/// The sets and the timeout are null or as select(2) says.
+/// The sets and the timeout are null or valid as in select(2).
 pub(crate) unsafe fn select(
     count: c_int,
     sets: [*mut fd_set; 3],
@@ -171,7 +171,7 @@ pub(crate) unsafe fn select(
     if !(0..=libc::FD_SETSIZE as c_int).contains(&count) {
         return Err(Errno::INVAL);
     }
-    // SAFETY: the caller vouches for the timeout.
+    // SAFETY: the caller promises the timeout.
     let timeout_ms = match unsafe { timeout.as_ref() } {
         None => -1,
         Some(timeout) if timeout.tv_sec < 0 || timeout.tv_usec < 0 => return Err(Errno::INVAL),
@@ -184,7 +184,7 @@ pub(crate) unsafe fn select(
         }
     };
     let [read, write, except] = sets;
-    // SAFETY: the caller vouches for the sets, whose size the number is within.
+    // SAFETY: the caller promises the sets, and the number is below their size.
     let has = |set: *mut fd_set, fd: c_int| !set.is_null() && unsafe { libc::FD_ISSET(fd, set) };
     let fds = (0..count).filter_map(|fd| {
         let reads = if has(read, fd) { POLLIN } else { 0 };

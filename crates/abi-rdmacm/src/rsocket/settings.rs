@@ -1,4 +1,4 @@
-//! The administrator's defaults: files of one number each in `/etc/rdma/rsocket`.
+//! The administrator's defaults: files in `/etc/rdma/rsocket`, each with one number.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -8,13 +8,13 @@ use portolan::StreamOptions;
 
 const FOLDER: &str = "/etc/rdma/rsocket";
 
-/// What a new socket has, and how calls wait.
+/// Defaults of a new socket, and how calls wait.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) options: StreamOptions,
-    /// How long a call looks again before it sleeps.
+    /// How long a call polls before it sleeps.
     pub(super) polling_time: Duration,
-    /// How long `rpoll` sleeps at most before it looks again.
+    /// How long `rpoll` sleeps at most before it checks again.
     pub(super) wake_up_interval: Duration,
 }
 

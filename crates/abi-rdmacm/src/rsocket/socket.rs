@@ -19,15 +19,13 @@ use crate::fork::Known;
 use crate::guard::Result;
 use crate::verbs::rdma_cm;
 
-/// A socket.
 pub(crate) struct Rsocket {
-    /// Its descriptor.
     pub(super) number: RawFd,
     pub(super) family: c_int,
     pub(super) state: Mutex<State>,
     pub(super) options: Mutex<Options>,
     nonblocking: AtomicBool,
-    /// What `F_SETFL` and `F_SETFD` said.
+    /// The flags set by `F_SETFL` and `F_SETFD`.
     pub(super) status_flags: AtomicI32,
     pub(super) descriptor_flags: AtomicI32,
     pub(super) mappings: Mutex<Vec<Mapping>>,
@@ -44,20 +42,20 @@ pub(super) enum State {
         errno: Errno,
     },
     Connected(Stream),
-    /// While the state changes; a panic leaves it.
+    /// The state is being changed. It stays after a panic.
     Changing,
 }
 
-/// What options are set, for those that ask.
+/// The values of options, for `rgetsockopt`.
 pub(super) struct Options {
     pub(super) stream: StreamOptions,
-    /// By level and name, those that are only remembered.
+    /// Options without an effect, by level and name.
     pub(super) remembered: Vec<(c_int, c_int, c_int)>,
     pub(super) keepalive_s: u32,
     pub(super) error: c_int,
 }
 
-/// The provider of this library's streams: the devices that the process's libibverbs has.
+/// The provider of this library's streams, with the devices of the process's libibverbs.
 pub(super) fn provider() -> Result<Arc<dyn Provider>> {
     static PROVIDER: Known<Mutex<Option<Arc<KernelProvider>>>> = Known::new();
     let mut known = PROVIDER.get().lock();
@@ -69,12 +67,12 @@ pub(super) fn provider() -> Result<Arc<dyn Provider>> {
     Ok(opened)
 }
 
-/// A piece of the program's memory that is mapped.
+/// A mapped range of the program's memory.
 pub(super) struct Mapping {
     pub(super) addr: usize,
     pub(super) length: usize,
     pub(super) region: Arc<dyn Mr>,
-    /// The entry of the peer's iomap; none for memory that is only registered.
+    /// The entry of the peer's iomap; `None` for memory that is only registered.
     pub(super) entry: Option<u16>,
 }
 
@@ -104,7 +102,6 @@ impl Rsocket {
         }
     }
 
-    /// Its descriptor.
     pub(crate) fn number(&self) -> RawFd {
         self.number
     }
@@ -117,10 +114,10 @@ impl Rsocket {
         self.nonblocking.store(nonblocking, Ordering::Relaxed);
     }
 
-    /// The connected stream. A connect that is under way goes on; a blocking socket waits for it.
+    /// The connected stream. Advances a connect; a blocking socket waits for it.
     ///
     /// # Errors
-    /// `EAGAIN` while it connects; `ENOTCONN`; why the connect failed.
+    /// `EAGAIN` while it connects; `ENOTCONN`; the reason why the connect failed.
     pub(super) fn stream(&self, is_nonblocking: bool) -> Result<Stream> {
         loop {
             let mut state = self.state.lock();
@@ -142,10 +139,10 @@ impl Rsocket {
         }
     }
 
-    /// Advances a connect; whether it is done.
+    /// Advances a connect. Returns whether it is done.
     ///
     /// # Errors
-    /// The failure, which the state stores, too.
+    /// The failure, which is also stored in the state.
     pub(super) fn go_on(&self, state: &mut State) -> Result<bool> {
         let State::Connecting(connecting) = state else {
             return Ok(true);
@@ -177,7 +174,7 @@ impl Rsocket {
         self.options.lock().error = errno.raw_os_error();
     }
 
-    /// Waits until the connect may go on.
+    /// Waits until the connect can advance.
     fn wait(&self, state: MutexGuard<'_, State>) {
         let State::Connecting(connecting) = &*state else {
             return;
@@ -185,7 +182,7 @@ impl Rsocket {
         let left = connecting
             .deadline()
             .saturating_duration_since(Instant::now());
-        // The descriptor stays open: only `rclose` closes it, which must not overtake this call.
+        // Only `rclose` closes the descriptor. Duplicate it, because that could happen during this call.
         let Ok(fd) = connecting.as_fd().try_clone_to_owned() else {
             return;
         };
@@ -208,7 +205,7 @@ impl Rsocket {
     /// Takes a stream from the listener.
     ///
     /// # Errors
-    /// `EAGAIN` if none waits and the socket does not wait.
+    /// `EAGAIN` if no connection is waiting and the socket is non-blocking.
     pub(super) fn accept(&self) -> Result<Self> {
         let listener = self.listener()?;
         let (stream, _) = loop {

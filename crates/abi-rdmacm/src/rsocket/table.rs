@@ -20,15 +20,15 @@ pub(super) fn insert(socket: Rsocket) -> c_int {
 pub(super) fn insert_shared(socket: Rsocket) -> Arc<Rsocket> {
     let socket = Arc::new(socket);
     let former = SOCKETS.get().write().insert(socket.number, socket.clone());
-    // A descriptor that the program closed by close(2) leaves its socket here.
+    // The previous socket of this number: the program closed its descriptor with close(2).
     drop(former);
     socket
 }
 
-/// The socket of this number.
+/// The socket with this number.
 ///
 /// # Errors
-/// `EBADF`; `EOPNOTSUPP` in a forked child, where the socket may be its parent's.
+/// `EBADF`; `EOPNOTSUPP` in a forked child, where the socket may belong to its parent.
 pub(crate) fn find(number: c_int) -> Result<Arc<Rsocket>> {
     look_up(number).ok_or_else(|| absent(Errno::BADF))
 }

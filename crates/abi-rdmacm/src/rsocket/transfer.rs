@@ -13,32 +13,32 @@ use super::names;
 use super::socket::Rsocket;
 use crate::guard::Result;
 
-/// Most pieces of one call (`IOV_MAX`).
+/// Maximum of pieces in one call (`IOV_MAX`).
 const PIECES_MAX: usize = 1024;
 
-/// Where a program wants what it receives: pieces of its memory.
+/// The destination of received data: pieces of the program's memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Scatter<'a>(&'a [iovec]);
 
-/// What a program sends: pieces of its memory.
+/// The data to send: pieces of the program's memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Gather<'a>(&'a [iovec]);
 
 /// # Safety
-/// There are `count` pieces, or the pointer is null and there are none.
+/// The pointer is null, or points to `count` pieces.
 unsafe fn pieces<'a>(first: *const iovec, count: usize) -> Result<&'a [iovec]> {
     match (first.is_null(), count) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(Errno::FAULT),
         (false, count) if count > PIECES_MAX => Err(Errno::INVAL),
-        // SAFETY: the caller vouches for as many.
+        // SAFETY: the caller promises `count` pieces.
         (false, count) => Ok(unsafe { std::slice::from_raw_parts(first, count) }),
     }
 }
 
 impl Scatter<'_> {
     /// # Safety
-    /// There are `count` pieces of memory that the program does not touch during the call.
+    /// The pointer is null, or points to `count` pieces of memory that the program does not access during the call.
     pub(crate) unsafe fn new(first: *const iovec, count: usize) -> Result<Self> {
         // SAFETY: the caller's promise.
         unsafe { pieces(first, count) }.map(Self)
@@ -47,14 +47,14 @@ impl Scatter<'_> {
 
 impl Gather<'_> {
     /// # Safety
-    /// There are `count` pieces of memory that the program does not change during the call.
+    /// The pointer is null, or points to `count` pieces of memory that the program does not change during the call.
     pub(crate) unsafe fn new(first: *const iovec, count: usize) -> Result<Self> {
         // SAFETY: the caller's promise.
         unsafe { pieces(first, count) }.map(Self)
     }
 }
 
-/// `rrecv` and those that are like it: the number of bytes.
+/// `rrecv` and similar calls: returns the number of bytes.
 ///
 /// # Errors
 /// `EAGAIN`, `ENOTCONN`, `ECONNRESET`.
@@ -67,7 +67,7 @@ pub(crate) fn receive(socket: &Rsocket, into: Scatter<'_>, flags: c_int) -> Resu
         if piece.iov_len == 0 {
             continue;
         }
-        // SAFETY: the program's memory for as many bytes, which is the call's until it returns.
+        // SAFETY: the piece is the program's memory of that length, which only this call uses until it returns.
         let place =
             unsafe { std::slice::from_raw_parts_mut(piece.iov_base.cast::<u8>(), piece.iov_len) };
         let mut filled = 0;
@@ -81,7 +81,7 @@ pub(crate) fn receive(socket: &Rsocket, into: Scatter<'_>, flags: c_int) -> Resu
                 (false, false) => stream.try_read(place),
             };
             match read {
-                // What is peeked at stays, so one look is all.
+                // Peeked data stays, so a second look would return the same bytes.
                 Ok(length) if peeks => return Ok(total + length),
                 Ok(0) => return Ok(total),
                 Ok(length) => {
@@ -96,13 +96,13 @@ pub(crate) fn receive(socket: &Rsocket, into: Scatter<'_>, flags: c_int) -> Resu
     Ok(total)
 }
 
-/// `rrecvfrom`: as [`receive`], with the peer's address.
+/// `rrecvfrom`: as [`receive`], also returns the peer's address.
 ///
 /// # Errors
-/// As for it.
+/// Those of [`receive`].
 ///
 /// # Safety
-/// The place for the address is as recvfrom(2) says.
+/// The place for the address is valid as in recvfrom(2).
 pub(crate) unsafe fn receive_from(
     socket: &Rsocket,
     into: Scatter<'_>,
@@ -112,13 +112,13 @@ pub(crate) unsafe fn receive_from(
 ) -> Result<usize> {
     let received = receive(socket, into, flags)?;
     if received > 0 && !place.is_null() {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller promises the place.
         unsafe { names::peer_name(socket, place, length) }?;
     }
     Ok(received)
 }
 
-/// `rsend` and those that are like it: the number of bytes, all of them if the socket waits.
+/// `rsend` and similar calls: returns the number of bytes. A blocking socket sends all.
 ///
 /// # Errors
 /// `EAGAIN`, `ENOTCONN`, `ECONNRESET`.
@@ -130,7 +130,7 @@ pub(crate) fn send(socket: &Rsocket, from: Gather<'_>, flags: c_int) -> Result<u
         if piece.iov_len == 0 {
             continue;
         }
-        // SAFETY: the program's memory of as many bytes, which stays as it is until the call returns.
+        // SAFETY: the piece is the program's memory of that length, which does not change until the call returns.
         let mut data =
             unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len) };
         while !data.is_empty() {
@@ -151,10 +151,10 @@ pub(crate) fn send(socket: &Rsocket, from: Gather<'_>, flags: c_int) -> Result<u
     Ok(total)
 }
 
-/// `rsendto`: a stream has its destination.
+/// `rsendto`. A stream already has its destination.
 ///
 /// # Errors
-/// `EISCONN` if one is given.
+/// `EISCONN` if the program passes an address.
 pub(crate) fn send_to(
     socket: &Rsocket,
     from: Gather<'_>,
