@@ -59,11 +59,11 @@ impl Channel {
         let id = made.map_err(errno)?;
         self.device()
             .ids()
-            .enlist(id, Some(UserId(create.uid)), self.number());
+            .add(id, Some(UserId(create.uid)), self.number());
         let answer = CreateIdResp { id: id.0 };
         command.answer(create.response, &answer).inspect_err(|_| {
             // The caller did not get its number.
-            self.device().ids().strike(id);
+            self.device().ids().remove(id);
             let _ = self.commands().destroy_id(id);
         })
     }
@@ -76,7 +76,7 @@ impl Channel {
             // Under the lock, because it may be moving to another channel.
             let id = self.own(destroy.id)?;
             // Before destroying it, because its number may be reused right after.
-            let reported = self.device().ids().strike(id);
+            let reported = self.device().ids().remove(id);
             self.commands().destroy_id(id).map_err(errno)?;
             reported
         };
@@ -207,10 +207,10 @@ impl Channel {
             .commands()
             .join_multicast(id, UserId(join.uid), group, kind);
         let membership = joined.map_err(errno)?;
-        let number = self.device().ids().enlist_membership(id, membership);
+        let number = self.device().ids().add_membership(id, membership);
         let answer = CreateIdResp { id: number };
         command.answer(join.response, &answer).inspect_err(|_| {
-            self.device().ids().strike_membership(number);
+            self.device().ids().remove_membership(number);
             let _ = self.commands().leave_multicast(id, membership);
         })
     }
@@ -227,7 +227,7 @@ impl Channel {
         self.device().ids().check_owner(id, self.number())?;
         let events_reported = {
             let _taking = self.taking();
-            self.device().ids().strike_membership(leave.id);
+            self.device().ids().remove_membership(leave.id);
             let left = self.commands().leave_multicast(id, membership);
             left.map_err(errno)?
         };

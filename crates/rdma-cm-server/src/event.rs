@@ -44,7 +44,7 @@ impl Channel {
         match event.event {
             EventType::ConnectRequest => {
                 // The taker owns the new id; the event counts for the listener.
-                self.device().ids().enlist(event.id, None, self.number());
+                self.device().ids().add(event.id, None, self.number());
                 self.device().ids().count_request(event.uid);
             }
             _ => self.device().ids().count(event.id),

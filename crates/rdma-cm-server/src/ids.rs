@@ -43,7 +43,7 @@ impl Ids {
     }
 
     /// Adds an id to a channel. An id that a request created has no tag.
-    pub(crate) fn enlist(&self, id: IdNumber, uid: Option<UserId>, channel: u64) {
+    pub(crate) fn add(&self, id: IdNumber, uid: Option<UserId>, channel: u64) {
         let known = Known {
             channel,
             uid,
@@ -66,7 +66,7 @@ impl Ids {
     }
 
     /// Removes an id; returns the number of its events taken.
-    pub(crate) fn strike(&self, id: IdNumber) -> u32 {
+    pub(crate) fn remove(&self, id: IdNumber) -> u32 {
         let mut tables = self.0.lock();
         let reported = tables.ids.get(&id).map_or(0, |known| known.reported);
         tables.forget(id);
@@ -101,7 +101,7 @@ impl Ids {
     }
 
     /// Adds a membership; returns the number to leave it by.
-    pub(crate) fn enlist_membership(&self, id: IdNumber, membership: MembershipNumber) -> u32 {
+    pub(crate) fn add_membership(&self, id: IdNumber, membership: MembershipNumber) -> u32 {
         let mut tables = self.0.lock();
         loop {
             let number = tables.next_membership;
@@ -120,7 +120,7 @@ impl Ids {
     }
 
     /// Removes a membership.
-    pub(crate) fn strike_membership(&self, number: u32) {
+    pub(crate) fn remove_membership(&self, number: u32) {
         self.0.lock().memberships.remove(&number);
     }
 }

@@ -108,7 +108,7 @@ impl EventQueue {
     }
 
     /// Notes that they stopped.
-    pub(super) fn strike(&self, id: IdNumber) {
+    pub(super) fn remove(&self, id: IdNumber) {
         self.ids.lock().remove(&id);
     }
 

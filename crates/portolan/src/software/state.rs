@@ -180,7 +180,7 @@ impl ProviderState {
 
     pub(super) fn remove(&mut self, id: IdNumber) -> Option<IdEntry> {
         let entry = self.ids.remove(&id)?;
-        entry.queue.strike(id);
+        entry.queue.remove(id);
         if let Some(qp) = entry.accepted
             && self.accepted.get(&qp) == Some(&id)
         {
@@ -209,7 +209,7 @@ impl ProviderState {
     /// Has the events of an id go to another queue from now on.
     pub(super) fn redirect(&mut self, id: IdNumber, to: &Arc<EventQueue>) {
         if let Some(entry) = self.ids.get_mut(&id) {
-            entry.queue.strike(id);
+            entry.queue.remove(id);
             to.enroll(id);
             entry.queue = to.clone();
         }
