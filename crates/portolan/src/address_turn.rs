@@ -1,4 +1,4 @@
-//! Resolving an address turn by turn: a question that is lost on the way is asked again within the deadline.
+//! Resolves an address in turns of limited length, so that a lost question is asked again before the deadline.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -9,13 +9,12 @@ use portolan_provider::error::errno;
 use crate::cm::{CmId, Event};
 use crate::deadline;
 
-/// How long the provider is given to resolve an address at a time, of all the time there is. When a neighbour's
-/// answer was lost, or came before the question was noted (as it does on a veth pair), Linux looks again only
-/// when that time is over.
+/// Longest time that the provider gets for one turn. If a neighbour's answer is lost or arrives too early (as on a
+/// veth pair), Linux tries again only when that time is over.
 const TURN_MAX: Duration = Duration::from_secs(1);
 
-/// Starts a turn. Starts again, before the deadline, if the processes that share the port gave no
-/// answer: their coordinator was stopped, or the next one is not ready yet.
+/// Starts a turn. Retries until the deadline if the processes that share the port do not answer: their coordinator is
+/// stopped, or the next one is not ready yet.
 ///
 /// # Errors
 /// As for [`CmId::resolve_addr`].
@@ -36,7 +35,7 @@ pub(crate) fn start(
     }
 }
 
-/// Whether the event that resolution failed tells only that the time of a turn was over, and there is more.
+/// Whether the event only reports the end of a turn, and time is left before the deadline.
 pub(crate) fn is_over(event: &Event, deadline: Instant) -> bool {
     event.status() == -errno::ETIMEDOUT && has_time(deadline)
 }

@@ -1,16 +1,16 @@
-//! Deadlines: moments made of the time a caller is willing to wait.
+//! Deadlines: the time at which a timeout ends.
 
 use std::time::{Duration, Instant};
 
-/// Longer waits are cut to this: no caller waits so long, and every clock can still add it.
+/// Longer timeouts are reduced to this, so that adding them to any clock cannot overflow.
 const LONGEST: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
-/// The moment when `timeout` will be over.
+/// The time at which `timeout` ends.
 pub(crate) fn after(timeout: Duration) -> Instant {
     Instant::now() + timeout.min(LONGEST)
 }
 
-/// The time until `deadline`; zero once it is over.
+/// The time left until `deadline`; zero after it.
 pub(crate) fn left(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
 }

@@ -24,8 +24,8 @@ pub fn devices() -> Result<Vec<Arc<dyn Device>>> {
     crate::provider::default_provider()?.devices()
 }
 
-/// The protection domain that the high layer's connections on a device share, so that a buffer
-/// serves all of them. It lives as long as something uses it.
+/// The protection domain that the high layer's connections on a device share, so that a buffer works with all of
+/// them. It exists while something uses it.
 pub(crate) fn shared_pd(device: &Arc<dyn Device>) -> Result<Arc<dyn Pd>> {
     static DOMAINS: ProcessCell<Mutex<HashMap<Instance, Weak<dyn Pd>>>> = ProcessCell::new();
     let mut domains = DOMAINS.get_or_make(Mutex::default).lock();

@@ -1,4 +1,4 @@
-//! Domains: which connections may reach which memory.
+//! Domains: which connections may access which memory.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use portolan_threads::lock::Mutex;
 
 use crate::sys::{Memory, SharedMemory};
 
-/// A scope of memory: peers of its connections reach the [`SharedMemory`] of the domain, and no other peers do.
+/// A scope of memory: only peers of its connections can access its [`SharedMemory`].
 ///
-/// It has a protection domain on each device that it is used with. Give it to connections by
+/// It has a protection domain on each device that it is used with. Pass it to connections in
 /// [`Options::domain`](crate::Options::domain).
 ///
 /// | scope | domain |
@@ -38,7 +38,7 @@ use crate::sys::{Memory, SharedMemory};
 /// ```
 #[derive(Clone)]
 pub struct Domain {
-    /// The first one is that of the device that the domain was made for.
+    /// The first one is on the device that the domain was created for.
     on_devices: Arc<Mutex<OnDevices>>,
 }
 
@@ -56,7 +56,7 @@ impl Domain {
         })
     }
 
-    /// Creates a domain on the first of some devices.
+    /// Creates a domain on the first of several devices.
     pub(crate) fn on_first(devices: &[Arc<dyn Device>]) -> Result<Self> {
         let missing = || {
             let why = "the listener's providers have none".into();
@@ -89,7 +89,7 @@ impl Domain {
         SharedMemory::new(&self.first_pd(), length, access)
     }
 
-    /// Lets peers of the domain's connections access the program's memory, without copying.
+    /// Lets peers of the domain's connections access the program's memory without copying.
     ///
     /// # Errors
     /// See [`SharedMemory::of`].
@@ -101,7 +101,7 @@ impl Domain {
         SharedMemory::of(&self.first_pd(), memory, access)
     }
 
-    /// Whether a protection domain is one of this domain's.
+    /// Whether a protection domain belongs to this domain.
     pub(crate) fn has(&self, pd: &Arc<dyn Pd>) -> bool {
         let on_devices = self.on_devices.lock();
         let mut pds = on_devices.iter().map(|(_, pd)| pd);

@@ -29,8 +29,8 @@
 //! # Ok::<(), portolan::Error>(())
 //! ```
 //!
-//! **2. Messages.** [`Connection::send`] posts a message; the [`Transfer`] that it returns is waited for. The peer has receives
-//! posted already, [`Options::receive_depth`] of them:
+//! **2. Messages.** [`Connection::send`] posts a message and returns a [`Transfer`] to wait for. The peer has
+//! receives posted already, [`Options::receive_depth`] of them:
 //!
 //! ```
 //! # let (server, client) = portolan::doc_pair()?;
@@ -40,9 +40,9 @@
 //! # Ok::<(), portolan::Error>(())
 //! ```
 //!
-//! **3. Buffers come back.** Posting takes memory by value, and the end of the work gives it back, whether it succeeded
-//! ([`Done`]) or not ([`Failed`]). So it can be neither freed nor changed meanwhile. A [`Buffer`] is registered once and used
-//! again and again:
+//! **3. Buffers come back.** Posting takes memory by value. When the work ends, it returns the memory, whether the
+//! work succeeded ([`Done`]) or failed ([`Failed`]). So the program can neither free nor change it meanwhile. A
+//! [`Buffer`] is registered once and can be used many times:
 //!
 //! ```
 //! # let (server, client) = portolan::doc_pair()?;
@@ -55,8 +55,8 @@
 //! # Ok::<(), portolan::Error>(())
 //! ```
 //!
-//! **4. Your own memory.** Vectors, boxes, `BytesMut` and mapped files become buffers without copying, and slices and gather
-//! lists of them are sent as one message ([`Gather`]):
+//! **4. Your own memory.** Vectors, boxes, `BytesMut` and mapped files become buffers without copying. Slices of
+//! buffers, and lists of them ([`Gather`]), are sent as one message:
 //!
 //! ```
 //! # use portolan::Buffer;
@@ -68,8 +68,8 @@
 //! # Ok::<(), portolan::Error>(())
 //! ```
 //!
-//! **5. Reads and writes.** [`SharedMemory`] is what peers may reach without this program's doing. It tells them where it is
-//! ([`RemoteMemory`]):
+//! **5. Reads and writes.** Peers can access [`SharedMemory`] without this program's help. Send them its address and
+//! key ([`RemoteMemory`]):
 //!
 //! ```
 //! use portolan::{Access, RemoteMemory};
@@ -85,7 +85,7 @@
 //! # Ok::<(), portolan::Error>(())
 //! ```
 //!
-//! **6. Atomics.** [`Connection::fetch_add`] and [`Connection::compare_swap`] change a word of the peer's:
+//! **6. Atomics.** [`Connection::fetch_add`] and [`Connection::compare_swap`] change a word of the peer's memory:
 //!
 //! ```
 //! # use portolan::Access;
@@ -96,12 +96,12 @@
 //! # Ok::<(), portolan::Error>(())
 //! ```
 //!
-//! **7. Who reaches what.** A [`Domain`] is a scope: its memory is reached by peers of its connections alone. A listener's
-//! domain works on every device on which requests arrive ([`Listener::domain`]).
+//! **7. Scopes.** Only peers of a [`Domain`]'s connections can access its memory. A listener's domain works on every
+//! device on which requests arrive ([`Listener::domain`]).
 //!
-//! **8. Errors.** An [`Error`] has the step, the cause, both addresses and the device. [`Error::is_timeout`],
-//! [`Error::is_disconnected`] and [`Error::is_limit`] say what to do; it converts into [`std::io::Error`]. What can be checked
-//! is checked before it is posted, and costs no connection:
+//! **8. Errors.** An [`Error`] contains the step, the cause, both addresses and the device. [`Error::is_timeout`],
+//! [`Error::is_disconnected`] and [`Error::is_limit`] classify it, and it converts to [`std::io::Error`]. Whatever
+//! can be checked is checked before posting, so such an error does not end the connection:
 //!
 //! ```
 //! # use portolan::Access;
@@ -113,8 +113,8 @@
 //! # Ok::<(), portolan::Error>(())
 //! ```
 //!
-//! **9. Time limits.** [`Transfer::wait_within`] returns the transfer if the time is over. Its work goes on, and it is waited
-//! for again:
+//! **9. Time limits.** [`Transfer::wait_within`] returns the transfer if the time is over. Its work continues, and
+//! you can wait for it again:
 //!
 //! ```
 //! # use std::time::Duration;
@@ -128,31 +128,31 @@
 //! # Ok::<(), portolan::Error>(())
 //! ```
 //!
-//! **10. Tasks.** `portolan::tokio` (the feature of that name) awaits all of this; other runtimes wait for a descriptor
-//! ([`Connection::readiness`]).
+//! **10. Tasks.** `portolan::tokio` (the feature `tokio`) has async forms of all of this. Other runtimes wait for a
+//! descriptor ([`Connection::readiness`]).
 //!
-//! The programs in `examples/` put these steps together: a
-//! key-value store that is read one-sidedly, remote procedure calls, a file copy, a chat, a work queue.
+//! The programs in `examples/` combine these steps: a key-value store with one-sided reads, remote procedure calls, a
+//! file copy, a chat, a work queue.
 //!
 //! # What most programs need
 //!
-//! * [`Listener`] and [`Connector`] make a [`Connection`], which sends and receives messages and reads and writes remote
-//!   memory. Each call takes a deadline from [`Options`].
-//! * [`Buffer`] and [`SharedMemory`] are memory that a device may touch. A peer reaches a [`SharedMemory`] by its
-//!   [`RemoteMemory`].
-//! * [`Stream`] and [`StreamListener`] are byte streams, used as `TcpStream` and `TcpListener` are.
+//! * [`Listener`] and [`Connector`] create a [`Connection`], which sends and receives messages, and reads and writes
+//!   remote memory. Each call has a deadline from [`Options`].
+//! * [`Buffer`] and [`SharedMemory`] are memory that a device may access. A peer uses a [`RemoteMemory`] to access a
+//!   [`SharedMemory`].
+//! * [`Stream`] and [`StreamListener`] are byte streams, with the interface of `TcpStream` and `TcpListener`.
 //! * [`datagram`] has sockets for messages of one packet, to services and to multicast groups.
-//! * [`resolve()`] finds addresses, sources, routes and devices, as `rdma_getaddrinfo(3)` does.
+//! * [`resolve()`] finds addresses, sources, routes and devices, like `rdma_getaddrinfo(3)`.
 //! * [`devices`](devices()) lists the RDMA devices.
-//! * `tokio` (the feature of that name) has the awaitable forms.
+//! * `tokio` (the feature `tokio`) has the async forms.
 //!
 //! # For experts
 //!
 //! * [`cm`]: event channels, ids and events with the semantics of `rdma_cm(7)`.
-//! * [`provider`]: which provider serves, and the types and traits of providers, verbs included.
+//! * [`provider`]: the choice of provider, and the types and traits of providers, including verbs.
 //! * [`software`]: the software device's settings, counters and survey of the processes that share the port.
 //! * [`infiniband`]: connections between InfiniBand ports over management datagrams.
-//! * [`reach`]: whether a GID can be reached, as `ibv_gid_reachable(3)`.
+//! * [`reach`]: whether a GID is reachable, like `ibv_gid_reachable(3)`.
 //! * [`sa`] and [`wire`]: the subnet administrator's client, and the formats of packets.
 
 mod address_turn;
@@ -188,7 +188,7 @@ pub use stream::{Stream, StreamListener, StreamOptions};
 pub use sys::{BUFFER_MAX_BYTES, Buffer, Memory, RemoteMemory, SharedMemory};
 pub use work::{Done, Failed, Gather, Keepalive, Message, Transfer};
 
-/// Both ends of a connection, for the examples of the documentation: the passive one, the active one.
+/// The two ends of a connection, passive and active, for examples in the documentation.
 #[doc(hidden)]
 pub fn doc_pair() -> Result<(Connection, Connection)> {
     let listener = Listener::bind("127.0.0.1:0")?;

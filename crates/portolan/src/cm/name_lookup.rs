@@ -1,4 +1,4 @@
-//! How far the name lookup of an id is.
+//! The state of an id's name lookup.
 
 use portolan_addrinfo::AddrInfo;
 use portolan_addrinfo::background::Outcome;

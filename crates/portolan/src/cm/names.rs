@@ -266,7 +266,7 @@ fn end_lookup(id: &Weak<IdShared>, number: u64, outcome: Outcome) {
     let written = id.write_library_event(event, status, number);
     if let Err(error) = written {
         // The provider destroyed the id meanwhile.
-        tracing::debug!(%error, "a name look-up ended for nobody");
+        tracing::debug!(%error, "a name lookup ended after its id was destroyed");
         id.abandon_lookup(number);
     }
 }

@@ -13,7 +13,7 @@ use crate::work::{Failed, Gather, Item, Transfer};
 #[derive(Debug)]
 #[must_use = "nothing is posted yet"]
 pub struct Batch<'a> {
-    /// What is added next.
+    /// The options of the request that is added next.
     next: Request<'a>,
     connection: &'a Connection,
     items: Vec<Item>,
@@ -27,7 +27,7 @@ pub struct Unposted {
     pub error: Error,
     /// The transfers of the requests before it. The software device posts all of a batch or none.
     pub posted: Box<[Transfer]>,
-    /// What the others were to send, write or read into, in order.
+    /// The buffers of the other requests, in order.
     pub rest: Box<[Gather]>,
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for Unposted {
 }
 
 impl std::error::Error for Unposted {
-    /// That of [`Unposted::error`], whose text this prints.
+    /// The cause of [`Unposted::error`], whose text this type prints.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.error.source()
     }
@@ -93,7 +93,7 @@ impl Batch<'_> {
     /// Adds a send; see [`Connection::send`].
     ///
     /// # Errors
-    /// As for [`Connection::send`], as far as is known before it is posted.
+    /// As for [`Connection::send`], except errors that only posting reveals.
     pub fn send(&mut self, buffer: impl Into<Gather>) -> Result<(), Failed> {
         let item = self.take_next().send_item(buffer.into());
         self.items.push(item);
@@ -103,7 +103,7 @@ impl Batch<'_> {
     /// Adds a write; see [`Connection::write`].
     ///
     /// # Errors
-    /// As for [`Connection::write`], as far as is known before it is posted.
+    /// As for [`Connection::write`], except errors that only posting reveals.
     pub fn write(&mut self, buffer: impl Into<Gather>, to: RemoteMemory) -> Result<(), Failed> {
         let item = self.take_next().write_item(buffer.into(), to)?;
         self.items.push(item);
@@ -113,7 +113,7 @@ impl Batch<'_> {
     /// Adds a read; see [`Connection::read`].
     ///
     /// # Errors
-    /// As for [`Connection::read`], as far as is known before it is posted.
+    /// As for [`Connection::read`], except errors that only posting reveals.
     pub fn read(&mut self, buffer: impl Into<Gather>, from: RemoteMemory) -> Result<(), Failed> {
         let item = self.take_next().read_item(buffer.into(), from)?;
         self.items.push(item);

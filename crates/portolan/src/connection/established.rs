@@ -59,13 +59,14 @@ impl Connection {
         &self.inner.id
     }
 
-    /// Why the connection has ended, for a side that neither sends nor receives; `None` while it works.
+    /// Why the connection has ended; `None` while it works. A program that neither sends nor receives learns of the
+    /// end here.
     ///
     /// If this side refused a request of the peer, the cause is
-    /// [`PeerRequestRefused`](crate::Cause::PeerRequestRefused), with the memory that the request named. The kernel's devices
-    /// do not tell: then it is `WorkFailed(WrFlushErr)` or `Disconnected`.
+    /// [`PeerRequestRefused`](crate::Cause::PeerRequestRefused), with the memory that the request named. The kernel's
+    /// devices do not report this: the cause is then `WorkFailed(WrFlushErr)` or `Disconnected`.
     pub fn ended(&self) -> Option<Error> {
-        // Without these looks it would know only what a waiter has seen; what fails there is known by the next wait.
+        // Handle new completions and events first. An error here is also reported by the next wait.
         let _ = self.inner.take_events();
         let _ = self.inner.work.collect();
         self.inner.ended()
@@ -80,11 +81,12 @@ impl Connection {
         counted.map_err(|error| self.inner.explain(error))
     }
 
-    /// Takes over work whose waiter was cancelled ([`Transfer::abandon`], or a dropped `tokio::Posted`), oldest first;
-    /// `None` if there is none. It may still be posted: wait for it, or use [`Transfer::try_finish`].
+    /// Takes over the oldest work whose waiter was cancelled ([`Transfer::abandon`], or a dropped `tokio::Posted`).
+    /// Returns `None` if there is none. The work may still be posted: wait for it, or use [`Transfer::try_finish`].
     ///
-    /// The connection keeps as much abandoned work as may be posted at once ([`Options`](crate::Options)`::send_depth` and
-    /// `posted_receives`). Of more, the oldest completed work is freed.
+    /// The connection keeps as much abandoned work as may be posted at once
+    /// ([`Options`](crate::Options)`::send_depth` and `posted_receives`). Beyond that it frees the oldest completed
+    /// work.
     pub fn take_abandoned(&self) -> Option<Transfer> {
         let key = self.inner.work.take_abandoned()?;
         Some(Transfer::new(self.inner.clone(), key))

@@ -24,7 +24,7 @@ use crate::work::{Turn, Watched, Work};
 /// repost the connection's own receives quickly; the standard's code 0 would mean 655 ms.
 const MIN_RNR_TIMER: u8 = 12;
 
-/// How long the event may be behind the completions that it explains. Usually it comes within a millisecond.
+/// How long to wait for the event that explains flushed work. It usually arrives within a millisecond.
 const REASON_LIMIT: Duration = Duration::from_millis(500);
 
 pub(crate) struct Inner {
@@ -259,8 +259,8 @@ impl Inner {
         self.disconnected.load(Ordering::Acquire)
     }
 
-    /// Says once in the log that the program holds all receives as messages: the peer's next one waits for it, and neither side
-    /// would see why. A connection with one receive is meant to work so.
+    /// Logs once that the program holds all receives as messages. The peer's next message then waits for the program,
+    /// and neither side would see why. A connection with one receive is meant to work like that.
     pub(crate) fn note_held(&self) {
         if self.receive_depth > 1
             && self.work.holds_all()
@@ -294,7 +294,7 @@ impl Inner {
 
     /// The request of the peer that this side refused, as the cause of the connection's end.
     fn refused(&self) -> Option<Cause> {
-        // The queue pair is destroyed only when nobody can ask.
+        // The queue pair exists while this connection is referenced.
         let refusal = self.work.qp.refusal().ok()??;
         Some(Cause::PeerRequestRefused(refusal))
     }
@@ -308,9 +308,10 @@ impl Inner {
         known.unwrap_or(Cause::WorkFailed(status))
     }
 
-    /// Until when to wait for the event that says why work was flushed; `None` if there is nothing to wait for.
+    /// The time until which to wait for the event that explains flushed work; `None` if there is nothing to wait for.
     ///
-    /// A queue pair of iWARP ends with its stream, so its work is flushed before the event of the peer's disconnect.
+    /// An iWARP queue pair ends with its stream, so its work is flushed before the event of the peer's disconnect
+    /// arrives.
     pub(crate) fn reason_due(&self) -> Option<Instant> {
         let is_unexplained = self.is_iwarp
             && self.how_ended().is_none()

@@ -117,7 +117,7 @@ impl Listener {
         Self::bind_on_all(&[provider], address)
     }
 
-    /// A listener of an id that listens.
+    /// Creates the listener of an id that already listens.
     pub(crate) fn of_id(id: CmId, events: EventChannel) -> Self {
         Self {
             doors: vec![Door { id, events }],
@@ -163,8 +163,8 @@ impl Listener {
         }
     }
 
-    /// Creates a domain for the listener's connections, on whichever of its devices they arrive: memory of the domain is out
-    /// of reach of all other peers. Give it to each accept ([`Options::domain`]).
+    /// Creates a domain for the listener's connections, on any of its devices. No other peer can access the domain's
+    /// memory. Pass it to each accept ([`Options::domain`]).
     ///
     /// # Errors
     /// The providers have no device, or the device's limit of protection domains is reached.

@@ -1,4 +1,4 @@
-//! Memory for a connection: buffers, and what the peer may reach.
+//! Memory for a connection: buffers, and memory that the peer may access.
 
 use portolan_provider::verbs::Access;
 use portolan_provider::{Error, Result, Step};
@@ -25,7 +25,7 @@ impl Connection {
         Ok(buffer)
     }
 
-    /// Registers a buffer with the connection's device, which its first use would do otherwise.
+    /// Registers a buffer with the connection's device, which otherwise happens at its first use.
     ///
     /// # Errors
     /// The buffer is empty, or the device's limit of regions is reached.
@@ -34,7 +34,8 @@ impl Connection {
         registered.map_err(|error| self.inner.explain(error))
     }
 
-    /// Allocates memory that the peer may access, and with it all peers of the connection's [`Domain`](crate::Domain).
+    /// Allocates memory that the peer may access. All peers of the connection's [`Domain`](crate::Domain) may access
+    /// it.
     ///
     /// # Errors
     /// See [`SharedMemory::new`].
@@ -43,8 +44,8 @@ impl Connection {
         shared.map_err(|error| self.inner.explain(error))
     }
 
-    /// Lets the peer access the program's memory, without copying, and with it all peers of the connection's
-    /// [`Domain`](crate::Domain). [`SharedMemory::revoke`] and [`Buffer::into_memory`] give it back.
+    /// Lets the peer access the program's memory without copying. All peers of the connection's
+    /// [`Domain`](crate::Domain) may access it. [`SharedMemory::revoke`] and [`Buffer::into_memory`] return it.
     ///
     /// # Errors
     /// See [`SharedMemory::of`].
@@ -57,12 +58,14 @@ impl Connection {
         shared.map_err(|(error, memory)| (self.inner.explain(error), memory))
     }
 
-    /// What to tell this connection's peer of shared memory. Memory of a [`Domain`](crate::Domain) has another key on each device; it is
-    /// registered at the first use with a device.
+    /// The description of shared memory for this connection's peer.
+    ///
+    /// Memory of a [`Domain`](crate::Domain) has a different key on each device. It is registered at the first use
+    /// with a device.
     ///
     /// # Errors
-    /// `InvalidArgument` if the memory belongs to another domain than the connection: the peer could not reach it. Errors of
-    /// registering.
+    /// `InvalidArgument` if the memory belongs to another domain than the connection, so that the peer could not
+    /// access it. Errors of registering.
     pub fn offer(&self, memory: &SharedMemory) -> Result<RemoteMemory> {
         let pd = &self.inner.work.pd;
         if std::ptr::addr_eq(

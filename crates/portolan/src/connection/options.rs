@@ -31,12 +31,12 @@ pub struct Options {
     /// Size of each of those receives, in bytes: the longest message that the peer may send. The
     /// peer does not learn it; see [`super::Connection::send`].
     pub receive_size: usize,
-    /// Maximum number of bytes that [`super::Connection::send_inline`] and [`super::Connection::write_inline`] take. Devices have
-    /// room for few, and some for none.
+    /// Maximum number of bytes that [`super::Connection::send_inline`] and [`super::Connection::write_inline`] take.
+    /// Devices support few bytes, and some none.
     pub inline: u32,
     /// Maximum number of buffers in a gather list ([`Gather`](crate::Gather)).
     pub gather: u32,
-    /// The domain whose memory the peer may reach; `None` for the one that connections of the device share.
+    /// The domain whose memory the peer may access; `None` for the one that all connections of the device share.
     pub domain: Option<Domain>,
     /// Maximum number of additional receives that the caller posts.
     pub posted_receives: u32,

@@ -1,4 +1,4 @@
-//! Posting work on a connection. What can be checked is checked before anything is posted.
+//! Posts work on a connection. Whatever can be checked is checked before anything is posted.
 
 use portolan_provider::verbs::{SendFlags, SendOp};
 use portolan_provider::{Cause, Error, Result, Step};
@@ -101,11 +101,11 @@ impl Connection {
         self.request().immediate(imm).write(buffer, to)
     }
 
-    /// Posts a send of a few bytes that are copied into the request, at most [`Options::inline`](crate::Options::inline). It needs no
-    /// buffer, and the transfer gives none back.
+    /// Posts a send of a few bytes that are copied into the request, at most
+    /// [`Options::inline`](crate::Options::inline). It needs no buffer, and the transfer returns none.
     ///
     /// # Errors
-    /// As for [`Connection::send`]; also if there are more bytes than that.
+    /// As for [`Connection::send`]; also if there are more than [`Options::inline`](crate::Options::inline) bytes.
     pub fn send_inline(&self, bytes: &[u8]) -> Posted {
         self.post_inline(SendOp::Send, bytes)
     }
@@ -234,7 +234,7 @@ impl Connection {
         failed
     }
 
-    /// The error of posting, in words of the connection: why it has ended, if it has.
+    /// The error of posting. If the connection has ended, the reason of its end.
     pub(super) fn refusal(&self, error: Error) -> Error {
         match self.inner.ended() {
             Some(ended) => Error {
@@ -247,13 +247,14 @@ impl Connection {
 }
 
 impl Request<'_> {
-    /// Begins only when this side's earlier reads and atomics have completed: what they brought is there then.
+    /// Starts the request only after this side's earlier reads and atomics have completed, so that it can use their
+    /// results.
     pub fn fence(mut self) -> Self {
         self.flags |= SendFlags::FENCE;
         self
     }
 
-    /// Delivers 32 bits with the message, or one of the peer's receives with a write. Reads have none.
+    /// Delivers 32 bits with the message, or with a write to one of the peer's receives. Not for reads.
     pub fn immediate(mut self, imm: u32) -> Self {
         self.immediate = Some(imm);
         self

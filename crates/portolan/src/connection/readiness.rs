@@ -1,4 +1,4 @@
-//! A connection's descriptor, for runtimes and event loops of any kind.
+//! A connection's descriptor, for any runtime or event loop.
 
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -12,10 +12,10 @@ use super::inner::Inner;
 use crate::ready_set::ReadySet;
 use crate::work::Bell;
 
-/// A descriptor that is readable when a look at a [`Connection`] or at its transfers may find something new.
+/// A descriptor that is readable when a [`Connection`] or its transfers may have something new.
 ///
-/// Arm it before each look; if the look finds nothing, wait until the descriptor is readable, or until
-/// [`Readiness::due`]. Several of them, threads and tasks may wait for one connection.
+/// Arm it, then check the connection. If the check finds nothing, wait until the descriptor is readable, or until
+/// [`Readiness::due`]. Several of these, threads and tasks may wait for one connection.
 ///
 /// ```no_run
 /// # use portolan::{Connection, Message, Result};
@@ -63,7 +63,7 @@ impl Connection {
 }
 
 impl Readiness {
-    /// Arms the descriptor: what happens from now on makes it readable. Handles what has happened already.
+    /// Arms the descriptor: later events make it readable. Handles the earlier ones.
     ///
     /// # Errors
     /// The connection's channels failed.
@@ -71,14 +71,15 @@ impl Readiness {
         let work = &self.connection.work;
         while work.channel.take_event()?.is_some() {}
         work.cq.arm(false)?;
-        // Another waiter may sleep on the channel's event that was just taken: dispatching wakes it.
+        // Another waiter may be sleeping until the event that this call just took; dispatching wakes it.
         work.collect()?;
         self.connection.take_events()?;
         self.bell.arm();
         Ok(())
     }
 
-    /// When to look again though the descriptor is not readable: a keepalive is due. `None` without keepalives.
+    /// When to check again even if the descriptor is not readable, because a keepalive is due. `None` without
+    /// keepalives.
     pub fn due(&self) -> Option<Instant> {
         let connection = &self.connection;
         let due = [connection.watch_peer(), connection.reason_due()];

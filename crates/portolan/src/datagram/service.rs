@@ -30,7 +30,7 @@ pub struct Service {
     devices: Vec<OnDevice>,
     /// The device to check first. It rotates, so that no device is always preferred.
     turn: usize,
-    /// Why queue pairs were let go that no arrival has reported yet: one of each device at most.
+    /// Errors of dropped queue pairs that no arrival has reported yet, at most one for each device.
     failed: VecDeque<Error>,
     ready: ReadySet,
 }
@@ -44,7 +44,7 @@ struct OnDevice {
 }
 
 impl AsFd for Service {
-    /// A descriptor that is readable when a look may find something new; see [`Service::arm`].
+    /// A descriptor that is readable when a check may find something new; see [`Service::arm`].
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.ready.as_fd()
     }
@@ -185,9 +185,10 @@ impl Service {
         )
     }
 
-    /// Arms the descriptor, for callers that wait by themselves; returns whether something is available already.
-    /// Call it after a look that found nothing ([`Service::try_next`], [`Service::try_send`]): if it returns `false`,
-    /// wait until the descriptor is readable and look again.
+    /// Arms the descriptor, for callers that wait by themselves. Returns whether something is available already.
+    ///
+    /// Call it after a check that found nothing ([`Service::try_next`], [`Service::try_send`]). If it returns
+    /// `false`, wait until the descriptor is readable and check again.
     pub fn arm(&mut self) -> bool {
         let (mut is_ready, mut broken) = (false, None);
         for (at, on) in self.devices.iter_mut().enumerate() {

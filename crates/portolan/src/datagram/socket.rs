@@ -171,9 +171,10 @@ impl Socket {
         self.queues.is_drained()
     }
 
-    /// Arms the descriptor, for callers that wait by themselves; returns whether a completion is available already.
-    /// Call it after a look that found nothing ([`Socket::try_receive`], [`Socket::try_send`], [`Socket::is_flushed`]):
-    /// if it returns `false`, wait until the descriptor is readable and look again.
+    /// Arms the descriptor, for callers that wait by themselves. Returns whether a completion is available already.
+    ///
+    /// Call it after a check that found nothing ([`Socket::try_receive`], [`Socket::try_send`],
+    /// [`Socket::is_flushed`]). If it returns `false`, wait until the descriptor is readable and check again.
     ///
     /// # Errors
     /// As for [`Socket::try_receive`].
@@ -192,7 +193,7 @@ impl Socket {
 }
 
 impl AsFd for Socket {
-    /// A descriptor that is readable when a look may find something new; see [`Socket::arm`].
+    /// A descriptor that is readable when a check may find something new; see [`Socket::arm`].
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.ready.as_fd()
     }

@@ -239,10 +239,10 @@ impl PortManager {
             let now = self.now();
             self.cm.handle_timeout(now);
             self.transmit()?;
-            // Their events wait nowhere but in the engine, which has forgotten them.
+            // Their events are queued only in the engine, which has dropped them.
             while self.cm.poll_displaced().is_some() {}
             if let Some(event) = self.cm.poll_event() {
-                // Taken: a request no longer counts in its listener's backlog.
+                // A taken request does not count in its listener's backlog any more.
                 self.cm.request_taken(event.id);
                 return Ok(Some(event));
             }

@@ -17,7 +17,7 @@ use super::{Choice, PinnedBy, kernel_provider, pinned, software_provider};
 pub struct Chosen {
     /// The provider.
     pub provider: Arc<dyn Provider>,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
 }
 
@@ -38,16 +38,16 @@ pub enum Reason {
         /// The source address of the route, or the address to listen at.
         address: IpAddr,
     },
-    /// No device of the kernel's has the address on the interface.
+    /// None of the kernel's devices has the address on the interface.
     NotServed {
-        /// The source on the way, or the address to listen at.
+        /// The source address of the route, or the address to listen at.
         address: IpAddr,
-        /// The interface that the route leaves by, where there is a route.
+        /// The interface of the route, if there is a route.
         interface_index: Option<u32>,
     },
     /// There is no route, so the choice does not matter.
     NoRoute(Cause),
-    /// All addresses are listened at: each provider serves those of its devices.
+    /// The address to listen at is the wildcard: each provider serves its own devices.
     Wildcard,
 }
 
@@ -222,7 +222,7 @@ impl Place {
     fn kernel_device(self) -> Result<Option<String>> {
         let is_here = |index| self.interface_index.is_none_or(|wanted| wanted == index);
         for device in kernel_provider()?.devices()? {
-            // A device that has just gone has no addresses.
+            // A device that was just removed has no addresses.
             let gids = device.gids_of(self.address).unwrap_or_default();
             if gids.iter().any(|entry| is_here(entry.interface_index)) {
                 return Ok(Some(device.name().into()));

@@ -2,10 +2,10 @@
 
 use portolan_provider::{Error, Result, Step};
 
-/// The environment variable that turns the ways through memory between the processes of a host off.
+/// The environment variable that turns off links through memory between processes of a host.
 pub const LOCAL_ENV: &str = "PORTOLAN_LOCAL";
 
-/// Whether [`LOCAL_ENV`] permits ways through memory: unless it says `off`.
+/// Whether [`LOCAL_ENV`] permits links through memory: all values except `off` do.
 ///
 /// # Errors
 /// `InvalidArgument` if the variable is malformed.

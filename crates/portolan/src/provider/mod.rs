@@ -171,8 +171,8 @@ pub fn configure_software(config: SoftwareConfig) -> Result<()> {
     Ok(())
 }
 
-/// This process's software provider; every call returns the same one. A forked child has another than its parent, with
-/// devices of its own.
+/// This process's software provider. Every call returns the same one. A forked child has its own, with its own
+/// devices.
 ///
 /// # Errors
 /// The software device cannot start: another program holds UDP port 4791, or the processes that
@@ -181,7 +181,7 @@ pub fn software_provider() -> Result<Arc<dyn Provider>> {
     software().map(|provider| provider as Arc<dyn Provider>)
 }
 
-/// This process's kernel provider; every call returns the same one. A forked child has another than its parent.
+/// This process's kernel provider. Every call returns the same one. A forked child has its own.
 ///
 /// # Errors
 /// `NoDevice` if the kernel has no rdma_cm device; `UnusableLibrary` if libibverbs is absent, too old, or
@@ -194,11 +194,12 @@ pub fn kernel_provider() -> Result<Arc<dyn Provider>> {
 static KERNEL: Opened<KernelProvider> = Opened::none();
 static SOFTWARE: Opened<SoftwareProvider> = Opened::none();
 
-/// The configuration that the program set. A forked child has its parent's, except the tap: its locks may stay locked.
+/// The configuration that the program set. A forked child inherits it except for the tap, whose locks may stay
+/// locked.
 fn software_config() -> &'static RwLock<Option<SoftwareConfig>> {
     static CONFIG: ProcessCell<RwLock<Option<SoftwareConfig>>> = ProcessCell::new();
     CONFIG.get_or_inherit(|of_parent| {
-        // It cannot be read if a thread of the parent was setting it.
+        // It cannot be read if a thread of the parent was setting it at the fork.
         let of_parent = of_parent.and_then(|config| config.try_read()?.clone());
         RwLock::new(of_parent.map(|mut config| {
             config.stack.tap = None;

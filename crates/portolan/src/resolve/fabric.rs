@@ -268,8 +268,8 @@ fn first_known<T>(answers: impl Iterator<Item = Result<Vec<T>, Failure>>) -> Res
     Err(failed.unwrap_or(none))
 }
 
-/// Has the kernel ask, where this user may not open the port's user MAD device. Otherwise, and where the kernel cannot, the
-/// failure stands.
+/// Makes the kernel query the administrator if this user may not open the port's user MAD device. If that is not the
+/// reason, or the kernel cannot, returns `failure`.
 fn by_kernel(
     port: &FabricPort,
     key: IbServiceKey,
@@ -279,12 +279,12 @@ fn by_kernel(
         return Err(failure);
     }
     ib_services(port.gid, key, ANSWER_TIME_MAX).map_err(|error| {
-        tracing::debug!(%error, "the kernel does not ask the administrator either");
+        tracing::debug!(%error, "the kernel cannot query the administrator either");
         failure
     })
 }
 
-/// Whether the port's user MAD device may not be opened, or is not there, as in a container.
+/// Whether the port's user MAD device is absent, as in a container, or must not be opened.
 fn keeps_user_out(failure: &Failure) -> bool {
     matches!(failure, Failure::Transport(error) if [EACCES, EPERM, ENOENT].contains(&error.errno()))
 }

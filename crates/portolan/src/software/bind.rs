@@ -1,4 +1,4 @@
-//! Local addresses: the device that serves one, the port, and listening on both.
+//! Local addresses: the device that has one, the port, and listening.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl Core {
         let source = match (claimed, source) {
             (Some(claimed), None) => Some(claimed),
             (Some(claimed), Some(source)) => Some(SocketAddr::new(source.ip(), claimed.port())),
-            // As the kernel's, an id that is not bound takes a free port now.
+            // An unbound id takes a free port now, as in the kernel.
             (None, source) => {
                 let like = portolan_provider::address::unspecified_like(destination);
                 let wanted = source.unwrap_or(SocketAddr::new(like.ip(), 0));
@@ -66,8 +66,7 @@ impl Core {
         self.run(|cm, now| cm.resolve_addr(now, id, source, destination, timeout))
     }
 
-    /// Checks that the route which `resolve_addr` found still exists. The path follows from the
-    /// resolved address.
+    /// Checks that the route that `resolve_addr` found still exists. The path follows from the resolved address.
     pub(super) fn resolve_route(&self, id: IdNumber, timeout: Duration) -> Result<()> {
         let known = self.state().cm.addresses(id)?;
         let inet = |address: Option<Address>| address.and_then(|address| address.inet());
@@ -75,7 +74,7 @@ impl Core {
             (Some(local), Some(remote)) => {
                 resolve_addr::find_route(Some(local), remote).map(|_| ())
             }
-            // The engine says what is missing.
+            // The engine reports what is missing.
             _ => Ok(()),
         };
         self.run(|cm, now| match checked {
@@ -86,14 +85,14 @@ impl Core {
 
     pub(super) fn listen(&self, id: IdNumber, backlog: i32) -> Result<()> {
         if self.state().entry(id, Step::Listen)?.claim.is_none() {
-            // As the kernel's, an id that is not bound listens on every IPv4 address.
+            // An unbound id listens on every IPv4 address, as in the kernel.
             self.bind(id, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
         }
         let claim = self.state().entry(id, Step::Listen)?.claim;
         if let Some((claim, _)) = claim {
             self.claims.listen(self.stack(), claim)?;
         }
-        // Known before the engine listens: a request may come at once.
+        // Register it before the engine listens, because a request may arrive at once.
         let (uid, is_new) = {
             let mut state = self.state();
             let uid = state.entry(id, Step::Listen)?.uid;
@@ -106,14 +105,14 @@ impl Core {
         listening
     }
 
-    /// Answers a question of the engine's, with the watch of the next hop.
+    /// Answers the engine's question for an address, with the watch of the next hop.
     pub(super) fn address_resolved(
         &self,
         id: IdNumber,
         query: QueryNumber,
         answer: std::result::Result<(ResolvedAddress, Option<Arc<Watch>>), Cause>,
     ) {
-        // The id may be gone, or its deadline past: then the answer is not needed.
+        // The id may be gone, or its deadline over. Then the answer is not needed.
         let _ = self.run_state(|state, now| {
             let answer = match answer {
                 Ok((found, _)) if !self.is_present(&found.device) => Err(errno::ENODEV),
@@ -127,8 +126,8 @@ impl Core {
         });
     }
 
-    /// The device, port and GID of a local address, as the engine wants them. `interface` tells
-    /// link-local addresses apart.
+    /// The device, port and GID of a local address, in the engine's format. `interface` distinguishes link-local
+    /// addresses.
     pub(super) fn bound_device(&self, ip: IpAddr, interface: u32) -> Option<BoundDevice> {
         use portolan_provider::traits::Device;
         let (device, gid_index) = self.stack().device_of(ip, interface)?;
@@ -165,7 +164,7 @@ impl Core {
         let mut local = local;
         local.set_port(port);
         let bound = match self.state().entry_mut(id, Step::Bind) {
-            // By another thread, meanwhile: that one's port stays.
+            // Another thread has bound the id meanwhile: its port stays.
             Ok(entry) if entry.claim.is_some() => Err(already_bound(local)),
             Ok(entry) => {
                 entry.claim = Some((claim, local));
@@ -200,7 +199,7 @@ fn already_bound(wanted: SocketAddr) -> Error {
     Error::new(Step::Bind, cause).between(Some(wanted.into()), None)
 }
 
-/// Ports below 1024 need CAP_NET_BIND_SERVICE, as the kernel's rdma_cm wants it.
+/// Ports below 1024 need CAP_NET_BIND_SERVICE, as in the kernel's rdma_cm.
 fn check_privilege(port: u16) -> Result<()> {
     use rustix::thread::{CapabilitySet, capabilities};
     if port == 0 || port >= 1024 {

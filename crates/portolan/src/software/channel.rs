@@ -1,4 +1,4 @@
-//! Event channels of the software provider: the rdma_cm's commands, answered in the process.
+//! Event channels of the software provider: the commands of the rdma_cm, executed in this process.
 
 use std::any::Any;
 use std::net::SocketAddr;
@@ -34,7 +34,7 @@ impl SoftwareChannel {
         })
     }
 
-    /// The provider, unless this process was forked off since: its locks may have been held then.
+    /// The provider. Fails in a forked child, because its locks may have been held at the fork.
     fn core(&self, step: Step) -> Result<&Core> {
         self.core.stack().check_process(step)?;
         Ok(&self.core)
@@ -47,7 +47,7 @@ impl CmChannel for SoftwareChannel {
     }
 
     fn take_event(&self) -> Result<CmEvent> {
-        // The descriptor is shared with a forked child: what one reads the other misses.
+        // A forked child shares the descriptor, and would take its parent's events.
         let core = self.core(Step::Event)?;
         loop {
             let event = self.queue.pop();
@@ -87,7 +87,7 @@ impl CmChannel for SoftwareChannel {
         self.core(Step::Event)?;
         match (self.queue.is_nonblocking()?, self.queue.is_empty()) {
             (true, true) => Err(Error::new(Step::Event, Cause::WouldBlock)),
-            // Another may take it, but who does not want to wait is not to sleep then.
+            // Another thread may take the event first, and a caller that does not want to wait must not sleep then.
             (true, false) => Ok(()),
             (false, _) => self.queue.sleep(),
         }
@@ -220,7 +220,7 @@ impl CmChannel for SoftwareChannel {
 
 impl Drop for SoftwareChannel {
     fn drop(&mut self) {
-        // A forked child's copy is not told to the peers; they are its parent's.
+        // Peers are not notified of the end of a forked child's copy: the ids belong to its parent.
         if let Ok(core) = self.core(Step::DestroyId) {
             core.close_queue(&self.queue);
         }

@@ -1,7 +1,7 @@
-//! Port claims: what a member process asks of the group's coordinator, and the coordinator's answers, as bytes.
+//! Port claims: a member's requests to the group's coordinator and its answers, as bytes.
 //!
-//! One table per host decides which process has which port, so that conflicts hold across the
-//! processes that share UDP port 4791. A claim is named by its owner: asking twice is asking once.
+//! One table per host decides which process has which port, so that conflicts are detected between all processes that
+//! share UDP port 4791. The owner names its claim, so repeating a request has no effect.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -14,7 +14,7 @@ use portolan_wire::addr::{Gid, PortSpace};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct ClaimId(pub(super) u32);
 
-/// The address a claim is for.
+/// The address and options of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PortClaim {
     pub(super) port_space: PortSpace,
@@ -27,21 +27,21 @@ pub(super) struct PortClaim {
 /// A request to the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Request {
-    /// Take the port, or a free one if it is 0; again with `listening` to listen.
+    /// Take the port, or a free one if it is 0. Repeat it with `listening` to listen.
     Claim(ClaimId, PortClaim),
-    /// Give these back.
+    /// Release these claims.
     Release(Vec<ClaimId>),
 }
 
-/// Claims that one request gives back; it is then far shorter than a request may be.
+/// Maximum of claims in one release. It keeps the request far below the size limit.
 pub(super) const RELEASES_MAX: usize = 256;
 
 /// The coordinator's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Response {
-    /// The claim holds this port.
+    /// The claim has this port.
     Granted { port: u16 },
-    /// Refused, with a positive errno, and who holds the port if that is why.
+    /// Refused with a positive errno. Contains the holder if another one has the port.
     Refused { errno: i32, holder: String },
 }
 
@@ -51,7 +51,7 @@ const FLAG_REUSE: u8 = 1;
 const FLAG_AF_ONLY: u8 = 2;
 const FLAG_LISTENING: u8 = 4;
 const CLAIM_LEN: usize = 1 + 4 + 2 + 1 + 1 + 16 + 2;
-/// Bytes of a holder's name.
+/// Maximum length of a holder's name, bytes.
 const HOLDER_LEN_MAX: usize = 64;
 
 impl Request {
@@ -85,7 +85,7 @@ impl Request {
         }
     }
 
-    /// `None` for bytes that are no request.
+    /// Returns `None` for bytes that are not a request.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (op, rest) = bytes.split_first()?;
         if *op == OP_RELEASE {
@@ -122,7 +122,7 @@ impl Request {
 }
 
 impl Response {
-    /// A refusal, as the port table words it.
+    /// The refusal for an error of the port table.
     pub(super) fn refusal(cause: &Cause) -> Self {
         let holder = match cause {
             Cause::AddressInUse {
@@ -152,7 +152,7 @@ impl Response {
         .concat()
     }
 
-    /// `None` for bytes that are no response.
+    /// Returns `None` for bytes that are not a response.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (errno, rest) = bytes.split_first_chunk::<4>()?;
         let (port, holder) = rest.split_first_chunk::<2>()?;
@@ -169,12 +169,12 @@ impl Response {
     }
 }
 
-/// How a process that holds a port is called in errors.
+/// The name of a process that holds a port, for errors.
 pub(super) fn holder_name(member: Block) -> String {
     format!("the process with block {member}")
 }
 
-/// The range that the kernel gives to sockets, which the rdma_cm shares.
+/// The kernel's range of ephemeral ports, which the rdma_cm uses, too.
 pub(super) fn ephemeral_ports() -> Option<std::ops::RangeInclusive<u16>> {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
     let mut numbers = text.split_whitespace().map(|number| number.parse().ok());

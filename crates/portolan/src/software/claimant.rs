@@ -1,4 +1,4 @@
-//! This process as a member of the group that shares the UDP port.
+//! This process as a member of the group that shares the UDP port: the callbacks of the group.
 
 use std::sync::{Arc, Weak};
 
@@ -8,7 +8,7 @@ use super::claim::{Request, Response};
 use super::core::Core;
 use super::ports::Claims;
 
-/// What the group asks of this process.
+/// The group's callbacks.
 #[derive(Debug)]
 pub(super) struct Claimant {
     core: Weak<Core>,
@@ -32,10 +32,10 @@ impl MemberService for Claimant {
         else {
             return;
         };
-        // One that was given back meanwhile does not matter.
+        // A claim that was released meanwhile does not matter.
         if self.claims.lose(id) {
             let address = claim.address;
-            tracing::error!(%address, errno, holder, "this process has lost a port to another");
+            tracing::error!(%address, errno, holder, "a new coordinator gave a port of this process to another one");
             if let Some(core) = self.core.upgrade() {
                 core.port_lost(id, errno);
             }

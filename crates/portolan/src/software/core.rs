@@ -1,5 +1,5 @@
-//! The engine under its lock, and what its outputs lead to: events to their channels, datagrams to
-//! the device, questions to the routing and neighbour tables and to the host's groups.
+//! The engine under its lock, and the execution of its outputs: events go to their channels, datagrams to the device,
+//! questions to the routing and neighbour tables and to the host's groups.
 
 use portolan_threads::lock::Mutex;
 use std::collections::{HashMap, HashSet};
@@ -29,7 +29,7 @@ pub(super) struct Core {
     pub(super) groups: Mutex<HashMap<MembershipNumber, MulticastMembership>>,
     /// The watched next hops, by interface and address. Ids with the same next hop share its watch.
     pub(super) watches: Mutex<HashMap<(u32, IpAddr), Weak<Watch>>>,
-    /// Both set once, when the block is known and before the stack runs.
+    /// Both are set once, when the block is known and before the stack runs.
     state: OnceLock<Mutex<ProviderState>>,
     stack: OnceLock<Arc<Stack>>,
     me: Weak<Self>,
@@ -48,25 +48,25 @@ impl Core {
         })
     }
 
-    /// Makes it ready for use, once.
+    /// Completes the core. Call it once.
     pub(super) fn set(&self, cm: Cm, stack: &Arc<Stack>) {
         let _ = self.state.set(Mutex::new(ProviderState::new(cm)));
         let _ = self.stack.set(stack.clone());
     }
 
-    /// For what the core itself keeps, which must not keep it.
+    /// A weak reference, for callbacks that the core itself keeps alive.
     pub(super) fn downgrade(&self) -> Weak<Self> {
         self.me.clone()
     }
 
     pub(super) fn stack(&self) -> &Arc<Stack> {
-        // `start` gives no core away before the stack is set.
+        // `start` publishes the core only after the stack is set.
         self.stack
             .get()
             .unwrap_or_else(|| unreachable!("a core is used after its start"))
     }
 
-    /// How much there is of everything.
+    /// The current numbers of objects.
     pub(super) fn usage(&self) -> Usage {
         let sizes = self.state().cm.table_sizes();
         let objects = self.stack().objects();
@@ -95,18 +95,18 @@ impl Core {
         self.state.get().map_or_else(HashSet::new, services)
     }
 
-    /// What the engine counted.
+    /// The engine's counters.
     pub(super) fn cm_counters(&self) -> portolan_cm::Counters {
         let counters = |state: &Mutex<ProviderState>| *state.lock().cm.counters();
         self.state.get().map(counters).unwrap_or_default()
     }
 
-    /// Gives the engine a command, then carries out its outputs.
+    /// Executes a command on the engine, then its outputs.
     pub(super) fn run<T>(&self, command: impl FnOnce(&mut Cm, Duration) -> Result<T>) -> Result<T> {
         self.run_state(|state, now| command(&mut state.cm, now))
     }
 
-    /// As [`run`](Self::run), for a command that also changes state beside the engine.
+    /// As [`run`](Self::run), for a command that also changes state outside the engine.
     pub(super) fn run_state<T>(
         &self,
         command: impl FnOnce(&mut ProviderState, Duration) -> Result<T>,
@@ -121,7 +121,7 @@ impl Core {
             let mut state = state.lock();
             let result = command(&mut state, self.epoch.elapsed());
             let mut outputs = state.drain();
-            // A timeout that has moved away is not worth waking the thread for.
+            // If the timeout has moved later, do not wake the thread.
             let due = state.cm.poll_timeout();
             outputs.wakes = due.is_some_and(|due| state.is_due_in_sleep(due));
             (result, outputs)
@@ -130,12 +130,12 @@ impl Core {
         result
     }
 
-    /// The processes on this host that had `blocks` are dead: their connections end.
+    /// The processes of this host that had `blocks` are dead: ends the connections to them.
     pub(super) fn peer_processes_died(&self, blocks: &[Block]) {
         let Some(state) = self.state.get() else {
             return;
         };
-        // Another host's processes have blocks, too.
+        // Processes of another host have blocks, too.
         let is_here = |path: &MadPath| {
             path.remote.is_loopback()
                 || self.stack().device_of(path.remote, path.scope_id).is_some()
@@ -146,27 +146,26 @@ impl Core {
             .cm
             .ids_with_peer(|path, block| is_dead(block) && is_here(path));
         for id in ids {
-            // It may be gone since. Each on its own, so that no queue of the engine fills up.
+            // The id may be gone meanwhile. One call for each id keeps the engine's queues short.
             let _ = self.run(|cm, now| cm.peer_died(now, id));
         }
     }
 
-    /// How long until [`timeout`](Self::timeout) has something to do, as the progress thread asks
-    /// before it sleeps.
+    /// The time until [`timeout`](Self::timeout) must be called. The progress thread asks before it sleeps.
     pub(super) fn next_timeout(&self) -> Option<Duration> {
         let mut state = self.state.get()?.lock();
         let now = self.epoch.elapsed();
-        // A port that is given back after this sees what is noted here, and wakes the thread.
+        // A port that is released after this sees `sleeps_until`, and wakes the thread.
         let claims_due = self.claims.next_timeout().map(|wait| now + wait);
-        // A timeout that has moved away, as with each connection that is made in time, is not told: the
-        // thread wakes once without need rather than being woken for the next connection's.
+        // Each connection that is established in time moves the timeout later. Keep the earlier time: one needless
+        // wake-up costs less than waking the thread for the next connection.
         let told = state.sleeps_until.filter(|until| *until > now);
         let due = [state.cm.poll_timeout(), claims_due, told];
         state.sleeps_until = due.into_iter().flatten().min();
         Some(state.sleeps_until?.saturating_sub(now))
     }
 
-    /// Does everything that is due.
+    /// Handles all timeouts that are due.
     pub(super) fn timeout(&self) {
         let _ = self.run(|cm, now| {
             cm.handle_timeout(now);
@@ -177,7 +176,7 @@ impl Core {
         }
     }
 
-    /// Gives a port back.
+    /// Releases a port.
     pub(super) fn release(&self, claim: ClaimId) {
         self.claims.release(self.stack(), claim);
         let due = self.claims.next_timeout();
@@ -198,7 +197,7 @@ impl Core {
                 traffic_class: transmit.traffic_class,
                 hop_limit: transmit.hop_limit,
             };
-            // A datagram that cannot be sent is a lost one: the protocol sends it again.
+            // A datagram that cannot be sent counts as lost: the protocol retransmits it.
             if let Err(error) = self
                 .stack()
                 .send_mad(path.local, remote, options, &transmit.mad)
@@ -225,7 +224,7 @@ impl Core {
     }
 }
 
-/// Short: the channels, and so everything that has one, hold it.
+/// One line, because the channels and everything that has one contain this.
 impl fmt::Debug for Core {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Core")

@@ -1,5 +1,4 @@
-//! Devices that come, change and go, and neighbours that change: found for addresses, and told to the
-//! engine.
+//! Finds the devices of addresses, and reports changes of devices and neighbours to the engine.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
@@ -13,26 +12,28 @@ use portolan_roce::io::{DeviceChange, SoftDevice};
 use super::core::Core;
 
 impl Core {
-    /// The device of a local address. An address that is not known may have come this very moment:
-    /// the interfaces are looked at before it is said to be missing.
+    /// The device of a local address. An unknown address may be new, so the interfaces are read before it is reported
+    /// missing.
     pub(super) fn find_device(&self, ip: IpAddr, interface: u32) -> Option<BoundDevice> {
         self.bound_device(ip, interface).or_else(|| {
-            // If it cannot be read, the last known state counts.
+            // If the interfaces cannot be read, use the last known state.
             let _ = self.stack().refresh();
             self.bound_device(ip, interface)
         })
     }
 
-    /// Whether a device is still there. Asked under the engine's lock it tells whether an id that is
-    /// bound to it now will hear of its end: the engine learns of it after the device has left the list.
+    /// Whether a device still exists.
+    ///
+    /// Under the engine's lock this tells whether an id that is bound to the device now will be notified of its
+    /// removal: the engine learns of the removal after the device has left the list.
     pub(super) fn is_present(&self, device: &BoundDevice) -> bool {
         self.stack().has_device(device.device_index)
     }
 
-    /// Tells the engine what befell a device.
+    /// Reports a change of a device to the engine.
     pub(super) fn device_changed(&self, device: &SoftDevice, change: DeviceChange) {
         let index = device.index();
-        // It fails only before the first id can exist.
+        // Fails only before the first id can exist.
         let _ = self.run(|cm, now| {
             match change {
                 DeviceChange::Added => {}
@@ -43,8 +44,8 @@ impl Core {
         });
     }
 
-    /// Watches the next hop of an id from now on, for as long as the result lives. What cannot be
-    /// watched is done without: it is for a hint.
+    /// Watches the next hop of an id while the result exists. Without a watch the id only misses hints, so failures
+    /// are ignored.
     pub(super) fn watch(&self, neighbour: &Neighbour, known: LinkAddress) -> Option<Arc<Watch>> {
         let (hop, interface) = (neighbour.address, neighbour.interface_index);
         let mut shared = self.watches.lock();
@@ -71,7 +72,7 @@ impl Core {
             .inspect_err(|cause| tracing::debug!(%cause, %hop, "next hop not watched"))
             .ok()?;
         let watch = Arc::new(watch);
-        // Those of ids that are gone go now and then.
+        // Remove the watches of destroyed ids from time to time.
         if shared.len().is_power_of_two() {
             shared.retain(|_, watch| watch.strong_count() > 0);
         }

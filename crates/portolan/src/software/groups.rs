@@ -1,4 +1,4 @@
-//! Multicast groups: memberships of ids, and the host's part in them.
+//! Multicast groups: memberships of ids, and joining on the host's interfaces.
 
 use std::net::IpAddr;
 
@@ -21,7 +21,7 @@ impl Core {
     ) -> Result<MembershipNumber> {
         self.run_state(|state, now| {
             let number = state.cm.join(now, id, uid, group, kind)?;
-            // Known before the engine's question goes out: its answer makes an event at once.
+            // Register it before the engine's question is answered: the answer emits an event at once.
             let member = Member { uid, reported: 0 };
             let entry = state.entry_mut(id, Step::JoinMulticast)?;
             entry.members.insert(number, member);
@@ -29,7 +29,7 @@ impl Core {
         })
     }
 
-    /// Leaves; the number of events that were taken of the membership.
+    /// Leaves the group. Returns the number of the membership's events that were taken.
     pub(super) fn leave(&self, id: IdNumber, membership: MembershipNumber) -> Result<u32> {
         let (member, queue) = self.run_state(|state, now| {
             state.cm.leave(now, id, membership)?;
@@ -46,7 +46,7 @@ impl Core {
         Ok(member.reported)
     }
 
-    /// Does what the engine asks of the host.
+    /// Executes the engine's request to join or leave.
     pub(super) fn answer_group_query(&self, query: GroupQuery) {
         let membership = match query {
             GroupQuery::Join(membership) => membership,
@@ -65,18 +65,18 @@ impl Core {
             let entry = state.entry(membership.id, Step::JoinMulticast);
             Ok(entry.is_ok_and(|entry| entry.members.contains_key(&number)))
         });
-        // The id left while the group was being joined, perhaps before there was something to leave.
+        // The id left while the group was being joined, possibly before there was something to leave.
         match told {
             Ok(true) => {}
             Ok(false) => leave_host(self, number),
-            Err(error) => tracing::warn!(%error, "a multicast join stays unanswered"),
+            Err(error) => tracing::warn!(%error, "a multicast join cannot be answered"),
         }
     }
 }
 
-/// Has the interface receive the group, unless the member only sends.
+/// Makes the interface receive the group, unless the member only sends.
 ///
-/// Linux joins a group of IPv6 where nothing can be sent to it: by itself the loopback interface has no route to groups.
+/// Linux can join an IPv6 group to which it cannot send: the loopback interface has no multicast route by default.
 fn join_host(core: &Core, membership: &Membership) -> Result<()> {
     if membership.kind == JoinKind::SendOnlyFullMember && membership.group.is_ipv4() {
         return Ok(());
@@ -103,6 +103,6 @@ fn join_host(core: &Core, membership: &Membership) -> Result<()> {
 
 fn leave_host(core: &Core, number: MembershipNumber) {
     let joined = core.groups.lock().remove(&number);
-    // Its end closes a socket, with no lock held.
+    // Dropping it closes a socket, so do it without the lock.
     drop(joined);
 }

@@ -1,4 +1,4 @@
-//! Queue pair 1 of the software devices, plugged into the engine.
+//! Connects queue pair 1 of the software devices to the engine.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
@@ -10,14 +10,14 @@ use portolan_wire::addr::Qpn;
 
 use super::core::Core;
 
-/// Hands datagrams and the time to the engine.
+/// Passes datagrams and timeouts to the engine.
 #[derive(Debug)]
 pub(super) struct GsiPort(pub(super) Weak<Core>);
 
 impl Gsi for GsiPort {
     fn mad(&self, received: ReceivedMad<'_>) {
         let Some(core) = self.0.upgrade() else { return };
-        // The address was taken from its interface while the datagram was under way.
+        // The interface lost the address while the datagram was on its way.
         let Some(device) = core.bound_device(received.local, received.interface) else {
             return;
         };

@@ -1,4 +1,4 @@
-//! Ids: made, moved, ended, and the count of their events.
+//! Creates, moves and destroys ids, and counts their events.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::core::Core;
 use super::queue::EventQueue;
 use super::state::{IdEntry, is_of_group};
 
-/// Events that the owner of an id may have written and not yet taken.
+/// Maximum of events that an id's owner has written and not yet taken.
 const WRITTEN_EVENTS_MAX: u32 = 256;
 
 impl Core {
@@ -29,11 +29,11 @@ impl Core {
         Ok(id)
     }
 
-    /// Destroys an id and forgets its events; the requests that wait at a listener are rejected.
+    /// Destroys an id and drops its events. Rejects the queued requests of a listener.
     pub(super) fn destroy_id(&self, id: IdNumber) -> Result<u32> {
         let gone = Error::new(Step::DestroyId, Cause::NoSuchObject("the id"));
         let entry = self.state().remove(id).ok_or(gone)?;
-        // The engine rejects the requests that were not taken, and forgets their ids.
+        // The engine rejects the requests that were not taken, and destroys their ids.
         let waiting = entry
             .queue
             .extract(|event| event.id == id || is_request_to(event, entry.uid));
@@ -47,7 +47,7 @@ impl Core {
         Ok(entry.reported)
     }
 
-    /// Moves an id, with its waiting events, from one queue to another.
+    /// Moves an id with its queued events from one queue to another.
     pub(super) fn migrate(
         &self,
         id: IdNumber,
@@ -65,9 +65,9 @@ impl Core {
             return Ok(reported);
         }
         state.redirect(id, to);
-        // With the state locked no event can overtake those that are moved.
+        // The state is locked, so no event can overtake the moved ones.
         for event in from.extract(|event| belongs_to(event, id, uid)) {
-            // The id of a request is its taker's, and has its events where the request is taken.
+            // The id of a request belongs to the thread that takes the request, and its events go to the same queue.
             let request = (event.event == EventType::ConnectRequest).then_some(event.id);
             if let Some(child) = request {
                 state.redirect(child, to);
@@ -94,10 +94,10 @@ impl Core {
         })
     }
 
-    /// A queue pair heard its peer before the last message of the handshake: the connection is
-    /// established (`rdma_notify(3)`, which the owner so need not call).
+    /// A queue pair received data before the last message of the handshake: the connection is established. The owner
+    /// need not call `rdma_notify(3)`.
     pub(super) fn peer_sent_data(&self, qp: Qpn) {
-        // Not awaited any more: the message has come meanwhile, or the connection is over.
+        // The id does not wait for it any more: the message has arrived meanwhile, or the connection is over.
         let _ = self.run_state(|state, now| match state.accepted_with(qp) {
             Some(id) => state.cm.notify_established(now, id),
             None => Ok(()),
@@ -109,7 +109,7 @@ impl Core {
         self.state().entry_mut(id, Step::Event)?.check_owned()
     }
 
-    /// Queues an event that the id's owner writes.
+    /// Queues an event written by the id's owner.
     pub(super) fn write_event(
         &self,
         id: IdNumber,
@@ -121,7 +121,7 @@ impl Core {
         if !matches!(event, User | AddrinfoResolved | AddrinfoError) {
             return Err(Error::invalid(Step::Event, "event to write", User, event));
         }
-        // An id has one event of the library's own at a time, which finds room when the user's events left none.
+        // An id has at most one event of the library at a time. It fits even if the user's events fill the queue.
         let reserved = u32::from(event != User);
         let mut state = self.state();
         let entry = state.entry_mut(id, Step::Event)?;
@@ -145,9 +145,9 @@ impl Core {
         Ok(())
     }
 
-    /// A new coordinator has given the port of a claim to another process: its listener, if it has one, hears
-    /// `ConnectError` with this errno, for no request comes to it any more. The kernel has no such event,
-    /// as its table of ports cannot be lost.
+    /// A new coordinator has given the port of a claim to another process. The listener on that port gets
+    /// `ConnectError` with this errno, because no more requests will arrive. The kernel has no such event, because
+    /// its table of ports cannot be lost.
     pub(super) fn port_lost(&self, claim: ClaimId, errno: i32) {
         let _ = self.run_state(|state, _| {
             state.tell_listener(claim, EventType::ConnectError, -errno);
@@ -155,8 +155,8 @@ impl Core {
         });
     }
 
-    /// Counts an event that the user took; `false` for a request that was displaced in between, which
-    /// is nobody's.
+    /// Counts an event that the user took. Returns `false` for a request that was displaced meanwhile, which is
+    /// dropped.
     pub(super) fn note_reported(&self, event: &CmEvent) -> bool {
         let mut state = self.state();
         if event.event == EventType::ConnectRequest {
@@ -189,16 +189,16 @@ impl Core {
         true
     }
 
-    /// Destroys every id of a queue whose channel is closed.
+    /// Destroys all ids of a queue whose channel is closed.
     pub(super) fn close_queue(&self, queue: &EventQueue) {
         for id in queue.ids() {
-            // Destroying a listener may have taken its children along.
+            // Destroying a listener may have destroyed its children.
             let _ = self.destroy_id(id);
         }
     }
 }
 
-/// Whether an event goes where those of an id go.
+/// Whether an event goes to the queue of an id.
 fn belongs_to(event: &CmEvent, id: IdNumber, uid: UserId) -> bool {
     match event.event {
         EventType::ConnectRequest => is_request_to(event, uid),
@@ -206,7 +206,7 @@ fn belongs_to(event: &CmEvent, id: IdNumber, uid: UserId) -> bool {
     }
 }
 
-/// Whether an event is a request to the listener of this name.
+/// Whether an event is a request to the listener with this number.
 fn is_request_to(event: &CmEvent, listener: UserId) -> bool {
     event.event == EventType::ConnectRequest && event.uid == listener
 }

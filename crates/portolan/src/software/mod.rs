@@ -1,18 +1,18 @@
 //! The software provider: the connection protocol (`cm`) over the software device (`roce`), in this
 //! process.
 //!
-//! * `start`: puts the engine, the device and the parts below together.
-//! * `core`, `state`: the engine under its lock, and what its outputs lead to.
+//! * `start`: creates the engine and the device, and connects them.
+//! * `core`, `state`: the engine under its lock, and the execution of its outputs.
 //! * `ids`, `bind`, `groups`: the commands that concern more than the engine.
 //! * `channel`, `queue`: event channels and the commands on them.
-//! * `gsi`: management datagrams and time, from the device to the engine.
-//! * `devices`: devices that come and go, and neighbours that change.
-//! * `resolve_addr`: how a destination is reached: route, device, neighbour.
-//! * `claim`, `ports`, `registrar`: local ports, decided once for all processes that share UDP 4791.
-//! * `survey`: all of those processes, seen from outside.
-//! * `claimant`: what the group of those processes asks of this one, and the deaths that it reports.
+//! * `gsi`: passes management datagrams and timeouts from the device to the engine.
+//! * `devices`: changes of devices and neighbours.
+//! * `resolve_addr`: finds the route, device and neighbour for a destination.
+//! * `claim`, `ports`, `registrar`: local ports, assigned once for all processes that share UDP port 4791.
+//! * `survey`: a survey of all those processes from outside.
+//! * `claimant`: the group's callbacks in this process, such as reports of deaths.
 //!
-//! Tests of programs may have a provider of their own, whose processes share nothing with others:
+//! Tests of programs may create a provider of their own, whose processes share nothing with others:
 //!
 //! ```
 //! use portolan::Listener;
@@ -64,14 +64,14 @@ pub struct SoftwareConfig {
     pub cm: portolan_cm::Config,
 }
 
-/// How much a software provider holds at the moment.
+/// The current numbers of a software provider's objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Connection-manager ids, those of waiting connection requests included.
+    /// Connection-manager ids, including those of queued connection requests.
     pub ids: usize,
-    /// Connections that peers have asked for and not confirmed.
+    /// Half-open connections: peers have requested them and not yet confirmed.
     pub half_open: usize,
-    /// Addresses that are listened on; a wildcard of both IP versions is two.
+    /// Listening addresses. A wildcard of both IP versions counts as two.
     pub listeners: usize,
     /// Local ports.
     pub ports: usize,
@@ -97,14 +97,14 @@ impl SoftwareProvider {
     /// Joins the processes that share the UDP port and starts the devices.
     ///
     /// # Errors
-    /// `PortOwnedElsewhere` if something else holds the port, `GroupRefused`, or a system call's.
+    /// `PortOwnedElsewhere` if another program holds the port, `GroupRefused`, or the error of a system call.
     pub fn start(config: SoftwareConfig) -> Result<Arc<Self>> {
         Ok(Arc::new(Self {
             core: Core::start(config)?,
         }))
     }
 
-    /// How much it holds: what ends is given back.
+    /// The current numbers of objects. Destroyed objects do not count.
     pub fn usage(&self) -> Usage {
         self.core.usage()
     }
@@ -136,7 +136,7 @@ impl Provider for SoftwareProvider {
     fn device_of(&self, ip: IpAddr) -> Result<(Arc<dyn Device>, u32)> {
         let stack = self.core.stack();
         let found = stack.device_of(ip, 0).or_else(|| {
-            // It may have come this very moment.
+            // The address may be new: read the interfaces.
             let _ = stack.refresh();
             stack.device_of(ip, 0)
         });

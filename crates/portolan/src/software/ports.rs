@@ -1,4 +1,4 @@
-//! This process's port claims: asked of the coordinator, remembered to be asked again of a new one.
+//! This process's port claims: requested from the coordinator, and repeated to a new one.
 
 use portolan_threads::lock::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -16,41 +16,41 @@ use super::claim::{
     ClaimId, PortClaim, RELEASES_MAX, Request, Response, ephemeral_ports, holder_name,
 };
 
-/// How long the coordinator may take to answer; a change of the coordinator fits in.
+/// Time limit for the coordinator's answer. A change of the coordinator fits in.
 pub(super) const COORDINATOR_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How an error calls the holder of a port that is one of this process's own.
+/// The holder's name in errors if this process itself holds the port.
 const THIS_PROCESS: &str = "this process";
 
-/// How long a free port that was given back stays with this process, for its next connect: asking
-/// the coordinator takes longer than all the rest of resolving an address.
+/// How long a released ephemeral port stays with this process, for its next connect. Asking the coordinator takes
+/// longer than the rest of an address resolution.
 const SPARE_TIME: Duration = Duration::from_millis(500);
-/// Ports that stay so at most.
+/// Maximum of ports kept like that.
 const SPARES_MAX: usize = 16;
 
 /// The claims that this process holds.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     held: Mutex<Held>,
-    /// Claims given back that the coordinator does not know of yet: it was slow, and too many requests
-    /// waited for it.
+    /// Released claims that the coordinator has not been told of yet, because it was slow and too many requests were
+    /// queued.
     pending_releases: Mutex<Vec<ClaimId>>,
     next: AtomicU32,
 }
 
-/// Claims as the coordinator has granted them.
+/// The claims that the coordinator has granted.
 #[derive(Debug, Default)]
 struct Held {
     in_use: HashMap<ClaimId, Granted>,
-    /// Of ports that any other would have done for, given back by their ids; oldest first.
+    /// Claims on ephemeral ports that their ids have released, oldest first.
     spare: VecDeque<Spare>,
 }
 
-/// A claim with its port.
+/// A granted claim with its port.
 #[derive(Clone, Copy, Debug)]
 struct Granted {
     claim: PortClaim,
-    /// The port was the coordinator's choice.
+    /// The coordinator chose the port.
     is_ephemeral: bool,
 }
 
@@ -62,7 +62,7 @@ struct Spare {
 }
 
 impl Claims {
-    /// The requests that have a new coordinator grant them again.
+    /// The requests that ask a new coordinator to grant the claims again.
     pub(super) fn replay(&self) -> Vec<Vec<u8>> {
         let held = self.held.lock();
         let in_use = held.in_use.iter();
@@ -74,7 +74,7 @@ impl Claims {
             .collect()
     }
 
-    /// Claims an address, within `timeout`; gives the claim, and the port if it was 0.
+    /// Claims an address within `timeout`. Returns the claim and its port.
     pub(super) fn take(
         &self,
         stack: &Stack,
@@ -82,7 +82,7 @@ impl Claims {
         timeout: Duration,
     ) -> Result<(ClaimId, u16)> {
         if claim.address.port() != 0 {
-            // What is asked for by number may be a spare one.
+            // The requested port may be one of the spares.
             self.give_back_spares(stack, |_| true);
         } else if let Some(spare) = self.held.lock().take_spare(&claim) {
             return Ok(spare);
@@ -91,7 +91,7 @@ impl Claims {
         let id = ClaimId(self.next.fetch_add(1, Ordering::Relaxed));
         let held = self.hold(stack, id, claim, Step::Bind, timeout);
         let port = held.inspect_err(|_| {
-            // It may have been granted after all, too late.
+            // It may have been granted too late.
             self.held.lock().in_use.remove(&id);
             self.give_back(stack, id);
         })?;
@@ -110,21 +110,20 @@ impl Claims {
         Ok(())
     }
 
-    /// Forgets a claim that a new coordinator refused; whether it was in use.
+    /// Drops a claim that a new coordinator refused. Returns whether it was in use.
     pub(super) fn lose(&self, id: ClaimId) -> bool {
         let mut held = self.held.lock();
         held.spare.retain(|spare| spare.id != id);
         held.in_use.remove(&id).is_some()
     }
 
-    /// How many are in use.
+    /// The number of claims in use.
     pub(super) fn len(&self) -> usize {
         self.held.lock().in_use.len()
     }
 
-    /// Gives a claim back. It does not wait for the coordinator, which hears of it before it hears of any
-    /// later claim of this process. One of a port that was the coordinator's choice may stay for a while;
-    /// see [`Claims::next_timeout`].
+    /// Releases a claim without waiting for the coordinator, which learns of it before any later claim of this
+    /// process. A claim on an ephemeral port may be kept for a while; see [`Claims::next_timeout`].
     pub(super) fn release(&self, stack: &Stack, id: ClaimId) {
         let mut held = self.held.lock();
         let Some(granted) = held.in_use.remove(&id) else {
@@ -140,14 +139,14 @@ impl Claims {
         self.give_back(stack, id);
     }
 
-    /// How long it is until [`Claims::give_back_old`] has something to do.
+    /// The time until [`Claims::give_back_old`] must be called.
     pub(super) fn next_timeout(&self) -> Option<Duration> {
         let held = self.held.lock();
         let oldest = held.spare.front()?;
         Some(SPARE_TIME.saturating_sub(oldest.since.elapsed()))
     }
 
-    /// Gives back the ports that were not needed again in time.
+    /// Releases the spare ports that were not reused in time.
     pub(super) fn give_back_old(&self, stack: &Stack) {
         let now = Instant::now();
         self.give_back_spares(stack, |spare| {
@@ -174,8 +173,8 @@ impl Claims {
         self.tell(stack);
     }
 
-    /// Reports returned claims to the coordinator, as far as there is room for requests; the rest is reported
-    /// with the next claim or release. When this process leaves, the coordinator drops what it still has.
+    /// Reports released claims to the coordinator, as far as requests fit into its queue. The rest is reported with
+    /// the next claim or release. When this process leaves, the coordinator drops what remains.
     fn tell(&self, stack: &Stack) {
         let mut pending_releases = self.pending_releases.lock();
         while !pending_releases.is_empty() {
@@ -188,7 +187,7 @@ impl Claims {
         }
     }
 
-    /// Has the coordinator grant a claim, and notes it down to be replayed.
+    /// Asks the coordinator to grant a claim, and stores it for a replay.
     fn hold(
         &self,
         stack: &Stack,
@@ -211,13 +210,13 @@ impl Claims {
             if stack.group_epoch() == epoch {
                 return Ok(port);
             }
-            // A coordinator that came in between may not have been told of it.
+            // A new coordinator that was elected meanwhile may not know of it.
         }
     }
 }
 
 impl Held {
-    /// Takes a spare claim that differs from the wanted one by its port alone into use.
+    /// Reuses a spare claim that differs from the wanted one only by its port.
     fn take_spare(&mut self, wanted: &PortClaim) -> Option<(ClaimId, u16)> {
         let alike = |spare: &Spare| {
             let mut claim = spare.claim;
@@ -254,7 +253,7 @@ fn ask(stack: &Stack, id: ClaimId, claim: PortClaim, step: Step, timeout: Durati
     Err(Error::new(step, cause).between(Some(claim.address.into()), None))
 }
 
-/// What the coordinator's refusal means to the process with block `own`.
+/// The cause for a coordinator's refusal, in the process with block `own`.
 fn refused(own: Block, errno: i32, holder: String) -> Cause {
     match errno {
         errno::EADDRINUSE => {
@@ -283,7 +282,7 @@ mod tests {
     const OWN: Block = Block::new(1).unwrap();
     const OTHER: Block = Block::new(2).unwrap();
 
-    /// Sends a refusal over the wire and returns its cause.
+    /// Encodes and decodes a refusal, and returns its cause.
     fn told(cause: &Cause) -> Cause {
         let bytes = Response::refusal(cause).encode();
         let Some(Response::Refused { errno, holder }) = Response::decode(&bytes) else {

@@ -1,4 +1,4 @@
-//! The queue of a channel: events in order, and a descriptor that is readable while there are some.
+//! The queue of a channel: events in order, and a descriptor that is readable while there are events.
 
 use portolan_threads::lock::Mutex;
 use std::collections::{HashSet, VecDeque};
@@ -12,18 +12,19 @@ use portolan_roce::io::Readiness;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-/// Events of a channel that wait to be taken, and the ids they are of. Their number is bounded by the
-/// ids': an id has a bounded number of events in its life, and of those that its owner writes at a
-/// time.
+/// The queued events of a channel, and the ids that they belong to.
+///
+/// The number of events is bounded by that of the ids: an id has a bounded number of events in its life, and of
+/// events written by its owner at a time.
 #[derive(Debug)]
 pub(super) struct EventQueue {
     waiting: Mutex<Waiting>,
     ids: Mutex<HashSet<IdNumber>>,
-    /// Blocking until its owner says otherwise.
+    /// Blocking, unless the owner changes its flags.
     ready: Readiness,
 }
 
-/// Events with the tickets that they were given, which ascend.
+/// The events, each with its ticket. Tickets ascend.
 #[derive(Debug, Default)]
 struct Waiting {
     next_ticket: u64,
@@ -41,7 +42,7 @@ impl EventQueue {
         })
     }
 
-    /// Queues an event; its ticket, by which it can be taken back.
+    /// Queues an event. Returns a ticket to take it back with.
     pub(super) fn push(&self, event: CmEvent) -> u64 {
         let mut waiting = self.waiting.lock();
         let ticket = waiting.next_ticket;
@@ -53,7 +54,7 @@ impl EventQueue {
         ticket
     }
 
-    /// Takes an event back, unless it was taken before.
+    /// Removes an event, unless it was taken before.
     pub(super) fn take_back(&self, ticket: u64) {
         let mut waiting = self.waiting.lock();
         let place = waiting.events.binary_search_by_key(&ticket, |(at, _)| *at);
@@ -63,7 +64,7 @@ impl EventQueue {
         }
     }
 
-    /// Waits until an event is there, as the kernel's GET_EVENT does. It may be another's by then.
+    /// Waits until an event is queued, like the kernel's GET_EVENT. Another thread may take it first.
     pub(super) fn sleep(&self) -> Result<()> {
         let woken = self.ready.wait();
         woken.map_err(|errno| os_error("recv", Step::Event, errno))
@@ -82,7 +83,7 @@ impl EventQueue {
         Some(event)
     }
 
-    /// Takes out the events that `belongs` says, in order.
+    /// Removes the events that `belongs` selects, and returns them in order.
     pub(super) fn extract(&self, belongs: impl Fn(&CmEvent) -> bool) -> Vec<CmEvent> {
         let mut waiting = self.waiting.lock();
         if !waiting.events.iter().any(|(_, event)| belongs(event)) {
@@ -102,17 +103,17 @@ impl EventQueue {
         out
     }
 
-    /// Notes that events of this id arrive here.
+    /// Adds an id whose events go to this queue.
     pub(super) fn enroll(&self, id: IdNumber) {
         self.ids.lock().insert(id);
     }
 
-    /// Notes that they stopped.
+    /// Removes an id.
     pub(super) fn remove(&self, id: IdNumber) {
         self.ids.lock().remove(&id);
     }
 
-    /// The ids whose events arrive here.
+    /// The ids whose events go to this queue.
     pub(super) fn ids(&self) -> Vec<IdNumber> {
         self.ids.lock().iter().copied().collect()
     }
@@ -124,7 +125,7 @@ impl EventQueue {
         Ok(flags.contains(rustix::fs::OFlags::NONBLOCK))
     }
 
-    /// Waits until the descriptor is readable, for `timeout` at most.
+    /// Waits until the descriptor is readable, at most for `timeout`.
     pub(super) fn wait_readable(&self, timeout: Option<Duration>) -> Result<()> {
         let mut fds = [PollFd::new(&self.ready, PollFlags::IN)];
         let timeout = timeout.map(|timeout| Timespec {

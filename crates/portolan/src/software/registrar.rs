@@ -1,4 +1,4 @@
-//! The coordinator's part: the host's port table, and to which process a management datagram goes.
+//! The coordinator's port table for the host, which also decides to which process a management datagram goes.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -28,13 +28,13 @@ impl fmt::Display for Owner {
     }
 }
 
-/// Answers the members; at work in the process that holds the coordinator's role.
+/// Answers the members' requests. It works in the process that is the coordinator.
 #[derive(Debug)]
 pub(super) struct Registrar {
     ports: PortTable<Owner>,
-    /// By member, so that one who leaves is found with all it held.
+    /// The claims by member, so that all claims of a member that leaves are found.
     bindings: HashMap<Block, HashMap<ClaimId, Held>>,
-    /// Processes whose listeners have just closed hold the requests for them.
+    /// The listeners that have just closed. Requests for them still go to their processes, which hold them.
     closed: ClosedListeners<Owner>,
     epoch: Instant,
     /// See [`portolan_cm::Config::closed_listener_memory`].
@@ -51,7 +51,7 @@ struct Held {
 }
 
 impl Registrar {
-    /// `seed` is random: it keys tables and scatters the ephemeral ports.
+    /// `seed` is random. It keys the tables and spreads the ephemeral ports.
     pub(super) fn new(seed: u64, memory: Duration) -> Self {
         Self {
             ports: table(seed),
@@ -66,7 +66,7 @@ impl Registrar {
     fn claim(&mut self, owner: Owner, claim: &PortClaim) -> Response {
         let of_member = self.bindings.get(&owner.member);
         let held = match of_member.and_then(|claims| claims.get(&owner.claim)) {
-            // Asked again: by a repeated request, or to listen.
+            // The member repeats its request, or asks to listen.
             Some(held) => *held,
             None => match self.bind(owner, claim) {
                 Ok(held) => held,
@@ -87,7 +87,7 @@ impl Registrar {
     }
 
     fn bind(&mut self, owner: Owner, claim: &PortClaim) -> Result<Held, Response> {
-        // The member has checked its own right to a low port; the coordinator cannot see it.
+        // The member has checked its own privilege for a low port. The coordinator cannot.
         let options = BindOptions {
             reuse_addr: claim.reuse_addr,
             af_only: claim.af_only,
@@ -135,7 +135,7 @@ impl Registrar {
 }
 
 impl Registrar {
-    /// Who listens to a service, or did until a moment ago.
+    /// The process that listens to a service, or did until a moment ago.
     fn owner_of(&self, service: ServiceId, destination: IpAddr) -> Option<Owner> {
         let listening = self.ports.lookup(service, destination);
         let closed = || {
@@ -201,24 +201,24 @@ impl CoordinatorService for Registrar {
             _ => None,
         };
         if let Some(service) = service {
-            // Without a listener, this process refuses the peer.
+            // Without a listener, this process rejects the request.
             let listener = self.owner_of(service, datagram.destination);
             return listener.map_or(Route::Local, |owner| Route::Member(owner.member));
         }
-        // The id by which the receiver knows the connection.
+        // The receiver's id of the connection.
         let Some(comm_id) = message.remote_comm_id() else {
             return Route::Drop;
         };
-        // Who gives a request up before it was answered does not know its receiver's id, and names
-        // itself instead (IBTA 12.6.7.2): each process looks whether the request came to it.
+        // A peer that gives up a request before it is answered does not know its receiver's id, and names itself
+        // instead (IBTA 12.6.7.2). So each process checks whether it has the request.
         if let CmMessage::Rej(rej) = &message
             && comm_id == 0
             && rej.reason == RejectReason::TIMEOUT
         {
             return Route::Everyone;
         }
-        // The high byte of a communication id is its process's block; of no process's, this one
-        // answers that there is no such connection.
+        // The high byte of a communication id is the block of its process. If no process has it, this one answers
+        // that the connection does not exist.
         match u8::try_from(comm_id >> 24).ok().and_then(Block::new) {
             Some(block) if block != Block::COORDINATOR => Route::Member(block),
             _ => Route::Local,
@@ -378,7 +378,7 @@ mod tests {
         assert_eq!(at(&coordinator, [127, 0, 0, 1]), Some(A));
         coordinator.member_left(A);
         assert_eq!(at(&coordinator, [127, 0, 0, 1]), None);
-        // Without a waiting time nothing is remembered.
+        // With a memory of zero, nothing is remembered.
         let mut coordinator = Registrar::new(7, Duration::ZERO);
         let _ = claim(&mut coordinator, A, 0, "127.0.0.1:7471", true);
         coordinator.release(A, &[ClaimId(0)]);

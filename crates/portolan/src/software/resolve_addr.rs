@@ -1,5 +1,4 @@
-//! How a destination is reached: its route, the device of the source address, and whether the next
-//! hop answers on its link.
+//! Resolves a destination: the route, the device of the source address, and whether the next hop answers on its link.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -12,11 +11,11 @@ use portolan_provider::address::ip_to_gid;
 
 use super::core::Core;
 
-/// Hop limit where the route says none: Linux's `ip_default_ttl`.
+/// Hop limit if the route has none: Linux's `ip_default_ttl`.
 const HOP_LIMIT: u8 = 64;
 
 impl Core {
-    /// Answers the engine's question for an address: at once, or when the neighbour has answered or not.
+    /// Answers the engine's question for an address: at once, or when the neighbour's resolution ends.
     pub(super) fn answer_address_query(&self, query: Query) {
         let Query::Address {
             id,
@@ -51,7 +50,7 @@ impl Core {
     }
 }
 
-/// Adds the next hop, if it has an address that may change, and its watch.
+/// Adds the next hop and its watch, if the next hop has an address that may change.
 fn with_neighbour(
     core: &Core,
     resolved: ResolvedAddress,
@@ -71,7 +70,7 @@ fn with_neighbour(
     (resolved, watch)
 }
 
-/// Route and device; the next hop and its interface where the link has to be asked.
+/// The route and device; also the next hop and its interface if the link must be asked.
 fn look_up(
     core: &Core,
     source: Option<SocketAddr>,
@@ -79,7 +78,7 @@ fn look_up(
 ) -> Result<(ResolvedAddress, Option<(IpAddr, u32)>), Cause> {
     let route = find_route(source, destination)?;
     let source_ip = pinned(source).unwrap_or(route.source);
-    // A link-local source is that of the link by which the destination is reached.
+    // A link-local source must be on the link to the destination.
     let interface = scope_of(destination).unwrap_or(route.interface_index);
     let device = core
         .find_device(source_ip, interface)
@@ -104,7 +103,7 @@ fn look_up(
     ))
 }
 
-/// The way that the routing tables give from a source, if one is given, to a destination.
+/// The route that the routing tables select to a destination, from a source if given.
 pub(super) fn find_route(
     source: Option<SocketAddr>,
     destination: SocketAddr,
@@ -116,14 +115,14 @@ pub(super) fn find_route(
     })
 }
 
-/// The address of a source that is more than a port.
+/// The address of a source, unless it is only a port.
 fn pinned(source: Option<SocketAddr>) -> Option<IpAddr> {
     source
         .map(|source| source.ip())
         .filter(|ip| !ip.is_unspecified())
 }
 
-/// The interface that the zone of an address names.
+/// The interface in the zone of an address.
 pub(super) fn scope_of(address: SocketAddr) -> Option<u32> {
     match address {
         SocketAddr::V6(v6) if v6.scope_id() != 0 => Some(v6.scope_id()),

@@ -1,4 +1,4 @@
-//! Starting the provider: the engine, and the device with what it asks of this process.
+//! Starts the provider: the engine, the device, and the device's callbacks.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ impl Core {
             config.cm.closed_listener_memory,
         ));
         let member = Arc::new(Claimant::new(core.downgrade(), core.claims.clone()));
-        // Before the stack's thread runs: from then on the group asks for reports, reports deaths and delivers
+        // Before the stack's thread runs, because after that the group asks for reports, reports deaths and delivers
         // datagrams.
         Stack::start_with(config.stack, coordinator, member, |stack| {
             let cm = portolan_cm::Config {
@@ -38,7 +38,7 @@ impl Core {
 
 pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
-    // Up to 256 bytes come whole or not at all (getrandom(2)).
+    // Up to 256 bytes arrive completely or not at all (getrandom(2)).
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
         Ok(got) if got == N => Ok(bytes),
         Ok(_) => Err(Error::new(

@@ -1,5 +1,4 @@
-//! What the provider knows under the engine's lock: the engine, its ids' queues, and what the engine
-//! wants done.
+//! The provider's state under the engine's lock: the engine, the queues of its ids, and its outputs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -17,62 +16,62 @@ use portolan_wire::addr::Qpn;
 use super::claim::ClaimId;
 use super::queue::EventQueue;
 
-/// Everything that the engine's lock guards.
+/// Everything that the engine's lock protects.
 #[derive(Debug)]
 pub(super) struct ProviderState {
     pub(super) cm: Cm,
     ids: HashMap<IdNumber, IdEntry>,
-    /// Ids that accepted, by the queue pair that they named.
+    /// Ids that have accepted, by the queue pair that they named.
     accepted: HashMap<Qpn, IdNumber>,
-    /// Listeners by the name that requests to them bear.
+    /// Listeners by their number in requests.
     pub(super) listeners: HashMap<UserId, IdNumber>,
-    /// Until when the progress thread means not to call us, since the epoch.
+    /// The time until which the progress thread sleeps, since the epoch.
     pub(super) sleeps_until: Option<Duration>,
 }
 
-/// What the provider knows of an id beside the engine.
+/// The provider's state of an id.
 #[derive(Debug)]
 pub(super) struct IdEntry {
     pub(super) uid: UserId,
-    /// Made by a request that was not accepted yet: `uid` has no meaning.
+    /// Created by a request that is not accepted yet. `uid` is undefined.
     pub(super) awaits_answer: bool,
     pub(super) service: Service,
     pub(super) queue: Arc<EventQueue>,
     pub(super) claim: Option<(ClaimId, SocketAddr)>,
     /// Events taken by the user (`events_reported` of the kernel's ABI).
     pub(super) reported: u32,
-    /// The ticket of the request that made it, which waits in `queue` or has been taken.
+    /// The ticket of the request that created it, which is in `queue` or was taken.
     request: Option<u64>,
     /// The queue pair that it accepted with.
     accepted: Option<Qpn>,
-    /// Events written by the user that wait to be taken.
+    /// Number of events written by the user and not taken yet.
     pub(super) written: u32,
-    /// The groups that it belongs to.
+    /// Its memberships in groups.
     pub(super) members: BTreeMap<MembershipNumber, Member>,
-    /// Has changes of its next hop told.
+    /// Reports changes of its next hop.
     pub(super) watch: Option<Arc<Watch>>,
-    /// Hints that wait to be taken, of each kind.
+    /// For each kind of hint, whether one is queued.
     hints_waiting: [bool; HINTS.len()],
 }
 
-/// Events that can come again and again: one of each kind waits at a time.
+/// Events that can recur. At most one of each kind is queued.
 const HINTS: [EventType; 2] = [EventType::AddrChange, EventType::Unreachable];
 
-/// What the provider knows of a membership beside the engine.
+/// The provider's state of a membership.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Member {
     pub(super) uid: UserId,
-    /// Events of it taken by the user; they do not count among the id's.
+    /// Events of it taken by the user. They do not count among the id's.
     pub(super) reported: u32,
 }
 
-/// What the engine wants done once its lock is released.
+/// The engine's outputs, to be executed after its lock is released.
 #[derive(Debug, Default)]
 pub(super) struct Outputs {
     pub(super) transmits: Vec<Transmit>,
     pub(super) queries: Vec<Query>,
     pub(super) groups: Vec<GroupQuery>,
-    /// Something is due before the progress thread would call.
+    /// A timeout is due before the progress thread wakes.
     pub(super) wakes: bool,
 }
 
@@ -87,13 +86,12 @@ impl ProviderState {
         }
     }
 
-    /// Whether the progress thread means to sleep beyond `due`.
+    /// Whether the progress thread sleeps beyond `due`.
     pub(super) fn is_due_in_sleep(&self, due: Duration) -> bool {
         self.sleeps_until.is_none_or(|until| due < until)
     }
 
-    /// Takes the engine's outputs; events go to their channels at once, so that they keep their
-    /// order.
+    /// Takes the engine's outputs. Events go to their channels at once, so that they stay in order.
     pub(super) fn drain(&mut self) -> Outputs {
         let mut outputs = Outputs::default();
         while let Some(event) = self.cm.poll_event() {
@@ -139,14 +137,14 @@ impl ProviderState {
         }
     }
 
-    /// Notes where the request that made an id waits to be taken.
+    /// Stores the ticket of the request that created an id.
     pub(super) fn note_request(&mut self, id: IdNumber, ticket: u64) {
         if let Some(entry) = self.ids.get_mut(&id) {
             entry.request = Some(ticket);
         }
     }
 
-    /// Forgets a child that a newer request displaced, and the event of its own.
+    /// Removes a child that a newer request displaced, and its request.
     fn forget_displaced(&mut self, child: IdNumber) {
         if let Some(entry) = self.remove(child)
             && let Some(ticket) = entry.request
@@ -155,8 +153,7 @@ impl ProviderState {
         }
     }
 
-    /// Queues an event that carries nothing but its status for the listener on the port of a claim. It
-    /// looks at every listener.
+    /// Queues an event with only a status for the listener on the port of a claim. Scans all listeners.
     pub(super) fn tell_listener(&mut self, claim: ClaimId, event: EventType, status: i32) {
         let is_its = |entry: &IdEntry| entry.claim.is_some_and(|(held, _)| held == claim);
         let mut listeners = self.listeners.values();
@@ -192,7 +189,7 @@ impl ProviderState {
         Some(entry)
     }
 
-    /// Notes the name and the queue pair that an id accepted with.
+    /// Stores the number and the queue pair that an id accepted with.
     pub(super) fn note_accepted(&mut self, id: IdNumber, uid: UserId, qp: Qpn) {
         if let Some(entry) = self.ids.get_mut(&id) {
             (entry.uid, entry.awaits_answer) = (uid, false);
@@ -206,7 +203,7 @@ impl ProviderState {
         self.accepted.get(&qp).copied()
     }
 
-    /// Has the events of an id go to another queue from now on.
+    /// Redirects the events of an id to another queue.
     pub(super) fn redirect(&mut self, id: IdNumber, to: &Arc<EventQueue>) {
         if let Some(entry) = self.ids.get_mut(&id) {
             entry.queue.remove(id);
@@ -246,7 +243,7 @@ impl IdEntry {
         }
     }
 
-    /// It has an owner, who gets the events that are written to it.
+    /// It has an owner, who gets the events written to it.
     pub(super) fn check_owned(&self) -> Result<()> {
         if !self.awaits_answer {
             return Ok(());
@@ -258,19 +255,19 @@ impl IdEntry {
         ))
     }
 
-    /// Whether a hint of this type waits to be taken; nothing for other events.
+    /// Whether a hint of this type is queued; `None` for other events.
     pub(super) fn hint_waiting(&mut self, event: EventType) -> Option<&mut bool> {
         let kind = HINTS.iter().position(|hint| *hint == event)?;
         self.hints_waiting.get_mut(kind)
     }
 
-    /// The membership that an event with this name is of.
+    /// The membership that an event with this number belongs to.
     pub(super) fn member_named(&mut self, uid: UserId) -> Option<&mut Member> {
         self.members.values_mut().find(|member| member.uid == uid)
     }
 }
 
-/// Whether events of this type bear the name of a membership, not the id's.
+/// Whether events of this type have the number of a membership instead of the id's.
 pub(super) fn is_of_group(event: EventType) -> bool {
     matches!(event, EventType::MulticastJoin | EventType::MulticastError)
 }

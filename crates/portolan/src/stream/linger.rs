@@ -1,6 +1,6 @@
-//! Streams that their owners have dropped, until the peer has everything; and keepalives.
+//! Finishes streams that their owners have dropped, and sends keepalives.
 //!
-//! One thread serves all streams of the process. It runs while there is something to do.
+//! One thread serves all streams of the process. It runs only while there is such work.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
@@ -14,11 +14,11 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use super::core::{Core, Shared, Wait};
 use crate::deadline;
 
-/// How long a dropped stream may take to deliver what was written to it.
+/// Time limit for a dropped stream to deliver its data.
 const LINGER: Duration = Duration::from_secs(10);
-/// How long the thread of a blocking stream waits for that when it drops it.
+/// How long the thread that drops a blocking stream waits for the delivery.
 const DROP_WAIT: Duration = Duration::from_secs(1);
-/// Streams that linger at once, at most. The next one waits in its dropper's thread, and loses what is late.
+/// Maximum of lingering streams. The thread that drops one more waits itself, and data that takes longer is lost.
 const LINGERING_MAX: usize = 4096;
 
 static SERVICE: Mutex<Service> = Mutex::new(Service {
@@ -36,11 +36,11 @@ struct Service {
     runs: bool,
 }
 
-/// Ends a stream that has no owner: what was written is delivered first.
+/// Ends a stream without an owner, after delivering its data.
 pub(super) fn end(core: Shared, is_blocking: bool) {
     core.close(portolan_rsocket::Close::Both);
     if is_blocking {
-        // The rest is the service's.
+        // The service delivers the rest.
         let _ = core.flush(Wait::Until(Some(deadline::after(DROP_WAIT))));
     }
     if core.is_flushed() {
@@ -58,7 +58,7 @@ pub(super) fn end(core: Shared, is_blocking: bool) {
     core.disconnect();
 }
 
-/// Has a stream send keepalives from now on.
+/// Makes a stream send keepalives.
 pub(super) fn keep_alive(core: &Shared) {
     let Some(next) = core.keep_alive(Instant::now()) else {
         return;
@@ -74,7 +74,7 @@ pub(super) fn keep_alive(core: &Shared) {
 }
 
 impl Service {
-    /// Starts the thread unless it runs; whether it does.
+    /// Starts the thread unless it runs. Returns whether it runs.
     fn start(&mut self) -> bool {
         if self.bell.is_none() {
             let made = with_room(|| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK));
@@ -107,7 +107,7 @@ fn run() {
                 service.runs = false;
                 return;
             }
-            // Cleared before the streams are checked, so later wake-ups are not lost.
+            // Cleared before the streams are checked, so that no wake-up is lost.
             let _ = rustix::io::read(&bell, &mut [0u8; 8]);
             (service.lingering.clone(), next_alive, bell)
         };
@@ -123,9 +123,9 @@ fn run() {
     }
 }
 
-/// Advances a stream; disconnects it if it is flushed or late.
+/// Advances a stream. Disconnects it if it is flushed or late.
 fn is_done(core: &Core, is_late: bool) -> bool {
-    // Asks for the next notification before it looks.
+    // Requests the next notification before checking.
     core.prepare_wait([false, false]);
     let is_done = core.is_flushed() || is_late;
     if is_done {
@@ -135,7 +135,7 @@ fn is_done(core: &Core, is_late: bool) -> bool {
 }
 
 impl Service {
-    /// Sends the keepalives that are due; returns when the next one is.
+    /// Sends the keepalives that are due. Returns when the next one is due.
     fn keep_alive(&mut self, now: Instant) -> Option<Instant> {
         self.alive.retain_mut(|(weak, next)| {
             if now < *next {
@@ -159,6 +159,6 @@ fn wait(lingering: &[(Shared, Instant)], bell: &Arc<OwnedFd>, next: Option<Insta
         .map(|fd| PollFd::new(fd, PollFlags::IN))
         .collect();
     let left = next.map(|at| Timespec::try_from(deadline::left(at)).unwrap_or_default());
-    // Fails on a signal only; the loop looks again.
+    // Fails only on a signal. The loop checks again.
     let _ = poll(&mut fds, left.as_ref());
 }

@@ -17,9 +17,9 @@ use crate::cm::EventChannel;
 use crate::connection::{Incoming, Listener};
 use crate::deadline;
 
-/// Listens for streams, as a `TcpListener` does.
+/// Listens for streams, like a `TcpListener`.
 ///
-/// Requests of peers that are no rsockets are rejected.
+/// Requests of peers that do not use rsocket are rejected.
 #[derive(Debug)]
 pub struct StreamListener {
     listener: Listener,
@@ -39,7 +39,7 @@ impl StreamListener {
         ))
     }
 
-    /// Gives the streams of a listener these options.
+    /// Sets the options of the listener's streams.
     pub fn new(listener: Listener, options: StreamOptions) -> Self {
         let nonblocking = AtomicBool::new(false);
         Self {
@@ -80,7 +80,7 @@ impl StreamListener {
         }
     }
 
-    /// The streams that arrive, without end.
+    /// An endless iterator of the streams that arrive.
     pub fn incoming(&self) -> impl Iterator<Item = io::Result<Stream>> + '_ {
         std::iter::from_fn(|| Some(self.accept().map(|(stream, _)| stream)))
     }
@@ -93,7 +93,7 @@ impl StreamListener {
         self.listener.local_addr().map_err(super::io_error)
     }
 
-    /// Whether [`StreamListener::accept`] returns at once if no stream waits.
+    /// Makes [`StreamListener::accept`] return at once if no stream is queued.
     ///
     /// # Errors
     /// None yet; as for `TcpListener`.
@@ -102,17 +102,17 @@ impl StreamListener {
         Ok(())
     }
 
-    /// The options of the streams that are accepted from now on.
+    /// The options of streams that are accepted after this.
     pub fn options(&self) -> StreamOptions {
         self.options.lock().clone()
     }
 
-    /// Gives the streams that are accepted from now on these options.
+    /// Sets the options of streams that are accepted after this.
     pub fn set_options(&self, options: StreamOptions) {
         *self.options.lock() = options;
     }
 
-    /// The stream of a request; `None` if the peer is no rsocket or has withdrawn.
+    /// The stream of a request. `None` if the peer does not use rsocket or has withdrawn.
     fn take(&self, incoming: Incoming) -> io::Result<Option<(Stream, SocketAddr)>> {
         match accept(incoming, &self.options()) {
             Ok(stream) => {
@@ -135,7 +135,7 @@ impl AsFd for StreamListener {
     }
 }
 
-/// Whether the peer is the reason: a request of another kind, or one that was withdrawn.
+/// Whether the peer caused the error: another kind of request, or a withdrawn one.
 fn is_peers(error: &Error) -> bool {
     matches!(
         error.cause,
@@ -146,11 +146,11 @@ fn is_peers(error: &Error) -> bool {
     )
 }
 
-/// Accepts a request without waiting for the peer's confirmation: data goes out once that or the peer's first message
-/// has come.
+/// Accepts a request without waiting for the peer's confirmation. Data is sent once the confirmation or the peer's
+/// first message has arrived.
 fn accept(incoming: Incoming, options: &StreamOptions) -> Result<Stream> {
     let (id, request) = incoming.into_parts();
-    // Rejects a peer of another kind before anything is made for it.
+    // Reject other kinds of peers before creating anything for them.
     super::check_peer(&request.private_data)?;
     let events = EventChannel::open_on(id.provider())?;
     id.migrate(&events, options.timeout)?;

@@ -1,7 +1,7 @@
-//! Byte streams: what `std::net` has for TCP, over RDMA.
+//! Byte streams: the interface of `std::net` for TCP, over RDMA.
 //!
-//! [`Stream`] and [`StreamListener`] are used as `TcpStream` and `TcpListener` are. They speak the rsocket protocol, so the
-//! other end may be any program of rdma-core's `rsocket(7)`.
+//! [`Stream`] and [`StreamListener`] are used like `TcpStream` and `TcpListener`. They use the rsocket protocol, so
+//! the peer may be any program that uses rdma-core's `rsocket(7)`.
 //!
 //! ```
 //! use std::io::{Read, Write};
@@ -35,8 +35,8 @@
 //!
 //! # Differences from TCP
 //!
-//! * Data is received by the process, not by the kernel: a stream whose program has ended without closing it is broken.
-//! * The end of a stream is delivered in order, but a stream that was dropped with unread data does not reset the peer.
+//! * The process receives data, not the kernel: if a program exits without closing a stream, the stream is broken.
+//! * The end of a stream is delivered in order, but dropping a stream with unread data does not reset the peer.
 //! * A write needs 2 KiB of free send buffer, whatever its length.
 //!
 //! [`Socket`] and [`Connecting`] are for programs that bind before they connect, or connect without waiting.
@@ -68,7 +68,7 @@ use portolan_rsocket::ConnData;
 
 use self::error::io_error;
 
-/// Fails unless private data is an rsocket's.
+/// Fails unless private data is that of rsocket.
 fn check_peer(private_data: &[u8]) -> Result<ConnData> {
     ConnData::decode(private_data).map_err(|violation| {
         let (what, expected) = ("private data", "an rsocket's");

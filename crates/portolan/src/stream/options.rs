@@ -10,7 +10,7 @@ use portolan_provider::verbs::DeviceAttr;
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_rsocket::{Config, IOMAPS_MAX, QUEUE_MAX, Signalling};
 
-/// Bytes of a message where messages are sends.
+/// Length of a message on devices where messages are sends, bytes.
 pub(super) const MESSAGE_BYTES: u32 = 4;
 
 /// Sizes and limits of a stream. Each side chooses its own; the defaults are those of `rsocket(7)`.
@@ -30,11 +30,11 @@ pub struct StreamOptions {
     pub iomaps: u16,
     /// Deadline for the whole connect, from name resolution to establishment.
     pub timeout: Duration,
-    /// How often an idle stream asks whether its peer lives; `None` (the default) never.
+    /// Interval at which an idle stream checks that its peer is alive; `None` (the default) for never.
     pub keepalive: Option<Duration>,
-    /// Local address of a connect; `None` leaves it to the route.
+    /// Local address of a connect; `None`: the route selects it.
     pub source: Option<SocketAddr>,
-    /// Provider of a connect; `None` leaves it to the route ([`crate::provider::towards`]).
+    /// Provider of a connect; `None`: the route selects it ([`crate::provider::towards`]).
     pub provider: Option<Arc<dyn Provider>>,
 }
 
@@ -104,12 +104,12 @@ impl StreamOptions {
     }
 }
 
-/// Retries of packets and of messages that find no receive: all that there are; for the latter that means without end.
+/// Retries of packets, and of messages that find no receive: the maximum. For the latter it means forever.
 const RETRIES: u8 = 7;
-/// The shortest interval between keepalives.
+/// Minimum interval between keepalives.
 const KEEPALIVE_MIN: Duration = Duration::from_millis(1);
 
-/// A device that cannot send messages as its kind needs them.
+/// The error for a device that cannot send messages in the way that its type requires.
 pub(super) fn no_messages() -> Error {
     Error::new(
         Step::CreateQp,

@@ -17,9 +17,9 @@ use super::options::{MESSAGE_BYTES, StreamOptions, no_messages};
 use crate::cm::{CmId, NewQueuePair};
 use crate::sys::SharedMemory;
 
-/// The tag of a receive: this bit and the number of its place.
+/// The tag of a receive: this bit, and the number of its place.
 const RECEIVE: u64 = 1 << 63;
-/// Completions taken at a time.
+/// Completions per poll.
 pub(super) const BATCH: usize = 32;
 /// How long a peer that finds no posted receive waits: 0.64 ms (IBTA 9.7.5.2.8). The standard's code 0 would mean 655 ms.
 const MIN_RNR_TIMER: u8 = 12;
@@ -63,7 +63,7 @@ impl Table for TableMemory {
 }
 
 impl Queues {
-    /// Creates what a stream of an id needs that is bound to a device, and posts the receives.
+    /// Creates the objects for a stream of an id that is bound to a device, and posts the receives.
     pub(super) fn new(
         id: &CmId,
         device: &Arc<dyn Device>,
@@ -153,7 +153,7 @@ impl Queues {
         (self.config.receive_buffer + place * MESSAGE_BYTES) as usize
     }
 
-    /// Posts work; `data` is the program's, for payloads that need it.
+    /// Posts work. `data` is the program's, for payloads that need it.
     pub(super) fn post(&self, post: &Post, data: &[u8]) -> Result<()> {
         let remote = |remote: Remote| RemoteAddr {
             addr: remote.addr,
@@ -219,7 +219,7 @@ impl Queues {
         }
     }
 
-    /// Takes completions, and how each ended.
+    /// Takes completions with their results.
     pub(super) fn reap(&self, completions: &mut [WorkCompletion; BATCH]) -> Result<usize> {
         self.cq.poll(completions).map_err(|mut error| {
             error.step = Step::Transfer;
@@ -227,7 +227,7 @@ impl Queues {
         })
     }
 
-    /// What a completion is of.
+    /// The meaning of a completion.
     pub(super) fn read(&self, completion: &WorkCompletion, is_success: bool) -> Reaped {
         if completion.wr_id & RECEIVE == 0 {
             return Reaped::Sent(completion.wr_id);
@@ -241,7 +241,7 @@ impl Queues {
                 self.receives.load(self.message_at(place), &mut bytes);
                 u32::from_ne_bytes(bytes)
             }
-            // A send where only writes with immediate data are expected: a message without meaning.
+            // A send where only writes with immediate data are expected: an invalid message.
             None => u32::MAX,
         };
         Reaped::Message { number, place }
@@ -250,7 +250,7 @@ impl Queues {
 
 impl Drop for Queues {
     fn drop(&mut self) {
-        // Before the memory goes. Drop cannot return an error.
+        // Before the memory is freed. Drop cannot return an error.
         let _ = self.qp.destroy();
     }
 }

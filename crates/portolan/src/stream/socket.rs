@@ -17,14 +17,15 @@ use crate::cm::{CmId, Event, EventChannel};
 use crate::connection::{Listener, Runner};
 use crate::{address_turn, deadline};
 
-/// A socket that is neither connected nor listens. Most programs use [`Stream::connect`] and [`StreamListener::bind`].
+/// A socket that neither connects nor listens yet. Most programs use [`Stream::connect`] and
+/// [`StreamListener::bind`].
 #[derive(Debug)]
 pub struct Socket {
     id: CmId,
     events: EventChannel,
 }
 
-/// A connect that is under way.
+/// A connect in progress.
 #[derive(Debug)]
 pub struct Connecting {
     socket: Socket,
@@ -60,7 +61,7 @@ impl Socket {
     /// Sets an option of the connection manager.
     ///
     /// # Errors
-    /// The option is unknown to the provider, or comes too late.
+    /// The option is unknown to the provider, or set too late.
     pub fn set_option(&self, option: IdOption) -> Result<()> {
         self.id.set_option(option)
     }
@@ -70,7 +71,7 @@ impl Socket {
         &self.id
     }
 
-    /// Listens. `backlog` bounds the requests that wait to be accepted.
+    /// Listens. `backlog` limits the queued requests.
     ///
     /// # Errors
     /// The port is in use.
@@ -83,7 +84,7 @@ impl Socket {
     /// Starts to connect, without waiting.
     ///
     /// # Errors
-    /// The destination is no address that this socket can reach.
+    /// This socket cannot reach the destination address.
     pub fn connect(self, destination: SocketAddr, options: &StreamOptions) -> Result<Connecting> {
         let deadline = deadline::after(options.timeout);
         self.connect_until(destination, options, deadline)
@@ -111,14 +112,14 @@ impl Socket {
 }
 
 impl AsFd for Socket {
-    /// The descriptor that numbers the socket. It stays the same when the socket connects or listens.
+    /// The descriptor whose number identifies the socket. It stays the same when the socket connects or listens.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }
 }
 
 impl Connecting {
-    /// Starts to connect by the provider of the options, or of the route.
+    /// Starts to connect with the provider of the options, otherwise with that of the route.
     pub(super) fn start(
         options: &StreamOptions,
         destination: SocketAddr,
@@ -131,10 +132,10 @@ impl Connecting {
         Socket::new_on(provider)?.connect_until(destination, options, deadline)
     }
 
-    /// Goes on; returns the stream once it is connected. Call it when the descriptor is readable.
+    /// Advances the connect. Returns the stream once it is connected. Call it when the descriptor is readable.
     ///
     /// # Errors
-    /// The destination is unreachable, no listener is there, the peer is no rsocket, or the deadline passed.
+    /// The destination is unreachable, no listener is there, the peer does not use rsocket, or the deadline passed.
     pub fn try_finish(&mut self) -> Result<Option<Stream>> {
         let found = self.take_events()?;
         if found.is_none() && deadline::left(self.deadline).is_zero() {
@@ -161,7 +162,7 @@ impl Connecting {
         }
     }
 
-    /// When the connect fails.
+    /// The time when the connect fails.
     pub fn deadline(&self) -> Instant {
         self.deadline
     }

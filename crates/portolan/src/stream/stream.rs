@@ -15,16 +15,16 @@ use super::linger;
 use crate::cm::CmId;
 use crate::deadline;
 
-/// A byte stream over a reliable connection, as a `TcpStream` is.
+/// A byte stream over a reliable connection, like a `TcpStream`.
 ///
-/// A write returns when the data is in the send buffer. Dropping the last clone ends both directions and lets what was
-/// written reach the peer first.
+/// A write returns when the data is in the send buffer. Dropping the last clone ends both directions after delivering
+/// the written data.
 #[derive(Clone, Debug)]
 pub struct Stream {
     handle: Arc<Handle>,
 }
 
-/// The owners of a stream. With the last one the stream ends.
+/// The owners of a stream. Dropping the last one ends the stream.
 #[derive(Debug)]
 struct Handle(Shared);
 
@@ -96,7 +96,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Reads without taking what was read.
+    /// Reads without removing the data.
     ///
     /// # Errors
     /// As for reads.
@@ -105,7 +105,7 @@ impl Stream {
             .read(into, self.core().wait(Direction::Read), true)
     }
 
-    /// Reads what has arrived, whatever the mode of the stream.
+    /// Reads the data that has arrived, without waiting in any mode.
     ///
     /// # Errors
     /// `WouldBlock`, or as for reads.
@@ -113,7 +113,7 @@ impl Stream {
         self.core().read(into, Wait::No, false)
     }
 
-    /// Writes what there is room for, whatever the mode of the stream.
+    /// Writes as much data as there is room for, without waiting in any mode.
     ///
     /// # Errors
     /// `WouldBlock`, or as for writes.
@@ -121,7 +121,7 @@ impl Stream {
         self.core().write(data, Wait::No)
     }
 
-    /// Peeks at what has arrived, whatever the mode of the stream.
+    /// Peeks at the data that has arrived, without waiting in any mode.
     ///
     /// # Errors
     /// As for [`Stream::try_read`].
@@ -129,7 +129,7 @@ impl Stream {
         self.core().read(into, Wait::No, true)
     }
 
-    /// Whether calls return `WouldBlock` instead of waiting.
+    /// Makes calls return `WouldBlock` instead of waiting.
     ///
     /// # Errors
     /// None yet; as for `TcpStream`.
@@ -140,7 +140,7 @@ impl Stream {
         Ok(())
     }
 
-    /// How long reads wait; `None` without end.
+    /// Sets how long reads wait; `None` for forever.
     ///
     /// # Errors
     /// `InvalidInput` for zero.
@@ -148,7 +148,7 @@ impl Stream {
         self.set_timeout(Direction::Read, timeout)
     }
 
-    /// How long writes wait; `None` without end.
+    /// Sets how long writes wait; `None` for forever.
     ///
     /// # Errors
     /// `InvalidInput` for zero.
@@ -183,13 +183,13 @@ impl Stream {
         Ok(self.core().timeout(Direction::Write))
     }
 
-    /// Asks an idle peer at this interval whether it lives. A peer that does not answer breaks the stream.
+    /// Checks at this interval that an idle peer is alive. A peer that does not answer breaks the stream.
     pub fn set_keepalive(&self, interval: Option<Duration>) {
         *self.core().keepalive.lock() = interval;
         linger::keep_alive(self.core());
     }
 
-    /// The error that broke the stream, once.
+    /// Returns and clears the error that broke the stream.
     ///
     /// # Errors
     /// None yet; as for `TcpStream`.
@@ -202,13 +202,13 @@ impl Stream {
         self.core().ready()
     }
 
-    /// As [`Stream::ready`]; from now on the stream's descriptor is readable once one of the directions is ready that were
-    /// not. Call it before each wait for the descriptor.
+    /// As [`Stream::ready`]. After this, the stream's descriptor becomes readable when another direction becomes
+    /// ready. Call it before each wait for the descriptor.
     pub fn ready_or_watch(&self, read: bool, write: bool) -> Ready {
         self.core().prepare_wait([read, write])
     }
 
-    /// Waits until the peer has everything that was written, at most for `timeout`.
+    /// Waits until the peer has all written data, at most for `timeout`.
     ///
     /// # Errors
     /// `WouldBlock` when the time is over.
@@ -222,31 +222,33 @@ impl Stream {
         &self.core().id
     }
 
-    /// The descriptor that numbers the stream: that of its [`Socket`](super::Socket). It says nothing about readiness.
+    /// The descriptor whose number identifies the stream: that of its [`Socket`](super::Socket). It does not report
+    /// readiness.
     pub fn number(&self) -> BorrowedFd<'_> {
         self.core().events().as_fd()
     }
 
-    /// The protection domain, for memory that is to be mapped.
+    /// The protection domain, to register memory that will be mapped.
     pub fn pd(&self) -> &Arc<dyn Pd> {
         &self.core().queues().pd
     }
 
-    /// Offers registered memory to the peer, which writes there by [`Stream::write_mapped`]. The peer knows of it when it
-    /// reads what is written after this call. Returns the entry for [`Stream::unmap`]; `None` if the peer has room for no
-    /// more.
+    /// Offers registered memory to the peer, which writes to it with [`Stream::write_mapped`]. The peer learns of it
+    /// when it reads data written after this call.
+    ///
+    /// Returns the entry for [`Stream::unmap`], or `None` if the peer's table is full.
     pub fn map(&self, iomap: Iomap) -> Option<u16> {
         self.core().with_endpoint(|endpoint| endpoint.offer(iomap))
     }
 
-    /// Gives an entry back. Deregister the memory, too: the peer keeps its key.
+    /// Releases an entry. Deregister the memory, too: the peer keeps its key.
     pub fn unmap(&self, entry: u16) {
         self.core()
             .with_endpoint(|endpoint| endpoint.withdraw(entry));
     }
 
-    /// Writes to what the peer has mapped at `offset`. The bytes are there before the peer reads what is written after.
-    /// Returns `None` if nothing is mapped there.
+    /// Writes to the peer's memory mapped at `offset`. The bytes arrive before data written after this call. Returns
+    /// `None` if nothing is mapped there.
     ///
     /// # Errors
     /// As for writes.
@@ -255,7 +257,7 @@ impl Stream {
             .write_direct(data, offset, self.core().wait(Direction::Write))
     }
 
-    /// As [`Stream::write_mapped`], whatever the mode of the stream.
+    /// As [`Stream::write_mapped`], without waiting in any mode.
     ///
     /// # Errors
     /// `WouldBlock`, or as for writes.
@@ -263,7 +265,7 @@ impl Stream {
         self.core().write_direct(data, offset, Wait::No)
     }
 
-    /// The sizes that the stream has.
+    /// The actual sizes of the stream.
     pub fn config(&self) -> portolan_rsocket::Config {
         self.core().queues().config
     }
@@ -276,8 +278,8 @@ impl Stream {
 impl AsFd for Stream {
     /// A descriptor for event loops.
     ///
-    /// After a call failed with `WouldBlock`, it is readable once that call may succeed. Readable says nothing about which:
-    /// try every call that would have blocked. [`Stream::ready_or_watch`] asks without a call.
+    /// After a call failed with `WouldBlock`, it becomes readable once that call may succeed. It does not tell which
+    /// call: try every call that would have blocked. [`Stream::ready_or_watch`] tells without a call.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.core().readiness()
     }
@@ -295,7 +297,7 @@ impl Write for &Stream {
         self.core().write(data, self.core().wait(Direction::Write))
     }
 
-    /// Does nothing: data is on its way as soon as it is written.
+    /// Does nothing: data is sent as soon as it is written.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -312,7 +314,7 @@ impl Write for Stream {
         (&*self).write(data)
     }
 
-    /// Does nothing: data is on its way as soon as it is written.
+    /// Does nothing: data is sent as soon as it is written.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

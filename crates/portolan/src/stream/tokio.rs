@@ -28,8 +28,8 @@ use crate::tokio::runtime::{of_ended_task, off_runtime, runtime_error, watch, wi
 
 /// A [`Stream`] for tasks: tokio's `AsyncRead` and `AsyncWrite`.
 ///
-/// Reads and writes may be dropped at any await point; a write that was dropped has written nothing or reported what it
-/// wrote. Shutting down ends the own direction, and the peer's data can still be read.
+/// Reads and writes may be dropped at any await point: a dropped write has written nothing, or has reported how much
+/// it wrote. Shutting down ends this side's direction; the peer's data can still be read.
 #[derive(Debug)]
 pub struct AsyncStream {
     reads: ReadHalf,
@@ -40,7 +40,7 @@ pub struct AsyncStream {
 #[derive(Debug)]
 pub struct ReadHalf(Arc<Watched>);
 
-/// The writing half of an [`AsyncStream`]. Dropping it ends the own direction.
+/// The writing half of an [`AsyncStream`]. Dropping it ends this side's direction.
 #[derive(Debug)]
 pub struct WriteHalf(Arc<Watched>);
 
@@ -55,7 +55,7 @@ pub struct AsyncStreamListener {
 struct Watched {
     stream: Stream,
     fd: AsyncFd<ReadinessFd>,
-    /// The tasks that wait, by direction. One of them polls the descriptor for both.
+    /// The waiting tasks, by direction. One of them polls the descriptor for both.
     tasks: Arc<Tasks>,
 }
 
@@ -80,7 +80,7 @@ impl Watched {
         })
     }
 
-    /// Tries `call` until it does not block, or has the task woken when it may not.
+    /// Retries `call` until it does not block, or registers the task to be woken when it may not.
     fn poll<T>(
         &self,
         context: &mut Context<'_>,
@@ -99,7 +99,7 @@ impl Watched {
             }
             let both = Waker::from(self.tasks.clone());
             let mut both = Context::from_waker(&both);
-            // The runtime keeps one waker for a descriptor's readers, which stands for both directions here.
+            // The runtime keeps one waker for a descriptor's readers. It serves both directions here.
             ready!(self.fd.poll_read_ready(&mut both))?.clear_ready();
         }
     }
@@ -163,7 +163,7 @@ impl AsyncStream {
         self.get_ref().local_addr()
     }
 
-    /// Both halves, for two tasks.
+    /// Splits the stream into halves, for two tasks.
     pub fn into_split(self) -> (ReadHalf, WriteHalf) {
         (self.reads, self.writes)
     }
@@ -198,10 +198,10 @@ impl AsyncStream {
 }
 
 impl ReadHalf {
-    /// Puts the halves of one stream together again.
+    /// Rejoins the halves of one stream.
     ///
     /// # Errors
-    /// The halves are of two streams; both are returned.
+    /// The halves belong to two streams; both are returned.
     pub fn reunite(self, writes: WriteHalf) -> std::result::Result<AsyncStream, (Self, WriteHalf)> {
         match Arc::ptr_eq(&self.0, &writes.0) {
             true => Ok(AsyncStream {
@@ -244,7 +244,7 @@ impl AsyncWrite for WriteHalf {
             .poll(context, Direction::Write, |stream| stream.try_write(data))
     }
 
-    /// Ready at once: data is on its way as soon as it is written.
+    /// Ready at once: data is sent as soon as it is written.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -252,7 +252,7 @@ impl AsyncWrite for WriteHalf {
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         let done = self.0.stream.shutdown(Shutdown::Write);
         Poll::Ready(match done {
-            // It was ended before, or by the peer.
+            // This side or the peer has ended it before.
             Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
             done => done,
         })
@@ -324,7 +324,7 @@ impl AsyncStreamListener {
         std::future::poll_fn(|context| self.poll_accept(context)).await
     }
 
-    /// Takes the next stream, or has the task woken when there is one.
+    /// Takes the next stream, or registers the task to be woken when there is one.
     ///
     /// # Errors
     /// As for [`StreamListener::accept`].
@@ -341,7 +341,7 @@ impl AsyncStreamListener {
                 }
             }
             let mut guard = ready!(self.listener.poll_read_ready(context))?;
-            // Looks again before readiness is cleared: no request is missed.
+            // Check again before readiness is cleared, so that no request is missed.
             match self.listener.get_ref().0.accept() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
                 Err(error) => return Poll::Ready(Err(error)),
@@ -390,7 +390,7 @@ async fn connect_to(
     deadline: Instant,
 ) -> Result<Stream> {
     let explain = move |error: Error| error.between(None, Some(destination.into()));
-    // Starting may have to wait for the processes that share the port.
+    // Starting may block while the processes that share the port elect a coordinator.
     let start = off_runtime(Step::ResolveAddress, move || {
         Connecting::start(&options, destination, deadline)
     });
@@ -404,7 +404,7 @@ async fn connect_to(
                 return Ok(stream);
             }
             let mut guard = events.readable_mut().await.map_err(runtime_error)?;
-            // Looks again before readiness is cleared: no event is missed.
+            // Check again before readiness is cleared, so that no event is missed.
             if let Some(stream) = guard.get_inner_mut().0.try_finish()? {
                 return Ok(stream);
             }

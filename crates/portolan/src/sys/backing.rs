@@ -1,4 +1,4 @@
-//! Memory with its registrations: one for each protection domain that it is used with.
+//! Memory with its registrations, one for each protection domain that it is used with.
 
 use std::any::Any;
 use std::mem::ManuallyDrop;
@@ -13,20 +13,20 @@ use portolan_threads::lock::Mutex;
 use super::memory::Registered;
 use super::program::Memory;
 
-/// Memory that devices may touch. Deregistered before it is freed or given back.
+/// Memory that devices may access. Deregistered before it is freed or returned.
 pub(super) struct Backing {
     start: NonNull<u8>,
     length: usize,
-    /// The registrations, in the order of first use. Those of the library's own memory come after its first one.
+    /// The registrations, in the order of first use. The library's own memory has its first one elsewhere.
     keys: Mutex<Vec<Key>>,
     owner: ManuallyDrop<Owner>,
 }
 
-/// Who has the bytes.
+/// The owner of the bytes.
 enum Owner {
-    /// The library, registered with this protection domain.
+    /// The library; registered with this protection domain.
     Library(Registered, Arc<dyn Pd>),
-    /// The program gave them.
+    /// The program.
     Program(Box<dyn Any + Send + Sync>),
 }
 
@@ -37,11 +37,11 @@ struct Key {
 
 // SAFETY: the bytes are owned, and owners and regions are Send and Sync.
 unsafe impl Send for Backing {}
-// SAFETY: shared access to the bytes is what `Buffer` and `SharedMemory` make of it: see there.
+// SAFETY: `Buffer` and `SharedMemory` define shared access to the bytes: see there.
 unsafe impl Sync for Backing {}
 
 impl Backing {
-    /// Memory of the library's, registered.
+    /// The library's memory, registered.
     pub(super) fn new(pd: &Arc<dyn Pd>, length: usize, access: Access) -> Result<Self> {
         let registered = Registered::new(pd, length, access)?;
         Ok(Self {
@@ -52,7 +52,7 @@ impl Backing {
         })
     }
 
-    /// Memory of the program's, registered when it is first used.
+    /// The program's memory, registered at its first use.
     pub(super) fn of<M: Memory>(memory: M) -> Self {
         let mut keeper = Box::new(memory.into_keeper());
         let bytes = M::bytes(&mut keeper);
@@ -73,7 +73,7 @@ impl Backing {
         self.length
     }
 
-    /// Looks at the region with a protection domain; registers it at the first use.
+    /// Calls `look` with the region in a protection domain. Registers it at the first use.
     pub(super) fn with_region<T>(
         &self,
         pd: &Arc<dyn Pd>,
@@ -91,8 +91,8 @@ impl Backing {
             return Ok(look(&*key.region));
         }
         let (addr, length) = (self.start.as_ptr() as u64, self.length as u64);
-        // SAFETY: the owner keeps the bytes in place until `drop` or `into_memory` has deregistered them; `Buffer` and
-        // `SharedMemory` give the program only the access that the device leaves it.
+        // SAFETY: the owner keeps the bytes in place until `drop` or `into_memory` has deregistered them. `Buffer`
+        // and `SharedMemory` give the program only the access that the device permits.
         let region = unsafe { pd.register(addr, length, access)? };
         let looked = look(&*region);
         let pd = pd.clone();
@@ -125,7 +125,8 @@ impl Backing {
         }
     }
 
-    /// Returns the program's memory; the backing itself if it is of another type or cannot be deregistered.
+    /// Returns the program's memory, or the backing itself if the memory is of another type or cannot be
+    /// deregistered.
     pub(super) fn into_memory<M: Memory>(mut self) -> std::result::Result<M, Self> {
         let is_it = match &*self.owner {
             Owner::Program(keeper) => keeper.is::<M::Keeper>(),
@@ -148,7 +149,7 @@ impl Backing {
         }
     }
 
-    /// Deregisters everything but the library's own region.
+    /// Deregisters everything except the library's own region.
     fn forget_keys(&mut self) -> Result<()> {
         let mut keys = self.keys.lock();
         while let Some(key) = keys.last() {
@@ -165,6 +166,6 @@ impl Drop for Backing {
             // SAFETY: the owner is not used after this.
             unsafe { ManuallyDrop::drop(&mut self.owner) };
         }
-        // Memory that cannot be deregistered may still be written: it is left alone.
+        // Memory that cannot be deregistered may still be written, so leak it.
     }
 }

@@ -1,4 +1,4 @@
-//! Buffers: memory that belongs to the program or to posted work, never to both.
+//! Buffers: memory that belongs either to the program or to posted work.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -14,12 +14,11 @@ use super::program::Memory;
 
 /// Memory of this process for sends, receives, and as source or destination of transfers.
 ///
-/// While it is in your hands no device touches it and it is an ordinary slice. Posting work takes
-/// the buffer by value, and the work's end gives it back: so it can be neither freed nor reused
-/// while work on it is posted.
+/// While the program owns it, no device accesses it, and it is an ordinary slice. Posting work takes the buffer by
+/// value, and the end of the work returns it. So it can be neither freed nor reused while it is posted.
 ///
-/// It is made of the library's memory ([`Connection::buffer`](crate::Connection::buffer)) or, without copying, of the program's,
-/// which [`Buffer::into_memory`] gives back:
+/// It consists of the library's memory ([`Connection::buffer`](crate::Connection::buffer)) or, without copying, of
+/// the program's, which [`Buffer::into_memory`] returns:
 ///
 /// ```no_run
 /// # fn send(connection: &portolan::Connection) -> Result<(), portolan::Error> {
@@ -30,11 +29,12 @@ use super::program::Memory;
 /// # }
 /// ```
 ///
-/// A buffer works with every connection on every device. The first use with a device registers the memory there, which takes
-/// longer than later uses; [`Connection::register`](crate::Connection::register) does that beforehand. Peers never reach it by
-/// themselves: [`SharedMemory`](crate::SharedMemory) is for that.
+/// A buffer works with every connection on every device. Its first use with a device registers the memory there,
+/// which takes longer than later uses; [`Connection::register`](crate::Connection::register) does that in advance.
+/// Peers cannot access it directly; use [`SharedMemory`](crate::SharedMemory) for that.
 ///
-/// [`Buffer::split_off`] and [`Buffer::split_to`] make slices of it, which are buffers of their own and share the registration:
+/// [`Buffer::split_off`] and [`Buffer::split_to`] create slices of it, which are separate buffers and share the
+/// registration:
 ///
 /// ```
 /// let mut buffer = portolan::Buffer::from(b"headbody".to_vec());
@@ -45,7 +45,7 @@ use super::program::Memory;
 /// ```
 pub struct Buffer {
     backing: Arc<Backing>,
-    /// Where the buffer begins. No other buffer of the backing overlaps it.
+    /// The offset of the buffer. No other buffer of the backing overlaps it.
     offset: usize,
     length: usize,
 }
@@ -60,7 +60,7 @@ impl Buffer {
         Ok(Self::whole(Backing::new(pd, length, Access::LOCAL_WRITE)?))
     }
 
-    /// Makes a buffer of the program's memory, without copying.
+    /// Creates a buffer from the program's memory, without copying.
     pub fn of(memory: impl Memory) -> Self {
         Self::whole(Backing::of(memory))
     }
@@ -73,10 +73,10 @@ impl Buffer {
         }
     }
 
-    /// Returns the memory that the buffer was made of. Deregisters it.
+    /// Deregisters the memory that the buffer was created from, and returns it.
     ///
     /// # Errors
-    /// The buffer itself, if it is a slice whose rest is elsewhere, or was made of something else.
+    /// The buffer itself, if it is a slice whose rest is elsewhere, or was created from another type.
     pub fn into_memory<M: Memory>(self) -> std::result::Result<M, Self> {
         let Self {
             backing,
@@ -141,7 +141,7 @@ impl Buffer {
         self.backing.with_region(pd, Access::LOCAL_WRITE, |_| ())
     }
 
-    /// The piece of memory that the first `length` bytes are, for a work request.
+    /// The address and key of the first `length` bytes, for a work request.
     ///
     /// # Errors
     /// The length is above [`BUFFER_MAX_BYTES`]; errors of registering.
@@ -196,8 +196,8 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the backing keeps that many initialized bytes in place, no other buffer overlaps these, and no device touches
-        // them: work on them owns the buffer, and peers have no rights to it.
+        // SAFETY: the backing keeps that many initialized bytes in place, and no other buffer overlaps them. No
+        // device accesses them: posted work owns its buffer, and peers have no rights to it.
         unsafe {
             let start = self.backing.start().as_ptr().add(self.offset);
             std::slice::from_raw_parts(start, self.length)

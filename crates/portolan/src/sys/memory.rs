@@ -1,4 +1,4 @@
-//! The library's own registered memory, and where a peer's memory is.
+//! The library's own registered memory, and descriptions of a peer's memory.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
@@ -11,10 +11,10 @@ use portolan_provider::{Cause, Error, Result, Step};
 /// Alignment of registered memory: a cache line, so that neighbours do not share one.
 const ALIGNMENT: usize = 64;
 
-/// The longest buffer: a message's greatest length (IBTA 9.7.1, 2^31 bytes).
+/// Maximum length of a buffer: that of a message (IBTA 9.7.1, 2^31 bytes).
 pub const BUFFER_MAX_BYTES: usize = 1 << 31;
 
-/// Where a peer's memory is: one side sends this to the other to let it read or write.
+/// The address and key of a peer's memory. One side sends this to the other to let it read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteMemory {
     /// Virtual address in the peer.
@@ -29,8 +29,7 @@ impl RemoteMemory {
     /// Bytes of the encoded form.
     pub const LEN: usize = 16;
 
-    /// As bytes to send to a peer: address, key, length, each big-endian (the order that rping
-    /// uses).
+    /// Encodes it for a peer: address, key, length, each big-endian (the order that rping uses).
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..8].copy_from_slice(&self.addr.to_be_bytes());
@@ -39,7 +38,7 @@ impl RemoteMemory {
         bytes
     }
 
-    /// From the bytes that a peer sent; `None` if they are too few.
+    /// Decodes the bytes of a peer; `None` if there are too few.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (addr, rest) = bytes.split_first_chunk::<8>()?;
         let (rkey, rest) = rest.split_first_chunk::<4>()?;
@@ -75,19 +74,19 @@ pub(super) struct Registered {
     region: Arc<dyn Mr>,
 }
 
-/// Where the memory comes from.
+/// The origin of the memory.
 enum Allocation {
     Heap {
         start: NonNull<u8>,
         layout: Layout,
     },
-    /// From the provider. Trusted peers of this host can access it directly.
+    /// The provider. Trusted peers of this host can access it directly.
     Provided(Arc<dyn HostMemory>),
 }
 
 // SAFETY: the allocation is owned; `HostMemory` and `Mr` are Send and Sync.
 unsafe impl Send for Registered {}
-// SAFETY: shared access is by slices of memory that nothing writes (`Buffer`) or by atomics.
+// SAFETY: shared access uses slices of memory that nothing writes (`Buffer`), or atomics.
 unsafe impl Sync for Registered {}
 
 impl Registered {
@@ -103,7 +102,7 @@ impl Registered {
         if access.intersects(for_peers)
             && let Some(memory) = pd.alloc_memory(length)
         {
-            // SAFETY: `memory` stays mapped until `drop`, which deregisters first; `SharedMemory` accesses it by atomics.
+            // SAFETY: `memory` stays mapped until `drop`, which deregisters first. `SharedMemory` uses atomics.
             let region = unsafe { pd.register_memory(&memory, access)? };
             let memory = Allocation::Provided(memory);
             return Ok(Self { memory, region });
@@ -113,8 +112,8 @@ impl Registered {
             let (call, errno) = ("mmap", portolan_provider::error::errno::ENOMEM);
             Error::new(Step::RegisterMemory, Cause::Os { call, errno })
         })?;
-        // SAFETY: the allocation stays until `drop`, which deregisters first; `Buffer` and
-        // `SharedMemory` give the program only the access that the device leaves it.
+        // SAFETY: the allocation stays until `drop`, which deregisters first. `Buffer` and `SharedMemory` give the
+        // program only the access that the device permits.
         let region = unsafe { pd.register(start.as_ptr() as u64, layout.size() as u64, access) };
         match region {
             Ok(region) => Ok(Self {
@@ -134,7 +133,7 @@ impl Registered {
             Allocation::Heap { start, .. } => *start,
             Allocation::Provided(memory) => {
                 let start = std::ptr::with_exposed_provenance_mut(memory.addr() as usize);
-                // A mapping does not begin at address 0.
+                // A mapping does not start at address 0.
                 NonNull::new(start).unwrap_or(NonNull::dangling())
             }
         }
@@ -151,8 +150,8 @@ impl Registered {
         &self.region
     }
 
-    /// Whether the program may have slices of the memory once it is deregistered. A peer that was stopped during a copy
-    /// may still write to the provider's memory.
+    /// Whether the program may have slices of the memory once it is deregistered. A peer that was stopped during a
+    /// copy may still write to the provider's memory.
     pub(super) fn is_exclusive(&self) -> bool {
         matches!(self.memory, Allocation::Heap { .. })
     }

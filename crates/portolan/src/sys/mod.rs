@@ -1,4 +1,4 @@
-//! The library's unsafe code: memory that a device may touch.
+//! The library's unsafe code: memory that a device may access.
 #![allow(
     unsafe_code,
     reason = "raw memory shared with a device; each block has its reason"

@@ -1,11 +1,12 @@
-//! Memory of the program's that devices may touch without copying.
+//! The program's memory that devices may access without copying.
 
 use std::any::Any;
 
-/// Memory that a [`Buffer`](crate::Buffer) can be made of: `Vec<u8>` and `Box<[u8]>`; with the feature `bytes`
-/// `bytes::BytesMut`; with the feature `memmap2` `memmap2::MmapMut` (files, huge pages, memory of other processes).
+/// Types of memory that a [`Buffer`](crate::Buffer) can consist of: `Vec<u8>` and `Box<[u8]>`; with the feature
+/// `bytes`, `bytes::BytesMut`; with the feature `memmap2`, `memmap2::MmapMut` (files, huge pages, memory of other
+/// processes).
 ///
-/// This trait is sealed: the library relies on how each of these keeps its bytes in place.
+/// This trait is sealed: the library relies on how each type keeps its bytes in place.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no memory that a device may touch",
     label = "its bytes move with it, or its features are not enabled",
@@ -15,24 +16,24 @@ pub trait Memory: KeptInPlace {}
 
 impl<T: KeptInPlace> Memory for T {}
 
-/// What a kind of memory promises.
+/// The requirements for a type of memory.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no memory that a device may touch",
     label = "its bytes move with it, or its features are not enabled",
     note = "`Vec<u8>` and `Box<[u8]>` are; `BytesMut` with the feature `bytes`, `MmapMut` with `memmap2`"
 )]
 pub trait KeptInPlace: Sized {
-    /// Keeps the bytes. Moving it leaves them where they are, and it has no reference or box to them that the compiler
-    /// could take for the only one.
+    /// Keeps the bytes. Moving it does not move the bytes. It contains no reference or box to them that the compiler
+    /// could assume to be unique.
     type Keeper: Any + Send + Sync;
 
-    /// Gives the memory up to its keeper.
+    /// Converts the memory to its keeper.
     fn into_keeper(self) -> Self::Keeper;
 
     /// The bytes.
     fn bytes(keeper: &mut Self::Keeper) -> &mut [u8];
 
-    /// The memory, as it was.
+    /// Converts back to the memory.
     fn from_keeper(keeper: Self::Keeper) -> Self;
 }
 
@@ -52,7 +53,7 @@ impl KeptInPlace for Vec<u8> {
     }
 }
 
-/// A boxed slice, as a vector: a box that is moved may be taken for the only way to its bytes.
+/// A boxed slice as a vector: the compiler may assume that a moved box is the only pointer to its bytes.
 #[derive(Debug)]
 pub struct Boxed(Vec<u8>);
 

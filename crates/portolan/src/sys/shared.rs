@@ -1,4 +1,4 @@
-//! Memory that peers may reach at any time.
+//! Memory that peers may access at any time.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,20 +13,21 @@ use super::buffer::Buffer;
 use super::memory::RemoteMemory;
 use super::program::Memory;
 
-/// The longest memory that a peer can be told of: [`RemoteMemory`] has 32 bits for it.
+/// Maximum length of shared memory: [`RemoteMemory`] has 32 bits for it.
 const REMOTE_MAX_BYTES: usize = u32::MAX as usize;
 
-/// Memory that peers may read or write at any time while it exists, as its access says.
+/// Memory that peers may read or write at any time while it exists, within its access rights.
 ///
-/// Who reaches it: every peer of a connection of the same domain ([`Domain`](crate::Domain)) that knows its key. Connections without
-/// a domain of their own share one for each device. Keys cannot be guessed, and [`SharedMemory::revoke`] ends all access.
+/// Every peer that knows its key and is connected in the same domain ([`Domain`](crate::Domain)) can access it.
+/// Connections without a domain share one for each device. Keys cannot be guessed, and [`SharedMemory::revoke`] ends
+/// all access.
 ///
-/// It gives no slices, for the bytes may change under them; [`SharedMemory::load`] and
+/// There are no slices of it, because the bytes may change at any time. [`SharedMemory::load`] and
 /// [`SharedMemory::store`] copy.
 pub struct SharedMemory {
     backing: Backing,
     access: Access,
-    /// Where it was registered first, and the key there.
+    /// The first registration's address and key.
     pd: Arc<dyn Pd>,
     rkey: u32,
 }
@@ -51,7 +52,8 @@ impl SharedMemory {
     /// Registers the program's memory for peers, without copying.
     ///
     /// # Errors
-    /// The memory is empty or longer than 4 GiB - 1, or the device's limit of regions is reached. The memory comes back.
+    /// The memory is empty or longer than 4 GiB - 1, or the device's limit of regions is reached. The error returns
+    /// the memory.
     pub fn of<M: Memory>(
         pd: &Arc<dyn Pd>,
         memory: M,
@@ -89,13 +91,14 @@ impl SharedMemory {
         self.backing.len()
     }
 
-    /// What to tell a peer. For memory of a [`Domain`](crate::Domain) with several devices this is where the first of them has it;
-    /// [`Connection::offer`](crate::Connection::offer) knows each connection's.
+    /// The description for peers. For memory of a [`Domain`](crate::Domain) with several devices, it is valid for the
+    /// first of them; [`Connection::offer`](crate::Connection::offer) returns each connection's.
     pub fn remote(&self) -> RemoteMemory {
         self.with_rkey(self.rkey)
     }
 
-    /// What to tell a peer of a queue pair of this protection domain; registers the memory there at the first use.
+    /// The description for a peer of a queue pair in this protection domain. Registers the memory there at the first
+    /// use.
     ///
     /// # Errors
     /// Errors of registering.
@@ -107,7 +110,7 @@ impl SharedMemory {
         Ok(self.with_rkey(rkey))
     }
 
-    /// The protection domain with which it was registered first.
+    /// The protection domain of the first registration.
     pub(crate) fn pd(&self) -> &Arc<dyn Pd> {
         &self.pd
     }
@@ -125,8 +128,8 @@ impl SharedMemory {
         self.access
     }
 
-    /// A piece of it for a work request of the low layer: peers may write to it at any time, and so
-    /// may a receive or a read.
+    /// A range of it for a work request of the low layer. Peers may write to it at any time, and so may a receive or
+    /// a read.
     ///
     /// # Panics
     /// If the range is outside the memory.
@@ -139,7 +142,7 @@ impl SharedMemory {
         }
     }
 
-    /// Copies bytes out, from `offset` on. Bytes that a peer writes meanwhile may be old or new.
+    /// Copies bytes from `offset` on to `into`. Bytes that a peer writes meanwhile may be old or new.
     ///
     /// # Panics
     /// If the range is outside the memory.
@@ -154,7 +157,7 @@ impl SharedMemory {
         fence(Ordering::Acquire);
     }
 
-    /// Copies bytes in, from `offset` on, the last byte last.
+    /// Copies bytes to `offset`, the last byte last.
     ///
     /// # Panics
     /// If the range is outside the memory.
@@ -169,7 +172,7 @@ impl SharedMemory {
         }
     }
 
-    /// Withdraws the peers' rights, on every device. Returns the memory, or a copy of it, as an ordinary buffer.
+    /// Withdraws the peers' rights on every device. Returns the memory, or a copy of it, as an ordinary buffer.
     ///
     /// # Errors
     /// A region cannot be deregistered, or cannot be registered again for local use.
@@ -184,7 +187,7 @@ impl SharedMemory {
     }
 
     fn lkey(&self) -> u32 {
-        // It was registered when it was made.
+        // The memory was registered when it was created.
         self.backing
             .first_region()
             .map_or(0, |region| region.lkey())
@@ -201,10 +204,10 @@ impl SharedMemory {
         );
     }
 
-    /// Reads one aligned word, or one byte where no whole word is wanted.
+    /// Reads one aligned word, or one byte at the edges.
     fn read_unit(&self, offset: usize, wanted: usize) -> (usize, [u8; 8]) {
-        // SAFETY: `check` has seen that the unit lies in the allocation; it is aligned for its
-        // type, and every access of this process to it goes through atomics or the device.
+        // SAFETY: `check` made sure that the unit is inside the allocation. It is aligned for its type, and every
+        // access of this process to it uses atomics or the device.
         unsafe {
             let at = self.backing.start().as_ptr().add(offset);
             if offset.is_multiple_of(8) && wanted >= 8 {
@@ -217,7 +220,7 @@ impl SharedMemory {
         }
     }
 
-    /// Writes one aligned word and keeps the very last byte for a write of its own.
+    /// Writes one aligned word, except for the very last byte, which is written separately.
     fn write_unit(&self, offset: usize, from: &[u8]) -> usize {
         // SAFETY: as in `read_unit`.
         unsafe {

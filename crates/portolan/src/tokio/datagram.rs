@@ -152,7 +152,7 @@ impl AsyncSocket {
         self.get_ref().sender(datagram)
     }
 
-    /// Waits until a look may find something new.
+    /// Waits until a check may find something new.
     async fn changed(&mut self) -> Result<()> {
         if self.get_mut().arm()? {
             return Ok(());
@@ -237,7 +237,7 @@ impl AsyncService {
         Ok(())
     }
 
-    /// Waits until a look may find something new.
+    /// Waits until a check may find something new.
     async fn changed(&mut self) -> Result<()> {
         if self.get_mut().arm() {
             return Ok(());

@@ -14,7 +14,7 @@ use crate::cm::{Completions, Event, EventChannel};
 
 /// An [`EventChannel`] for tokio tasks.
 ///
-/// As a [`Stream`] it yields the same events and does not end; a task that polls it so is the only one to be woken.
+/// As a [`Stream`] it yields the same events and never ends. If a task polls it that way, only that task is woken.
 ///
 /// ```
 /// use portolan::cm::{CmId, EventChannel};
@@ -59,10 +59,10 @@ impl AsyncEventChannel {
         runtime::ready(&self.events, EventChannel::try_next_event).await
     }
 
-    /// Waits for the next event, which is to be of this type.
+    /// Waits for the next event, which must have this type.
     ///
     /// # Errors
-    /// The event reports a failure; `InvalidArgument` if it is of another type; the channel failed.
+    /// The event reports a failure; `InvalidArgument` if it has another type; the channel failed.
     pub async fn expect(&self, expected: EventType) -> Result<Event> {
         let event = self.next().await?;
         if event.event_type() == expected {
@@ -86,7 +86,7 @@ impl Stream for AsyncEventChannel {
                 Ok(guard) => guard,
                 Err(error) => return Poll::Ready(Some(Err(runtime_error(error)))),
             };
-            // Look again before readiness is cleared: no event is missed.
+            // Check again before readiness is cleared, so that no event is missed.
             if let Some(event) = self.get_ref().try_next_event().transpose() {
                 return Poll::Ready(Some(event));
             }

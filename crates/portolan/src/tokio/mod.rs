@@ -30,7 +30,7 @@
 //!   [`Connection::take_abandoned`](crate::Connection::take_abandoned).
 //! * [`AsyncConnection::receive`], [`AsyncListener::accept`], [`AsyncEventChannel::next`] and
 //!   [`AsyncSocket::receive`] take something only when they return it.
-//! * A connect or accept that is dropped is given up, and the peer is informed.
+//! * Dropping a connect or accept abandons it and informs the peer.
 //!
 //! # Runtimes
 //!

@@ -12,7 +12,7 @@ use crate::work::{Done, Failed, Gather, Transfer};
 
 /// Waits until posted work completes; its output returns the buffer.
 ///
-/// Poll it by `&mut` to bound the wait, and wait for it again:
+/// Poll it by `&mut` to limit the wait, and wait for it again:
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -35,9 +35,9 @@ use crate::work::{Done, Failed, Gather, Transfer};
 #[must_use = "the work is posted, and its failure is lost unless it is awaited"]
 pub struct Posted<'a> {
     connection: &'a AsyncConnection,
-    /// `None` once the outcome is returned.
+    /// `None` after the outcome was returned.
     transfer: Option<Transfer>,
-    /// The wait, from the first poll that found the work not done. It takes nothing.
+    /// The wait, from the first poll that found the work incomplete. It takes nothing.
     wait: Option<Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>>,
 }
 
@@ -50,7 +50,7 @@ impl<'a> Posted<'a> {
         }
     }
 
-    /// The work, which may be waited for elsewhere, for example by a thread; `None` once the outcome is returned.
+    /// The work, to wait for it elsewhere, for example in a thread; `None` after the outcome was returned.
     pub fn into_transfer(mut self) -> Option<Transfer> {
         self.transfer.take()
     }
@@ -60,7 +60,7 @@ impl Future for Posted<'_> {
     type Output = std::result::Result<Done, Failed>;
 
     /// # Panics
-    /// After it has returned its outcome, as every async function.
+    /// After it has returned its outcome, like every async function.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
             let Some(transfer) = &mut self.transfer else {
@@ -78,7 +78,7 @@ impl Future for Posted<'_> {
             let ended = ready!(wait.as_mut().poll(context));
             self.wait = None;
             if let Err(error) = ended {
-                // The connection's channels failed: the work is left to it, as by a drop.
+                // The connection's channels failed. Leave the work to the connection, as a drop does.
                 self.abandon();
                 let (buffer, more) = (None, Box::default());
                 return Poll::Ready(Err(Failed {

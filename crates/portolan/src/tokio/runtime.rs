@@ -1,4 +1,4 @@
-//! What every future here needs of the runtime: readiness of descriptors, deadlines, threads for what blocks.
+//! The runtime's services for the futures here: readiness of descriptors, deadlines, threads for blocking calls.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,7 +16,7 @@ use portolan_provider::{Cause, Error, Result, Step};
 /// The runtime of the current task.
 ///
 /// # Errors
-/// `InvalidState` outside of a runtime of tokio, where its own functions would panic.
+/// `InvalidState` outside of a tokio runtime, where tokio's own functions would panic.
 pub(super) fn runtime(step: Step) -> Result<Handle> {
     Handle::try_current().map_err(|_| {
         let (expected, found) = ("a task or thread of a tokio runtime", "a thread of none");
@@ -32,7 +32,7 @@ pub(crate) fn watch<T: AsRawFd>(descriptor: T, step: Step) -> Result<AsyncFd<T>>
     AsyncFd::with_interest(descriptor, Interest::READABLE).map_err(runtime_error)
 }
 
-/// A descriptor that something keeps open and unchanged.
+/// A descriptor that its owner keeps open and unchanged.
 #[derive(Debug)]
 pub(super) struct Watched<T>(pub(super) T);
 
@@ -52,7 +52,7 @@ impl AsFd for CompletionFd {
     }
 }
 
-/// Waits until `take` returns something, which it may while the descriptor is readable.
+/// Waits until `take` returns a value. It may while the descriptor is readable.
 pub(super) async fn ready<T, R>(
     watched: &AsyncFd<Watched<T>>,
     mut take: impl FnMut(&T) -> Result<Option<R>>,
@@ -65,7 +65,7 @@ where
             return Ok(found);
         }
         let mut guard = watched.readable().await.map_err(runtime_error)?;
-        // Look again while the guard is held and before readiness is cleared: nothing is missed.
+        // Check again while the guard is held and before readiness is cleared, so that nothing is missed.
         if let Some(found) = take(&watched.get_ref().0)? {
             return Ok(found);
         }
@@ -81,7 +81,7 @@ pub(super) async fn reached(moment: Option<Instant>) {
     }
 }
 
-/// Bounds a future by a deadline.
+/// Limits a future by a deadline.
 pub(crate) async fn within<T>(
     deadline: Instant,
     step: Step,

@@ -1,4 +1,4 @@
-//! Work whose owner has stopped waiting: given up, or kept for a later request.
+//! Work whose owner has stopped waiting: dropped, or kept for a later request.
 
 use super::table::{Owner, Slot, TableState, Work};
 
@@ -29,7 +29,7 @@ impl Work {
         drop(freed);
     }
 
-    /// Takes over the work that was abandoned first; its key.
+    /// Takes over the oldest abandoned work. Returns its key.
     pub(crate) fn take_abandoned(&self) -> Option<usize> {
         let mut state = self.state.lock();
         let key = state.abandoned.pop_front()?;
@@ -39,7 +39,7 @@ impl Work {
 }
 
 impl TableState {
-    /// Frees the oldest completed work that was abandoned, if there is more than `limit`. At most `limit` is posted.
+    /// Frees the oldest abandoned work that has completed, if there is more than `limit`. At most `limit` is posted.
     fn free_abandoned(&mut self, limit: usize) -> Option<Slot> {
         if self.abandoned.len() <= limit {
             return None;

@@ -1,4 +1,4 @@
-//! Several sends posted together.
+//! Posts several sends together.
 
 use portolan_provider::verbs::{SendData, SendFlags, SendOp, SendWr};
 use portolan_provider::{Cause, Error, Step};
@@ -7,12 +7,12 @@ use super::item::Item;
 use super::pieces::{Gather, Sges};
 use super::table::Work;
 
-/// What became of a batch.
+/// The result of posting a batch.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// The keys of those that were posted, in order.
+    /// The keys of the posted sends, in order.
     pub(crate) posted: Vec<usize>,
-    /// Why the others were not, and what they were to send.
+    /// Why the others were not posted, and their buffers.
     pub(crate) refused: Option<(Error, Vec<Gather>)>,
 }
 

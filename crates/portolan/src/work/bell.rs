@@ -1,4 +1,4 @@
-//! Descriptors that become readable when completions were dispatched by somebody else.
+//! Descriptors that become readable when another waiter has dispatched completions.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use portolan_port_sharing::room::{self, with_room};
 use portolan_provider::{Error, Result, Step};
 use rustix::event::{EventfdFlags, eventfd};
 
-/// A descriptor that each dispatch makes readable while it is armed.
+/// While armed, each dispatch makes this descriptor readable.
 #[derive(Debug)]
 pub(crate) struct Bell {
     descriptor: OwnedFd,
@@ -24,7 +24,7 @@ impl Bell {
 
     /// Makes it unreadable until the next ring.
     pub(crate) fn arm(&self) {
-        // Fails if it has not rung, which is as good.
+        // Fails if it has not rung, which is harmless.
         let _ = rustix::io::read(&self.descriptor, &mut [0; 8]);
         self.is_armed.store(true, Ordering::SeqCst);
     }

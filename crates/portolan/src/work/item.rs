@@ -4,12 +4,12 @@ use portolan_provider::verbs::{SendFlags, SendOp};
 
 use super::pieces::Gather;
 
-/// A send that is to be posted.
+/// A send to be posted.
 #[derive(Debug)]
 pub(crate) struct Item {
     pub(crate) op: SendOp,
     pub(crate) gather: Gather,
-    /// At most the bytes of `gather`.
+    /// At most the length of `gather`.
     pub(crate) length: usize,
     pub(crate) flags: SendFlags,
 }

@@ -11,9 +11,8 @@ use crate::sys::Buffer;
 
 /// A message in one of the connection's own receives.
 ///
-/// Dropping it reposts the receive. A peer that sends more messages than the connection's receive
-/// depth waits until some are dropped; a program that keeps messages for long takes their buffers out
-/// ([`Message::into_buffer`]).
+/// Dropping it reposts the receive. A peer that sends more messages than the connection's receive depth waits until
+/// some are dropped. A program that keeps messages for long should take their buffers ([`Message::into_buffer`]).
 #[derive(Debug)]
 pub struct Message {
     connection: Arc<Inner>,
@@ -26,7 +25,7 @@ pub struct Message {
 impl Message {
     pub(crate) fn new(connection: Arc<Inner>, buffer: Buffer, completion: &WorkCompletion) -> Self {
         let bytes = completion.byte_len as usize;
-        // A write put its bytes elsewhere: the receive holds those of an earlier message.
+        // A write put its bytes elsewhere. The receive contains those of an earlier message.
         let is_write = completion.opcode == WcOpcode::RecvRdmaWithImm;
         Self {
             connection,
@@ -37,8 +36,8 @@ impl Message {
         }
     }
 
-    /// How many bytes the peer wrote to shared memory, if this is the immediate data of a write; the message itself is empty
-    /// then.
+    /// The number of bytes that the peer wrote to shared memory, if this is the immediate data of a write. The
+    /// message itself is empty then.
     pub fn written(&self) -> Option<usize> {
         self.written
     }
@@ -50,13 +49,13 @@ impl Message {
 }
 
 impl Message {
-    /// Takes the message out as a buffer of its length, without copying, and posts a receive of the same size in its place: so
-    /// it may be kept as long as it is wanted.
+    /// Takes the message out as a buffer of its length, without copying, and posts a receive of the same size in its
+    /// place. The program may keep the buffer.
     ///
     /// # Errors
-    /// There is no memory for the new receive. The message is lost then, and its receive is posted again.
+    /// There is no memory for the new receive. The message is lost, and its receive is posted again.
     pub fn into_buffer(mut self) -> Result<Buffer> {
-        // It is there until the message is dropped.
+        // The receive exists until the message is dropped.
         let size = self.buffer.as_ref().map_or(0, |whole| whole.len());
         let fresh = Buffer::new(&self.connection.work.pd, size);
         let fresh = fresh.map_err(|error| self.connection.explain(error))?;
@@ -64,7 +63,7 @@ impl Message {
             .buffer
             .replace(fresh)
             .unwrap_or_else(|| Buffer::from(Vec::new()));
-        // The rest of the receive lives as long as the message does.
+        // The rest of the receive exists as long as the message.
         drop(kept.split_off(self.length));
         Ok(kept)
     }

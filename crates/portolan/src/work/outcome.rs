@@ -10,7 +10,7 @@ use crate::sys::Buffer;
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Done {
-    /// The buffer that was posted; of a gather list the first one.
+    /// The posted buffer; the first one of a gather list.
     pub buffer: Buffer,
     /// The other buffers of a gather list, in order.
     pub more: Box<[Buffer]>,
@@ -50,7 +50,7 @@ impl fmt::Display for Failed {
 }
 
 impl std::error::Error for Failed {
-    /// That of [`Failed::error`], whose text this prints.
+    /// The cause of [`Failed::error`], whose text this type prints.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.error.source()
     }

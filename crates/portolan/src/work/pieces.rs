@@ -9,10 +9,10 @@ use portolan_provider::{Error, Result, Step};
 use super::outcome::Failed;
 use crate::sys::Buffer;
 
-/// What one work request sends, writes or reads into: a buffer, or several in order (a gather list).
+/// The buffers of one work request: a single one, or several in order (a gather list).
 ///
-/// It is made of a [`Buffer`], of a vector of them (at most [`Options::gather`](crate::Options::gather)), or of memory that a
-/// buffer can be made of:
+/// It is created from a [`Buffer`], from a vector of them (at most [`Options::gather`](crate::Options::gather)), or
+/// from memory that a buffer can consist of:
 ///
 /// ```no_run
 /// # use portolan::{Buffer, Connection, Failed};
@@ -26,14 +26,14 @@ use crate::sys::Buffer;
 #[derive(Debug)]
 pub struct Gather(Pieces);
 
-/// The buffers. Nearly always it is one.
+/// The buffers, nearly always one.
 #[derive(Debug)]
 enum Pieces {
     One(Buffer),
     Many(Vec<Buffer>),
 }
 
-/// Their places, for the device.
+/// Their addresses and keys, for the device.
 #[derive(Debug)]
 pub(super) enum Sges {
     None,
@@ -42,7 +42,7 @@ pub(super) enum Sges {
 }
 
 impl Gather {
-    /// Bytes of all buffers.
+    /// The length of all buffers, bytes.
     pub fn len(&self) -> usize {
         match &self.0 {
             Pieces::One(buffer) => buffer.len(),
@@ -51,12 +51,12 @@ impl Gather {
         }
     }
 
-    /// Whether there are no bytes.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The places of the first `length` bytes, in at most `limit` pieces.
+    /// The addresses and keys of the first `length` bytes, in at most `limit` pieces.
     pub(super) fn sges(&self, pd: &Arc<dyn Pd>, length: usize, limit: usize) -> Result<Sges> {
         match &self.0 {
             _ if length == 0 => Ok(Sges::None),
@@ -80,7 +80,7 @@ impl Gather {
         }
     }
 
-    /// The failure that gives them back.
+    /// The failure that returns them.
     pub(crate) fn failed(self, error: Error) -> Failed {
         let (buffer, more) = self.split();
         let buffer = Some(buffer);

@@ -109,7 +109,7 @@ enum Kind {
     Receive,
 }
 
-/// A snapshot of the number of dispatches; see [`Work::turn`].
+/// A number of dispatches at some time; see [`Work::turn`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Turn(pub(super) u64);
 
@@ -139,7 +139,7 @@ impl Work {
         }
     }
 
-    /// Posts a send; pass the returned key to [`Work::taken`].
+    /// Posts a send. Pass the returned key to [`Work::taken`].
     pub(crate) fn post_send(&self, item: Item) -> std::result::Result<usize, Failed> {
         let Item {
             op,
@@ -166,7 +166,7 @@ impl Work {
         })
     }
 
-    /// Posts a send of bytes that are copied at once; pass the returned key to [`Work::taken`].
+    /// Posts a send of bytes that are copied at once. Pass the returned key to [`Work::taken`].
     pub(crate) fn post_inline(
         &self,
         op: SendOp,
@@ -193,7 +193,7 @@ impl Work {
         })
     }
 
-    /// Claims places for sends; returns whether there are so many.
+    /// Reserves slots for sends. Returns whether there are enough.
     pub(super) fn claim_sends(&self, count: usize) -> bool {
         let mut state = self.state.lock();
         let posted = state.posted(Kind::Send);
@@ -209,7 +209,7 @@ impl Work {
         }
     }
 
-    /// Puts sends in whose places are claimed; returns their keys.
+    /// Inserts sends whose slots are reserved. Returns their keys.
     pub(super) fn insert_sends(&self, sends: impl Iterator<Item = Gather>) -> Vec<usize> {
         let mut state = self.state.lock();
         let insert = |pieces| {
@@ -223,7 +223,7 @@ impl Work {
         sends.map(insert).collect()
     }
 
-    /// Takes sends out that were not posted.
+    /// Removes sends that were not posted.
     pub(super) fn remove_sends(&self, keys: &[usize]) -> Vec<Gather> {
         let mut state = self.state.lock();
         *state.posted(Kind::Send) -= keys.len() as u32;
@@ -312,7 +312,7 @@ impl Work {
         slot.done.map(|done| (buffer, done))
     }
 
-    /// Whether each of the ring's receives is held by the program, so that the peer's next message waits.
+    /// Whether the program holds all of the ring's receives, so that the peer's next message waits.
     pub(crate) fn holds_all(&self) -> bool {
         let state = self.state.lock();
         state.posted[Kind::Ring as usize] == 0 && state.arrived.is_empty()
@@ -384,7 +384,7 @@ impl Work {
         state.wakers.drain().collect()
     }
 
-    /// Has each dispatch ring a bell; returns its place.
+    /// Registers a bell that each dispatch rings. Returns its index.
     pub(crate) fn add_bell(&self, bell: &Arc<Bell>) -> usize {
         self.state.lock().bells.insert(Arc::clone(bell))
     }
@@ -509,7 +509,7 @@ impl TableState {
 }
 
 impl Depths {
-    /// How much abandoned work is kept: as much as can be posted.
+    /// The maximum of abandoned work to keep: as much as can be posted.
     pub(super) fn abandoned(self) -> usize {
         self.sends.saturating_add(self.by_hand) as usize
     }

@@ -13,7 +13,7 @@ use crate::deadline;
 
 /// Posted work. Waiting for it returns its buffer, whether the work succeeded or failed.
 ///
-/// A wait with a time limit returns the transfer if the time is over, to be waited for again:
+/// A wait with a time limit returns the transfer if the time is over, and you can wait again:
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -30,8 +30,8 @@ use crate::deadline;
 /// # }
 /// ```
 ///
-/// Nothing stops posted work except the end of the connection: a send whose wait ran out of time is delivered all the
-/// same, and sending its message again delivers it twice.
+/// Only the end of the connection stops posted work. A send whose wait timed out is still delivered, and sending its
+/// message again delivers it twice.
 ///
 /// * Dropping the transfer gives up its buffer: the connection frees it when the work completes.
 /// * [`Transfer::abandon`] leaves the buffer and the outcome to the connection
@@ -87,7 +87,7 @@ impl Transfer {
         if let Some(done) = self.try_take() {
             return Ok(done);
         }
-        // What fails here fails the next wait, too.
+        // If this fails, so does the next wait.
         let _ = self.connection.work.collect();
         let _ = self.connection.take_events();
         self.try_take().ok_or(self)

@@ -153,9 +153,8 @@ impl CmId {
         self.shared.ece.lock().remote
     }
 
-    /// Disconnects (`rdma_disconnect(3)`): the queue pair enters ERR and its work is flushed.
-    /// `Disconnected` follows, and later `TimewaitExit`.
-    /// `Disconnected` follows, and `TimewaitExit` later.
+    /// Disconnects (`rdma_disconnect(3)`): the queue pair enters ERR and its work is flushed. `Disconnected` follows,
+    /// and later `TimewaitExit`.
     ///
     /// # Errors
     /// The id is not connected.

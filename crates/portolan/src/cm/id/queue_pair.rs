@@ -222,10 +222,8 @@ impl CmId {
     /// Moves the queue pair from INIT through RTR to RTS with the handshake's attributes. Reads and
     /// atomics are limited to what both sides named.
     ///
-    /// The access rights are set again with RTR, as IBTA 10.3.1 permits: the queue pair may have
-    /// been created before the handshake showed whether the peer may read. On the passive side the
-    /// request shows that.
-    /// has.
+    /// The access rights are set again with RTR, as IBTA 10.3.1 permits: the queue pair may have been created before
+    /// the handshake showed whether the peer may read. On the passive side the request shows that.
     pub(super) fn ready_queue_pair(&self, qp: &dyn Qp, responder: u8, initiator: u8) -> Result<()> {
         let (mut attr, mut mask) = self.channel().init_qp_attr(self.number(), QpState::Rtr)?;
         if self.shared.request.lock().is_none() {

@@ -1,7 +1,7 @@
-//! What processes say of themselves to an observer: lines of text, packed into parts.
+//! The report of a process to an observer: lines of text, packed into parts.
 //!
-//! Words are separated by one space; the last takes the rest of the line. A line that is not
-//! understood is passed over, so that versions can differ.
+//! Words are separated by one space; the last word takes the rest of the line. Unknown lines are ignored, so that
+//! versions can differ.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use portolan_wire::addr::{PortSpace, Qpn, ServiceId};
 
 use super::SurveyedWay;
 
-/// Longest line, bytes.
+/// Maximum length of a line, bytes.
 const LINE_BYTES_MAX: usize = 512;
 /// Replaces a missing address or number.
 const NONE: &str = "-";
@@ -18,22 +18,22 @@ const NONE: &str = "-";
 /// One fact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Line {
-    /// From a member: the program it runs.
+    /// From a member: the program that it runs.
     Program(String),
     /// From a member: a count.
     Counter { name: String, value: u64 },
-    /// From a member: a connection, or an address resolution on its way to one.
+    /// From a member: a connection, or an address resolution for one.
     Connection {
         local: Option<SocketAddr>,
         remote: Option<SocketAddr>,
         qpn: Option<Qpn>,
         state: String,
     },
-    /// From a member: how a queue pair's packets leave it.
+    /// From a member: how a queue pair's packets are sent.
     Way { qpn: Qpn, way: SurveyedWay },
-    /// From a member: a service that it takes requests for.
+    /// From a member: a service that it listens to.
     Service(ServiceId),
-    /// From the coordinator: a port that is taken.
+    /// From the coordinator: a port in use.
     Port {
         block: Block,
         port_space: PortSpace,
@@ -74,7 +74,7 @@ impl Line {
         }
     }
 
-    /// `None` for a line that says nothing known.
+    /// Returns `None` for an unknown line.
     fn decode(line: &str) -> Option<Self> {
         let (kind, rest) = line.split_once(' ')?;
         match kind {
@@ -126,7 +126,7 @@ fn or_none(value: Option<&impl ToString>) -> String {
     value.map_or_else(|| NONE.to_owned(), ToString::to_string)
 }
 
-/// The inner `None` for none, the outer for a malformed value.
+/// `Some(None)` for a missing value, `None` for a malformed one.
 fn maybe<T: std::str::FromStr>(word: &str) -> Option<Option<T>> {
     match word {
         NONE => Some(None),
@@ -134,7 +134,7 @@ fn maybe<T: std::str::FromStr>(word: &str) -> Option<Option<T>> {
     }
 }
 
-/// Packs lines into parts of a report, as many as there may be.
+/// Packs lines into the parts of a report, up to the maximum number of parts.
 pub(super) fn pack(lines: impl IntoIterator<Item = Line>) -> Vec<Vec<u8>> {
     let mut parts: Vec<Vec<u8>> = Vec::new();
     for line in lines {
@@ -157,7 +157,7 @@ pub(super) fn pack(lines: impl IntoIterator<Item = Line>) -> Vec<Vec<u8>> {
     parts
 }
 
-/// The lines of a report that are understood.
+/// The known lines of a report.
 pub(super) fn unpack(parts: &[Vec<u8>]) -> impl Iterator<Item = Line> {
     let lines = parts
         .iter()

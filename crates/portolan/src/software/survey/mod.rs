@@ -1,5 +1,5 @@
-//! The processes that share the UDP port, seen from outside: who they are, what they listen on, whom
-//! they are connected to, and what they counted. Looking joins nothing.
+//! A survey of the processes that share the UDP port: their programs, listeners, connections and counters. The
+//! observer joins nothing.
 
 mod line;
 
@@ -23,16 +23,15 @@ use line::Line;
 pub struct Survey {
     /// The UDP port.
     pub udp_port: u16,
-    /// The process that holds the port: the one that reads management datagrams for all. 0 if it is out
-    /// of sight (another pid namespace).
+    /// The process that holds the port and reads management datagrams for all. 0 if it is in another pid namespace.
     pub holder_pid: u32,
-    /// Its effective user.
+    /// The effective user of that process.
     pub holder_uid: u32,
-    /// Why this process would not share the port with it, if so.
+    /// Why that process would not share the port with this one, if so.
     pub distrust: Option<Cause>,
     /// Every process, by block.
     pub members: Vec<SurveyedMember>,
-    /// Every local port that is taken, by address.
+    /// Every local port in use, by address.
     pub ports: Vec<SurveyedPort>,
 }
 
@@ -41,25 +40,25 @@ pub struct Survey {
 pub struct SurveyedMember {
     /// The high byte of its queue pair numbers.
     pub block: u8,
-    /// Its process id, 0 if it is out of sight.
+    /// Its process id. 0 if it is in another pid namespace.
     pub pid: u32,
     /// Its effective user.
     pub uid: u32,
-    /// What it says of itself; `None` if it did not answer in time.
+    /// Its own report; `None` if it did not answer in time.
     pub report: Option<MemberReport>,
 }
 
-/// What a process says of itself.
+/// A process's report about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberReport {
-    /// The program it runs.
+    /// The program that it runs.
     pub program: String,
-    /// Ids that have a peer, connected or not yet or no longer.
+    /// Ids that have a peer, also while they connect or disconnect.
     pub connections: Vec<SurveyedConnection>,
-    /// The services that it takes requests for, those of its listening ports among them.
+    /// The services that it listens to, including those of its listening ports.
     pub services: HashSet<ServiceId>,
-    /// What its devices, its part in the group and its connection manager counted since it started:
-    /// packets, drops by reason (`dropped_…`), retransmissions.
+    /// Counters of its devices, its part in the group and its connection manager since it started: packets, drops by
+    /// reason (`dropped_…`), retransmissions.
     pub counters: BTreeMap<String, u64>,
 }
 
@@ -70,47 +69,46 @@ pub struct SurveyedConnection {
     pub local: Option<SocketAddr>,
     /// The peer's address.
     pub remote: Option<SocketAddr>,
-    /// The local queue pair, once there is one.
+    /// The local queue pair, if there is one.
     pub qpn: Option<Qpn>,
     /// Its state, in words.
     pub state: String,
-    /// How its packets leave the process, if the process reports it.
+    /// How its packets are sent, if the process reports it.
     pub way: Option<SurveyedWay>,
 }
 
-/// How a connection's packets leave a process.
+/// How a connection's packets are sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SurveyedWay {
-    /// Through memory that the peer's process has, too.
+    /// Through memory shared with the peer's process.
     Memory,
-    /// By the UDP socket.
+    /// Through the UDP socket.
     Socket {
-        /// Why not through memory.
+        /// The reason for the socket.
         why: String,
     },
 }
 
-/// A local port that is taken.
+/// A local port in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SurveyedPort {
     /// The block of the process that has it.
     pub block: u8,
     /// The port space.
     pub port_space: PortSpace,
-    /// The address it is taken on.
+    /// The address of the port.
     pub address: SocketAddr,
-    /// Whether it is listened on: the process takes requests. One that does not answer is believed to do what it was
-    /// granted.
+    /// Whether the process listens on it. A process that does not answer is assumed to, if it was granted that.
     pub listening: bool,
 }
 
-/// Looks at the processes that share the UDP port of `config`, within `timeout`: those that do not
-/// answer in time (stopped ones) are listed without a report. `None` if there are none.
+/// Surveys the processes that share the UDP port of `config`, within `timeout`. Processes that do not answer in time
+/// (stopped ones) are listed without a report. `None` if there are none.
 ///
 /// # Errors
 /// * `GroupDistrusts`: they do not trust this user.
-/// * `GroupNotTrusted`: a user who is not trusted holds their name, and does not answer.
-/// * `GroupSilent`: the one that holds the port does not answer in time.
+/// * `GroupNotTrusted`: an untrusted user holds their name, and does not answer.
+/// * `GroupSilent`: the process that holds the port does not answer in time.
 /// * `Os`: a system call failed.
 pub fn survey(config: &GroupConfig, timeout: Duration) -> Result<Option<Survey>> {
     let Some(seen) = observe(config, timeout)? else {
@@ -164,7 +162,7 @@ fn read(parts: &[Vec<u8>]) -> MemberReport {
             Line::Service(service) => {
                 report.services.insert(service);
             }
-            // The coordinator reports ports.
+            // Only the coordinator reports ports.
             Line::Port { .. } => {}
         }
     }
@@ -191,8 +189,8 @@ fn port(line: Line) -> Option<SurveyedPort> {
     }
 }
 
-/// A port that is granted for listening is not listened on before its process takes requests there. `members` are in the
-/// order of their blocks.
+/// A port granted for listening counts as listening only once its process listens to the service. `members` are
+/// ordered by block.
 fn as_served(port: SurveyedPort, members: &[SurveyedMember]) -> SurveyedPort {
     let member = members.binary_search_by_key(&port.block, |member| member.block);
     let report = member.ok().and_then(|at| members[at].report.as_ref());
@@ -204,7 +202,7 @@ fn as_served(port: SurveyedPort, members: &[SurveyedMember]) -> SurveyedPort {
     }
 }
 
-/// What the coordinator reports: the ports that are taken.
+/// The coordinator's report: the ports in use.
 pub(super) fn coordinator_report(ports: impl Iterator<Item = SurveyedPort>) -> Vec<Vec<u8>> {
     line::pack(ports.filter_map(|port| {
         Some(Line::Port {
@@ -216,7 +214,7 @@ pub(super) fn coordinator_report(ports: impl Iterator<Item = SurveyedPort>) -> V
     }))
 }
 
-/// What this process reports of itself.
+/// This process's report about itself.
 pub(super) fn report(core: &Core) -> Vec<Vec<u8>> {
     let counted = counters(core);
     let counters = counted
@@ -253,7 +251,7 @@ pub(super) fn report(core: &Core) -> Vec<Vec<u8>> {
     line::pack(program.chain(counters).chain(services).chain(connections))
 }
 
-/// The program's name, as the kernel has it for the process (proc_pid_comm(5)).
+/// The program's name, which the kernel has for the process (proc_pid_comm(5)).
 fn program() -> String {
     let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
     name.trim_end().to_owned()
@@ -265,7 +263,7 @@ fn counters(core: &Core) -> BTreeMap<String, u64> {
     for (name, value) in core.stack().counters().iter() {
         add(name.to_owned(), value);
     }
-    // Queue pairs count what only they see; the stack's own packets are counted above.
+    // Queue pairs count only what the stack does not count itself.
     let queue_pairs = core.stack().devices();
     let queue_pairs = queue_pairs
         .iter()

@@ -1,4 +1,4 @@
-//! The state of a stream, shared by its handles: who drives it, who waits, and how it ends.
+//! The state of a stream, which its handles share: drivers, waiters, and the end of the stream.
 
 mod progress;
 mod wait;
@@ -25,7 +25,7 @@ use crate::cm::{CmId, EventChannel};
 use crate::connection::Spin;
 use crate::deadline;
 
-/// What a caller waits for.
+/// The direction that a caller waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Data, or the end of the peer's direction.
@@ -39,14 +39,14 @@ pub enum Direction {
 pub(crate) enum Wait {
     /// Not at all.
     No,
-    /// Until this moment; without end for `None`.
+    /// Until this time; forever for `None`.
     Until(Option<Instant>),
 }
 
 /// A stream's queues, id and state.
 pub(crate) struct Core {
     state: Mutex<State>,
-    /// Someone advanced the stream while others waited.
+    /// Another caller has advanced the stream.
     advanced: Condvar,
     queues: Queues,
     pub(crate) id: CmId,
@@ -56,7 +56,7 @@ pub(crate) struct Core {
     spin: Spin,
     pub(crate) nonblocking: AtomicBool,
     pub(crate) keepalive: Mutex<Option<Duration>>,
-    /// Wakes the thread that sleeps for all.
+    /// Wakes the thread that sleeps for all waiters.
     rouser: OnceLock<OwnedFd>,
     /// For event loops of the program.
     readiness: Readiness,
@@ -67,30 +67,30 @@ pub(crate) struct Core {
 struct Readiness {
     /// Readable while there are completions or events, or the bell rings.
     all: OwnedFd,
-    /// Rings if another caller has advanced what an event loop waits for.
+    /// Rings if another caller has advanced a direction that an event loop waits for.
     bell: OwnedFd,
 }
 
 struct State {
     endpoint: Endpoint,
-    /// The peer has confirmed the connection. Until then nothing is posted, because its queue pair may not be ready.
+    /// The peer has confirmed the connection. Nothing is posted before, because its queue pair may not be ready.
     is_established: bool,
     /// Why the stream failed.
     failure: Option<Error>,
     /// The connection manager has reported the end.
     is_hung_up: bool,
-    /// A thread sleeps for all that wait.
+    /// A thread sleeps for all waiters.
     is_driven: bool,
-    /// Threads that wait for that one.
+    /// Number of threads that wait for the sleeping one.
     waiters: u32,
-    /// What an event loop found not ready, by direction.
+    /// The directions that an event loop found not ready.
     wanted: [bool; 2],
     is_ringing: bool,
     /// Tasks that wait, by direction.
     wakers: [Option<Waker>; 2],
     /// Read and write timeouts.
     timeouts: [Option<Duration>; 2],
-    /// When the last keepalive was sent.
+    /// The time of the last keepalive.
     last_message: Instant,
 }
 
@@ -129,12 +129,12 @@ impl Core {
         })
     }
 
-    /// What to tell the peer when connecting.
+    /// The private data to send when connecting.
     pub(crate) fn conn_data(&self) -> Vec<u8> {
         self.state.lock().endpoint.conn_data().encode().to_vec()
     }
 
-    /// The peer's private data came.
+    /// Handles the peer's private data.
     ///
     /// # Errors
     /// The peer does not speak the protocol.
@@ -159,7 +159,7 @@ impl Core {
         &self.queues
     }
 
-    /// Reads what has arrived; 0 at the end of the peer's direction.
+    /// Reads the data that has arrived. Returns 0 at the end of the peer's direction.
     pub(crate) fn read(&self, into: &mut [u8], wait: Wait, peeks: bool) -> io::Result<usize> {
         if into.is_empty() {
             return Ok(0);
@@ -192,7 +192,7 @@ impl Core {
         Some(Ok(length))
     }
 
-    /// Writes what there is room for.
+    /// Writes as much data as there is room for.
     pub(crate) fn write(&self, data: &[u8], wait: Wait) -> io::Result<usize> {
         if data.is_empty() {
             return Ok(0);
@@ -217,7 +217,7 @@ impl Core {
         (written > 0).then_some(Ok(written))
     }
 
-    /// Writes to what the peer has mapped at `offset`; `None` if nothing is mapped there.
+    /// Writes to the peer's memory mapped at `offset`. Returns `None` if nothing is mapped there.
     pub(crate) fn write_direct(
         &self,
         data: &[u8],
@@ -255,7 +255,7 @@ impl Core {
         })?
     }
 
-    /// Something with the endpoint; posts what follows from it.
+    /// Calls `work` with the endpoint, and posts the resulting requests.
     pub(crate) fn with_endpoint<T>(&self, act: impl FnOnce(&mut Endpoint) -> T) -> T {
         let mut state = self.state.lock();
         let done = act(&mut state.endpoint);
@@ -263,7 +263,7 @@ impl Core {
         done
     }
 
-    /// Ends a direction. Threads that wait for it go on.
+    /// Ends a direction and wakes its waiters.
     pub(crate) fn close(&self, which: Close) {
         let mut state = self.state.lock();
         self.advance(&mut state, true);
@@ -277,7 +277,7 @@ impl Core {
         }
     }
 
-    /// Whether everything sent has reached the peer, or never will.
+    /// Whether all sent data has reached the peer or never will.
     pub(crate) fn is_flushed(&self) -> bool {
         let mut state = self.state.lock();
         self.advance(&mut state, true);
@@ -285,7 +285,7 @@ impl Core {
         is_broken || state.endpoint.is_flushed() && state.is_established
     }
 
-    /// Waits until everything sent has reached the peer, the stream broke, or the deadline passed.
+    /// Waits until all sent data has reached the peer, the stream is broken, or the deadline passes.
     pub(crate) fn flush(&self, wait: Wait) -> io::Result<()> {
         self.wait_until(Direction::Write, wait, |state| {
             let is_broken = state.endpoint.phase() == Phase::Failed || state.is_hung_up;
@@ -293,26 +293,27 @@ impl Core {
         })
     }
 
-    /// Disconnects. What was not flushed is lost.
+    /// Disconnects. Data that is not flushed is lost.
     pub(crate) fn disconnect(&self) {
         let is_over = {
             let mut state = self.state.lock();
             std::mem::replace(&mut state.is_hung_up, true)
         };
         if !is_over {
-            // Fails if the peer was faster.
+            // Fails if the peer disconnected first.
             let _ = self.id.disconnect();
         }
     }
 
-    /// Whether data can be read and written now; a broken stream can be both, and the call reports why.
+    /// Which directions are ready. A broken stream is ready in both, and calls report the reason.
     pub(crate) fn ready(&self) -> Ready {
         let mut state = self.state.lock();
         self.advance(&mut state, true);
         Ready::of(&state)
     }
 
-    /// Prepares the descriptor of [`Core::readiness`] for a wait for these directions; returns what is ready already.
+    /// Prepares the descriptor of [`Core::readiness`] for a wait for these directions. Returns which of them are
+    /// ready already.
     pub(crate) fn prepare_wait(&self, directions: [bool; 2]) -> Ready {
         let mut state = self.state.lock();
         state.wanted = directions;
@@ -322,7 +323,7 @@ impl Core {
     }
 
     #[cfg(feature = "tokio")]
-    /// As [`Core::ready`]; has a task woken when more may be.
+    /// As [`Core::ready`], and wakes a task when another direction becomes ready.
     pub(crate) fn ready_or_wake(&self, direction: Direction, waker: &Waker) -> Ready {
         let mut state = self.state.lock();
         let place = &mut state.wakers[direction as usize];
@@ -334,7 +335,7 @@ impl Core {
         Ready::of(&state)
     }
 
-    /// Reads and clears the error that ended the stream.
+    /// Returns and clears the error that ended the stream.
     pub(crate) fn take_error(&self) -> Option<io::Error> {
         let mut state = self.state.lock();
         self.advance(&mut state, true);
@@ -349,7 +350,7 @@ impl Core {
         self.state.lock().timeouts[direction as usize] = timeout;
     }
 
-    /// How the stream's own calls wait.
+    /// How long the stream's own calls wait.
     pub(crate) fn wait(&self, direction: Direction) -> Wait {
         match self.nonblocking.load(Ordering::Relaxed) {
             true => Wait::No,
@@ -357,7 +358,7 @@ impl Core {
         }
     }
 
-    /// Sends a keepalive if one is due; returns when to call again, `None` once the stream is over.
+    /// Sends a keepalive if one is due. Returns when to call again, or `None` once the stream is over.
     pub(crate) fn keep_alive(&self, now: Instant) -> Option<Instant> {
         let interval = (*self.keepalive.lock())?;
         let mut state = self.state.lock();
@@ -378,12 +379,12 @@ impl Core {
         Some(now + interval)
     }
 
-    /// A descriptor that is readable while something may be ready that was not.
+    /// A descriptor that is readable when another direction may have become ready.
     pub(crate) fn readiness(&self) -> BorrowedFd<'_> {
         self.readiness.all.as_fd()
     }
 
-    /// Why nothing can be sent or received.
+    /// The reason why nothing can be sent or received.
     fn broken(&self, state: &State) -> io::Error {
         match (&state.failure, state.endpoint.phase()) {
             (Some(error), _) => {
@@ -460,7 +461,7 @@ fn is_past(deadline: Option<Instant>) -> bool {
 }
 
 fn ring(bell: &OwnedFd) {
-    // It cannot overflow: it is written at most once between reads, or rings already.
+    // Cannot overflow: it is written at most once between reads, or rings already.
     let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }
 
@@ -480,5 +481,5 @@ impl std::fmt::Debug for Core {
     }
 }
 
-/// Shared by all handles.
+/// One state, shared by all handles.
 pub(crate) type Shared = Arc<Core>;

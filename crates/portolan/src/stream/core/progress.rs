@@ -1,4 +1,4 @@
-//! What completions and events mean for a stream, and whom they concern.
+//! Handles a stream's completions and events, and wakes the waiters that they concern.
 
 use std::task::Waker;
 
@@ -12,7 +12,7 @@ use crate::connection::ends_connection;
 use crate::stream::queues::{BATCH, Reaped};
 
 impl Core {
-    /// Handles completions, and events if asked to; returns whether there were any.
+    /// Handles completions, and events if requested. Returns whether there were any.
     pub(super) fn advance(&self, state: &mut State, with_events: bool) -> bool {
         let mut any = self.collect(state);
         if with_events || state.failure.is_some() {
@@ -56,7 +56,7 @@ impl Core {
                     self.fail(state, Error::new(Step::Transfer, cause));
                 }
             }
-            // The event or the failed work that follows says why.
+            // The event or the failed work that follows has the reason.
             Reaped::Flushed => {}
             Reaped::Message { number, place } => {
                 // A peer that sends has confirmed the connection.
@@ -91,7 +91,7 @@ impl Core {
             } else if ends_connection(event.event_type())
                 || event.failure().is_some() && !state.is_established
             {
-                // What the peer sent before it went.
+                // Handle what the peer sent before it disconnected.
                 self.collect(state);
                 let gone = || Error::new(Step::Transfer, Cause::Disconnected);
                 let error = event.failure().unwrap_or_else(gone);
@@ -105,7 +105,7 @@ impl Core {
         }
     }
 
-    /// Notes the first reason of a failure. A stream that has ended in order does not fail any more.
+    /// Stores the first reason of a failure. A stream that has ended in order cannot fail any more.
     pub(super) fn fail(&self, state: &mut State, error: Error) {
         state.endpoint.fail();
         if state.endpoint.phase() == Phase::Failed && state.failure.is_none() {
@@ -113,7 +113,7 @@ impl Core {
         }
     }
 
-    /// Posts what the endpoint wants posted.
+    /// Posts the endpoint's requests.
     pub(super) fn settle(&self, state: &mut State) {
         if !state.is_established {
             return;
@@ -130,7 +130,7 @@ impl Core {
         }
     }
 
-    /// Tells everyone who waits that the stream has advanced.
+    /// Wakes all waiters after the stream has advanced.
     pub(super) fn announce(&self, state: &mut State) {
         if state.waiters > 0 {
             self.advanced.notify_all();

@@ -1,4 +1,4 @@
-//! Waiting: one caller of a stream sleeps for all of them.
+//! Waiting: one caller of a stream sleeps for all waiters.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -81,7 +81,7 @@ impl Core {
         state
     }
 
-    /// Sleeps for all that wait, until something may have happened.
+    /// Sleeps for all waiters until an event may have happened.
     pub(super) fn sleep<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -124,7 +124,7 @@ impl Core {
         }
     }
 
-    /// Takes the notifications that were given, and asks for the next, before a wait.
+    /// Takes the notifications so far, and requests the next one, before a wait.
     pub(super) fn rest(&self, state: &mut State) {
         // A sleeping caller needs the notification to wake up.
         if !state.is_driven {
@@ -136,7 +136,7 @@ impl Core {
         if state.is_ringing {
             silence(&self.readiness.bell);
             state.is_ringing = false;
-            // The other direction may be awaited, and ready still.
+            // An event loop may also wait for the other direction, which may still be ready.
             self.announce(state);
         }
     }
