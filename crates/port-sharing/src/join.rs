@@ -197,6 +197,7 @@ fn enter(
         let cause = Cause::GroupSilent {
             pid: coordinator.pid,
             stopped: coordinator.is_stopped(),
+            open_files: coordinator.reached_open_files(),
             after_ms: config.join_timeout.as_millis() as u64,
         };
         return Err(Error::new(Step::OpenDevice, cause));
@@ -324,7 +325,15 @@ pub(super) fn wait_readable(connection: &PrivateFd, deadline: Instant) -> Result
 /// The holder of the group's name, as the end of a sentence; empty if the name is free.
 pub(super) fn holder_text(name: &GroupName) -> String {
     match name.holder() {
-        Some(socket) => format!("; {} holds their name", socket.holder()),
+        Some(socket) => {
+            let holder = socket.holder();
+            let full = witness::reached_open_files(holder.pid).map(|limit| {
+                format!(
+                    " and has no descriptors left for this process: its limit of open files (RLIMIT_NOFILE) is {limit}"
+                )
+            });
+            format!("; {holder} holds their name{}", full.unwrap_or_default())
+        }
         None => String::new(),
     }
 }

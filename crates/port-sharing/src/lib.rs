@@ -273,6 +273,7 @@ impl PortGroup {
             (None, Some(coordinator)) => Cause::GroupSilent {
                 pid: coordinator.pid,
                 stopped: coordinator.is_stopped(),
+                open_files: coordinator.reached_open_files(),
                 after_ms,
             },
             (None, None) => Cause::TimedOut {

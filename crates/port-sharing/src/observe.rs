@@ -217,6 +217,7 @@ impl Observer {
         let cause = Cause::GroupSilent {
             pid: self.coordinator.pid,
             stopped: self.coordinator.is_stopped(),
+            open_files: self.coordinator.reached_open_files(),
             after_ms: self.timeout.as_millis() as u64,
         };
         Error::new(Step::OpenDevice, cause)

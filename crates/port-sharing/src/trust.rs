@@ -94,6 +94,11 @@ impl Credentials {
         let state = stat.rsplit(')').next().map(str::trim_start);
         state.is_some_and(|state| state.starts_with(['T', 't']))
     }
+
+    /// Its limit of open files, if it has reached it; see [`witness::reached_open_files`].
+    pub(super) fn reached_open_files(self) -> Option<u64> {
+        witness::reached_open_files(self.pid)
+    }
 }
 
 impl fmt::Display for Credentials {

@@ -13,6 +13,8 @@ use super::users::stands_for_others;
 
 /// Maximum number of bytes read of a table in `/proc/net`: a hundred thousand sockets.
 const TABLE_BYTES_MAX: u64 = 16 << 20;
+/// Descriptors that a coordinator needs to admit a member: the connection, and copies of what it passes.
+const ADMISSION: u64 = 5;
 /// Maximum number of processes and descriptors examined: about a second's work.
 const LOOKS_MAX: usize = 1 << 18;
 
@@ -83,6 +85,24 @@ fn user_of(pid: u32) -> Option<u32> {
     use std::os::unix::fs::MetadataExt;
     let found = fs::metadata(format!("/proc/{pid}")).ok();
     found.map(|found| found.uid())
+}
+
+/// The limit of open files of a process that has no room left for another member: one that is admitted takes up to
+/// [`ADMISSION`] descriptors. `None` if it has room, or if that is not visible.
+pub(super) fn reached_open_files(pid: u32) -> Option<u64> {
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
+    let limit = open_files(&limits)?;
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+    let open = open.take(LOOKS_MAX).count() as u64;
+    (open + ADMISSION > limit).then_some(limit)
+}
+
+/// The soft limit of open files in `/proc/PID/limits`.
+fn open_files(limits: &str) -> Option<u64> {
+    let line = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
 }
 
 /// A process with a descriptor of this socket.

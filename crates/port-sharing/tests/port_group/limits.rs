@@ -61,6 +61,12 @@ fn a_coordinator_out_of_descriptors_neither_spins_nor_forgets_its_members() {
         _ => false,
     };
     assert!(is_told, "{error}");
+    let why = "no descriptors left for this process";
+    let text = error.to_string();
+    assert!(
+        text.contains(why) && text.contains("RLIMIT_NOFILE"),
+        "{text}"
+    );
     let ticks = coordinator.processor_ticks() - ticks;
     assert!(
         ticks < 50,

@@ -223,6 +223,7 @@ fn a_request_without_an_answer_ends_at_its_deadline() {
         Cause::GroupSilent {
             pid: std::process::id(),
             stopped: false,
+            open_files: None,
             after_ms: 100,
         }
     );

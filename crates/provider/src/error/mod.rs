@@ -238,13 +238,15 @@ pub enum Cause {
     /// The leader of the processes that share the UDP port does not answer.
     #[error(
         "process {pid}, which leads those that share UDP port 4791, does not answer within \
-         {after_ms} ms{}", if *.stopped { ": it is stopped (SIGSTOP, a debugger)" } else { "" }
+         {after_ms} ms{}", WhySilent { stopped: *.stopped, open_files: *.open_files }
     )]
     GroupSilent {
         /// Its process id in this PID namespace.
         pid: u32,
         /// Whether it is stopped.
         stopped: bool,
+        /// Its limit of open files, if it has reached it.
+        open_files: Option<u64>,
         /// How long this process waited, in milliseconds.
         after_ms: u64,
     },
@@ -275,6 +277,26 @@ pub enum Cause {
         /// Its errno.
         errno: i32,
     },
+}
+
+/// Displays why a process does not answer, as the end of a sentence, as far as that is known.
+struct WhySilent {
+    stopped: bool,
+    open_files: Option<u64>,
+}
+
+impl fmt::Display for WhySilent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.stopped, self.open_files) {
+            (true, _) => f.write_str(": it is stopped (SIGSTOP, a debugger)"),
+            (false, Some(limit)) => write!(
+                f,
+                ": it has no descriptors left for this process; its limit of open files (RLIMIT_NOFILE) is {limit}: \
+                 start it with a higher one (`ulimit -Hn`, or LimitNOFILE= of a service)"
+            ),
+            (false, None) => Ok(()),
+        }
+    }
 }
 
 /// Displays the port's holder and the remedy.
