@@ -124,7 +124,7 @@ impl Bytes {
         self.0.is_null()
     }
 
-    /// The bytes; empty for null.
+    /// The bytes, at most as many as memory can hold; empty for null.
     ///
     /// # Safety
     /// `number` is the one that was passed with the pointer.
@@ -132,7 +132,9 @@ impl Bytes {
         match self.0.is_null() {
             true => &[],
             // SAFETY: the type requires at least `number` bytes, and the call outlives `self`.
-            false => unsafe { std::slice::from_raw_parts(self.0.cast(), number) },
+            false => unsafe {
+                std::slice::from_raw_parts(self.0.cast(), number.min(isize::MAX as usize))
+            },
         }
     }
 }

@@ -46,12 +46,18 @@ pub(crate) unsafe fn pieces_of(message: *const msghdr) -> Result<(*const iovec, 
     }
 }
 
+/// Values of the program.
+///
+/// # Errors
+/// `EFAULT` for null; `EINVAL` for more than memory can hold.
+///
 /// # Safety
 /// The pointer is null, or points to `count` values.
 pub(crate) unsafe fn slice_mut<'a, T>(first: *mut T, count: usize) -> Result<&'a mut [T]> {
     match (first.is_null(), count) {
         (_, 0) => Ok(&mut []),
         (true, _) => Err(Errno::FAULT),
+        (false, count) if count > isize::MAX as usize / size_of::<T>().max(1) => Err(Errno::INVAL),
         // SAFETY: the caller's promise.
         (false, count) => Ok(unsafe { std::slice::from_raw_parts_mut(first, count) }),
     }

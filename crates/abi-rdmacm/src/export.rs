@@ -495,6 +495,9 @@ exports! {
     ) -> usize {
         bytes(|| {
             let socket = rsocket::find(socket)?;
+            if from.is_null() && length > 0 {
+                return Err(Errno::FAULT);
+            }
             // SAFETY: as many bytes (rsocket(7)).
             rsocket::write_mapped(&socket, unsafe { from.get(length) }, offset, flags)
         })

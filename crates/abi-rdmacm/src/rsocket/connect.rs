@@ -69,9 +69,15 @@ pub(crate) fn listen(socket: &Rsocket, backlog: c_int) -> Result<()> {
     match std::mem::replace(&mut *state, State::Changing) {
         State::Fresh(fresh) => {
             let options = socket.options.lock().stream.clone();
-            let listening = fresh.listen(backlog, options);
-            let listener = listening.map_err(|error| of_error(&error))?;
-            // The socket decides whether a call waits.
+            let listening = fresh.clone().listen(backlog, options);
+            let listener = match listening.map_err(|error| of_error(&error)) {
+                Ok(listener) => listener,
+                Err(errno) => {
+                    *state = State::Fresh(fresh);
+                    return Err(errno);
+                }
+            };
+            // Whether a call waits is the socket's to say.
             let _ = listener.set_nonblocking(true);
             *state = State::Listening(Arc::new(listener));
             Ok(())
@@ -102,11 +108,11 @@ pub(crate) fn connect(socket: &Rsocket, (bytes, length): (Storage, usize)) -> Re
     match std::mem::replace(&mut *state, State::Changing) {
         State::Fresh(fresh) => {
             let options = socket.options.lock().stream.clone();
-            match fresh.connect(address, &options) {
+            match fresh.clone().connect(address, &options) {
                 Ok(connecting) => *state = State::Connecting(Box::new(connecting)),
                 Err(error) => {
                     let errno = of_error(&error);
-                    socket.refuse(&mut state, errno);
+                    socket.refuse(&mut state, fresh, errno);
                     return Err(errno);
                 }
             }

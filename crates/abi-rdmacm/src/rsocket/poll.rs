@@ -51,7 +51,9 @@ pub(super) fn look(socket: &Rsocket, events: c_short) -> c_short {
             fd.revents & (events | POLLERR | POLLHUP)
         }
         State::Refused { .. } => POLLERR | events & (POLLIN | POLLOUT),
-        State::Fresh(_) | State::Connecting(_) | State::Changing => 0,
+        State::Fresh(_) | State::Connecting(_) => 0,
+        // Closed by another thread during the call.
+        State::Changing => libc::POLLNVAL,
     }
 }
 

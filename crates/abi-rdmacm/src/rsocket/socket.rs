@@ -38,11 +38,11 @@ pub(super) enum State {
     Connecting(Box<Connecting>),
     /// The connect failed for this reason. The socket keeps its number until it is closed.
     Refused {
-        _socket: Option<Box<Connecting>>,
+        _socket: Unconnected,
         errno: Errno,
     },
     Connected(Stream),
-    /// The state is being changed. It stays after a panic.
+    /// While the state changes; `rclose` and a panic leave it.
     Changing,
 }
 
@@ -155,18 +155,14 @@ impl Rsocket {
             }
             Err(error) => {
                 let errno = of_error(&error);
-                self.refuse(state, errno);
+                let socket = connecting.socket().clone();
+                self.refuse(state, socket, errno);
                 Err(errno)
             }
         }
     }
 
-    pub(super) fn refuse(&self, state: &mut State, errno: Errno) {
-        let former = std::mem::replace(state, State::Changing);
-        let socket = match former {
-            State::Connecting(connecting) => Some(connecting),
-            _ => None,
-        };
+    pub(super) fn refuse(&self, state: &mut State, socket: Unconnected, errno: Errno) {
         *state = State::Refused {
             _socket: socket,
             errno,

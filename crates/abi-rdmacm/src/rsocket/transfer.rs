@@ -36,6 +36,20 @@ unsafe fn pieces<'a>(first: *const iovec, count: usize) -> Result<&'a [iovec]> {
     }
 }
 
+/// Where a piece begins, and its length: no longer than memory can be.
+///
+/// # Errors
+/// `EFAULT` for null.
+fn extent(piece: &iovec) -> Result<(*mut u8, usize)> {
+    match piece.iov_base.is_null() {
+        true => Err(Errno::FAULT),
+        false => Ok((
+            piece.iov_base.cast(),
+            piece.iov_len.min(isize::MAX as usize),
+        )),
+    }
+}
+
 impl Scatter<'_> {
     /// # Safety
     /// The pointer is null, or points to `count` pieces of memory that the program does not access during the call.
@@ -67,9 +81,12 @@ pub(crate) fn receive(socket: &Rsocket, into: Scatter<'_>, flags: c_int) -> Resu
         if piece.iov_len == 0 {
             continue;
         }
-        // SAFETY: the piece is the program's memory of that length, which only this call uses until it returns.
-        let place =
-            unsafe { std::slice::from_raw_parts_mut(piece.iov_base.cast::<u8>(), piece.iov_len) };
+        let (first, length) = match extent(piece) {
+            Err(_) if total > 0 => return Ok(total),
+            extent => extent?,
+        };
+        // SAFETY: the program's memory for as many bytes, which is the call's until it returns.
+        let place = unsafe { std::slice::from_raw_parts_mut(first, length) };
         let mut filled = 0;
         while filled < place.len() {
             let place = &mut place[filled..];
@@ -130,9 +147,12 @@ pub(crate) fn send(socket: &Rsocket, from: Gather<'_>, flags: c_int) -> Result<u
         if piece.iov_len == 0 {
             continue;
         }
-        // SAFETY: the piece is the program's memory of that length, which does not change until the call returns.
-        let mut data =
-            unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len) };
+        let (first, length) = match extent(piece) {
+            Err(_) if total > 0 => return Ok(total),
+            extent => extent?,
+        };
+        // SAFETY: the program's memory of as many bytes, which stays as it is until the call returns.
+        let mut data = unsafe { std::slice::from_raw_parts(first, length) };
         while !data.is_empty() {
             let written = match is_nonblocking {
                 true => stream.try_write(data),

@@ -412,6 +412,85 @@ static void others(void)
 	CHECK(!rclose(epoll));
 }
 
+/* A socket keeps its descriptor until rclose, whatever fails. */
+static void failures(void)
+{
+	struct sockaddr_in6 six = { .sin6_family = AF_INET6, .sin6_port = htons(9) };
+	int one = 1, first, second, other;
+
+	first = rsocket(AF_INET, SOCK_STREAM, 0);
+	second = rsocket(AF_INET, SOCK_STREAM, 0);
+	CHECK(!rsetsockopt(first, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)));
+	CHECK(!rsetsockopt(second, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)));
+	CHECK(!rbind(first, at(PORT + 1), sizeof(struct sockaddr_in)));
+	CHECK(!rbind(second, at(PORT + 1), sizeof(struct sockaddr_in)));
+	/* The other one has the port, too. */
+	FAILS(rlisten(first, 1), EADDRINUSE);
+	FAILS(rlisten(second, 1), EADDRINUSE);
+	CHECK(fcntl(first, F_GETFD) != -1 && fcntl(second, F_GETFD) != -1);
+	CHECK(!rclose(first));
+	CHECK(!rlisten(second, 1));
+	CHECK(!rclose(second));
+
+	first = rsocket(AF_INET, SOCK_STREAM, 0);
+	CHECK(!rbind(first, at(0), sizeof(struct sockaddr_in)));
+	six.sin6_addr = in6addr_loopback;
+	CHECK(rconnect(first, (struct sockaddr *)&six, sizeof(six)) == -1);
+	CHECK(fcntl(first, F_GETFD) != -1);
+	CHECK(wait_for(first, POLLIN) & POLLERR);
+	other = rsocket(AF_INET, SOCK_STREAM, 0);
+	CHECK(other >= 0 && other != first);
+	CHECK(!rclose(first));
+	CHECK(!rbind(other, at(0), sizeof(struct sockaddr_in)));
+	CHECK(!rclose(other));
+}
+
+static void *polls(void *socket)
+{
+	struct pollfd fd = { .fd = *(int *)socket, .events = POLLIN };
+
+	CHECK(rpoll(&fd, 1, PATIENCE_MS) == 1 && fd.revents == POLLNVAL);
+	return NULL;
+}
+
+/* Memory that cannot be a program's, and a socket that another thread closes. */
+static void hostile(void)
+{
+	int listener = rsocket(AF_INET, SOCK_STREAM, 0), ends[2], closed;
+	char bytes[8] = "";
+	struct iovec nothing = { .iov_base = NULL, .iov_len = 5 };
+	struct iovec much[2] = { { bytes, SIZE_MAX }, { bytes, 2 } };
+	pthread_t thread;
+
+	CHECK(!rbind(listener, at(PORT + 2), sizeof(struct sockaddr_in)) && !rlisten(listener, 1));
+	ends[0] = rsocket(AF_INET, SOCK_STREAM, 0);
+	CHECK(!rfcntl(ends[0], F_SETFL, O_NONBLOCK));
+	FAILS(rconnect(ends[0], at(PORT + 2), sizeof(struct sockaddr_in)), EINPROGRESS);
+	ends[1] = raccept(listener, NULL, NULL);
+	CHECK(ends[1] >= 0 && wait_for(ends[0], POLLOUT) == POLLOUT);
+	CHECK(!rfcntl(ends[0], F_SETFL, 0));
+	FAILS(rsend(ends[0], NULL, 5, 0), EFAULT);
+	FAILS(rwritev(ends[0], &nothing, 1), EFAULT);
+	FAILS(rrecv(ends[1], NULL, 5, MSG_DONTWAIT), EFAULT);
+	for (int i = 0; i < 2; i++) {
+		CHECK(rsend(ends[0], "12345", 5, 0) == 5);
+		CHECK(wait_for(ends[1], POLLIN) == POLLIN);
+		/* What is there is less than what was asked for. */
+		CHECK((i ? rreadv(ends[1], much, 2) : rrecv(ends[1], bytes, SIZE_MAX, 0)) == 5);
+		CHECK(!memcmp(bytes, "12345", 5));
+	}
+	FAILS(rpoll((struct pollfd *)bytes, SIZE_MAX / 2, 0), EINVAL);
+	FAILS((ssize_t)riowrite(ends[0], NULL, 5, 0, 0), EFAULT);
+	CHECK(riowrite(ends[0], bytes, SIZE_MAX, 0, 0) == 0);
+
+	closed = ends[0];
+	CHECK(!pthread_create(&thread, NULL, polls, &closed));
+	usleep(100000);
+	CHECK(!rclose(closed));
+	CHECK(!pthread_join(thread, NULL));
+	CHECK(!rclose(ends[1]) && !rclose(listener));
+}
+
 int main(int argc, char **argv)
 {
 	local = argc > 1 ? argv[1] : "127.0.0.1";
@@ -419,6 +498,8 @@ int main(int argc, char **argv)
 	options();
 	exchange();
 	others();
+	failures();
+	hostile();
 	printf("all calls did what they should\n");
 	return 0;
 }

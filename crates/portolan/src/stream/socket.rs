@@ -17,9 +17,10 @@ use crate::cm::{CmId, Event, EventChannel};
 use crate::connection::{Listener, Runner};
 use crate::{address_turn, deadline};
 
-/// A socket that neither connects nor listens yet. Most programs use [`Stream::connect`] and
-/// [`StreamListener::bind`].
-#[derive(Debug)]
+/// A socket that is neither connected nor listens. Most programs use [`Stream::connect`] and [`StreamListener::bind`].
+///
+/// A clone is the same socket. It keeps the descriptor open if [`Socket::connect`] or [`Socket::listen`] fails.
+#[derive(Clone, Debug)]
 pub struct Socket {
     id: CmId,
     events: EventChannel,
@@ -162,7 +163,12 @@ impl Connecting {
         }
     }
 
-    /// The time when the connect fails.
+    /// The socket that connects.
+    pub fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    /// When the connect fails.
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
