@@ -1,103 +1,118 @@
-//! A member without a coordinator: when to retry becoming or finding it. Pure.
+//! What happens when the coordinator dies.
 //!
-//! The process that binds the group's name is the coordinator; the others find it listening. A member tries both when
-//! the connection to the old coordinator ends, because then the kernel has freed the name.
+//! 1. The kernel closes its sockets. That frees the group's name, and ends each member's connection to it (`uplink`).
+//! 2. Each member becomes an orphan and tries to bind the name. One succeeds and is the new coordinator. The others
+//!    connect to it, or retry after a pause (`backoff`).
+//! 3. The new coordinator checks the names of all blocks. If a block's name is free, its process is dead, and every
+//!    member is notified ([`MemberService::peer_death`](super::MemberService::peer_death)).
+//! 4. Each member, the new coordinator included, registers its ports again
+//!    ([`MemberService::replay`](super::MemberService::replay)). Until all living members have, or
+//!    [`REPLAY_GRACE`](super::config::REPLAY_GRACE) is over, the coordinator answers no requests and keeps the
+//!    management datagrams that it cannot route (`registry`, `connections`). A member that comes later loses the
+//!    ports that others have taken meanwhile ([`MemberService::replayed`](super::MemberService::replayed)).
+//!
+//! Meanwhile data flows: each process reads its own block's sockets, which `descriptor_store` keeps open.
 
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use super::block::Block;
-use super::config::{BACKOFF_MAX, BACKOFF_MIN};
+use super::backoff::Backoff;
+use super::block::{Block, BlockSet};
+use super::config::BACKOFF_MAX;
+use super::coordinator::Coordinator;
+use super::fork::PrivateFd;
+use super::name::Call;
+use super::state::{MemberState, REFUSED_PAUSE, Role};
+use super::stranger;
+use super::trust::{Credentials, Own};
+use super::uplink::Uplink;
 
-/// The pauses between attempts. They double, and differ between members so that members do not retry in step.
-#[derive(Clone, Debug)]
-pub(super) struct Election {
-    attempts: u32,
-    next_at: Instant,
-    salt: u32,
-}
-
-impl Election {
-    /// Starts an election now. `block` spreads the members' attempts.
-    pub(super) fn start(block: Block, now: Instant) -> Self {
-        Self {
-            attempts: 0,
-            next_at: now,
-            salt: u32::from(block.index()),
+impl MemberState {
+    /// The connection to the coordinator has ended. The first attempt to replace it is due after `wait`.
+    pub(super) fn lose_coordinator(&mut self, wait: Duration, now: Instant) {
+        let mut backoff = Backoff::start(self.context.own, now);
+        if !wait.is_zero() {
+            backoff.failed(wait, now);
         }
+        if let Role::Member(uplink) = &self.role {
+            uplink.unwatch(&self.context);
+            self.context.counters.coordinators_lost += u64::from(uplink.is_joined());
+        }
+        self.role = Role::Orphan(backoff);
+        self.requests.coordinator_lost(now);
+        self.context.surveys.clear();
+        self.replay_due = false;
     }
 
-    /// Whether the next attempt is due.
-    pub(super) fn is_due(&self, now: Instant) -> bool {
-        self.next_at <= now
-    }
-
-    /// When to try next.
-    pub(super) fn next_at(&self) -> Instant {
-        self.next_at
-    }
-
-    /// How many attempts failed.
-    pub(super) fn attempts(&self) -> u32 {
-        self.attempts
-    }
-
-    /// The attempt failed. The next one waits for at least `wait`.
-    pub(super) fn failed(&mut self, wait: Duration, now: Instant) {
-        let pause = pause(self.attempts, self.salt);
-        self.attempts = self.attempts.saturating_add(1);
-        self.next_at = now + pause.max(wait);
-    }
-}
-
-/// The pause after `attempts` failures: between half and all of the doubling bound.
-pub(super) fn pause(attempts: u32, salt: u32) -> Duration {
-    let bound = BACKOFF_MIN
-        .saturating_mul(1 << attempts.min(16))
-        .min(BACKOFF_MAX);
-    // A multiplicative hash (Knuth) of the salt and the attempt.
-    let hash = salt
-        .wrapping_add(attempts.wrapping_mul(0x85eb_ca6b))
-        .wrapping_mul(0x9e37_79b1);
-    bound / 2 + bound.mul_f64(f64::from(hash) / f64::from(u32::MAX) / 2.0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_attempt_is_at_once() {
-        let now = Instant::now();
-        assert!(Election::start(Block::COORDINATOR, now).is_due(now));
-    }
-
-    #[test]
-    fn pauses_grow_to_their_bound_and_no_further() {
-        for salt in 0..128 {
-            for attempts in 0..40 {
-                let pause = pause(attempts, salt);
-                assert!(pause >= BACKOFF_MIN / 2, "{pause:?}");
-                assert!(pause <= BACKOFF_MAX, "{pause:?}");
+    /// Tries once to become the coordinator, or else to find it.
+    pub(super) fn elect(&mut self, now: Instant) {
+        let elected = match self.context.name.listen() {
+            Ok(Some(listener)) => self.become_coordinator(listener, now),
+            Ok(None) => self.find_coordinator(now),
+            Err(errno) => {
+                tracing::warn!(%errno, "cannot bind the coordinator's name");
+                Err(BACKOFF_MAX)
             }
-            assert!(pause(0, salt) <= BACKOFF_MIN);
-            assert!(pause(30, salt) >= BACKOFF_MAX / 2);
+        };
+        match (elected, &mut self.role) {
+            (Ok(role), _) => self.role = role,
+            (Err(wait), Role::Orphan(backoff)) => {
+                backoff.failed(wait, now);
+                if stranger::is_time_to_look(backoff.attempts())
+                    && let Some(cause) =
+                        stranger::with_name(&self.context.name, &self.context.config.trust)
+                {
+                    self.shut_out(cause);
+                }
+            }
+            (Err(_), _) => {}
         }
     }
 
-    #[test]
-    fn members_do_not_move_in_step() {
-        let mut pauses: Vec<_> = (1..128).map(|salt| pause(6, salt)).collect();
-        pauses.sort();
-        pauses.dedup();
-        assert!(pauses.len() > 100, "{} different pauses", pauses.len());
+    /// Becomes the coordinator, or returns the minimum wait before the next attempt.
+    fn become_coordinator(&mut self, listener: PrivateFd, now: Instant) -> Result<Role, Duration> {
+        // The living members will reconnect; blocks of dead processes are retired.
+        let own = self.context.own;
+        let (mut alive, mut dead) = (BlockSet::EMPTY, BlockSet::EMPTY);
+        for block in Block::members() {
+            match block != own && self.context.retire_if_dead(block) {
+                true => dead.insert(block),
+                false => alive.insert(block),
+            }
+        }
+        match Coordinator::open(listener, alive, dead, &mut self.context, now) {
+            Ok(coordinator) => {
+                self.shut_out = None;
+                self.context.counters.times_coordinator += 1;
+                self.context.service.reset();
+                self.new_epoch();
+                Ok(Role::Coordinator(Box::new(coordinator)))
+            }
+            Err(error) => {
+                // Dropping the listener lets another member try.
+                tracing::warn!(%error, "cannot serve as coordinator");
+                Err(BACKOFF_MAX)
+            }
+        }
     }
 
-    #[test]
-    fn a_coordinator_may_ask_for_a_longer_wait() {
-        let now = Instant::now();
-        let mut election = Election::start(Block::COORDINATOR, now);
-        election.failed(Duration::from_secs(1), now);
-        assert!(!election.is_due(now + Duration::from_millis(999)));
-        assert_eq!(election.next_at(), now + Duration::from_secs(1));
+    /// Connects to the coordinator, or returns the minimum wait before the next attempt.
+    fn find_coordinator(&mut self, now: Instant) -> Result<Role, Duration> {
+        let connection = match self.context.name.call() {
+            Ok(Call::Connected(connection)) => connection,
+            Ok(Call::NobodyListens | Call::Busy) => return Err(Duration::ZERO),
+            Err(errno) => {
+                tracing::warn!(%errno, "cannot call the coordinator");
+                return Err(BACKOFF_MAX);
+            }
+        };
+        let coordinator = Credentials::of_peer(connection.as_fd()).map_err(|_| BACKOFF_MAX)?;
+        let own = Own::here();
+        if !self.context.config.trust.admits(own, coordinator.uid) {
+            self.shut_out(stranger::not_trusted(coordinator, own));
+            return Err(REFUSED_PAUSE);
+        }
+        let uplink = Uplink::rejoin(connection, coordinator, &mut self.context, now);
+        uplink.map(Role::Member).map_err(|_| Duration::ZERO)
     }
 }

@@ -10,12 +10,12 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, sockopt};
 
+use super::backoff::pause;
 use super::block::{Block, BlockSet};
 use super::config::GroupConfig;
 use super::context::RoleContext;
 use super::coordinator::Coordinator;
 use super::descriptor_store::{DescriptorStore, DescriptorStoreError};
-use super::election::pause;
 use super::fork::PrivateFd;
 use super::founding::{self, FoundError};
 use super::message::{MESSAGE_BYTES_MAX, Message, VERSION};

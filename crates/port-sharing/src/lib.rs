@@ -12,9 +12,8 @@
 //!   (`name`). It admits other processes (`trust`; `stranger` and `witness` identify processes that block the way) and
 //!   gives each a block. It answers requests, for example for ports. It reads block 0, where connection management
 //!   arrives for all members, and forwards those datagrams.
-//! * **Election** (`election`, `state`): when the coordinator dies, the kernel frees its name and the members'
-//!   connections end. One member binds the name. The others connect to it with their blocks and register everything
-//!   again.
+//! * **Election** (`election`): when the coordinator dies, the kernel frees its name and the members' connections end.
+//!   One member binds the name. The others connect to it with their blocks and register everything again.
 //! * **Deaths**: if a block's name is free again, its process is dead. The coordinator tells all members
 //!   ([`MemberService::peer_death`]), and a new coordinator tells those that reconnect, so that no process waits for a
 //!   dead one.
@@ -28,6 +27,7 @@
 //! One lock protects the whole state. It is held during calls to [`CoordinatorService`], but not during calls to
 //! [`MemberService`], the delivery of datagrams, or any wait.
 
+mod backoff;
 mod batch;
 mod block;
 mod bpf;

@@ -1,24 +1,21 @@
 //! A member's whole state: the role context, its current role, and its requests.
 //!
 //! The connection to the coordinator determines the role. While it lasts, this process is a plain member. When it ends,
-//! every member tries to bind the group's name, and the one that succeeds is the coordinator.
+//! `election` decides what it becomes.
 
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use portolan_provider::Cause;
 use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
 
-use super::block::{Block, BlockSet};
+use super::backoff::Backoff;
+use super::block::Block;
 use super::config::{BACKOFF_MAX, EVENTS_PER_TURN, REPLAYS_MAX};
 use super::context::{KEY_UPLINK, RoleContext};
 use super::coordinator::Coordinator;
 use super::datagram::Datagram;
-use super::election::Election;
-use super::fork::PrivateFd;
-use super::name::Call;
 use super::requests::Requests;
 use super::status::{GroupStatus, MemberStatus};
 use super::stranger;
@@ -27,19 +24,19 @@ use super::uplink::{Outcome, Uplink};
 
 /// How long a process waits before it connects again to a coordinator that refused it or that it does not trust.
 /// Meanwhile it keeps its block and its packets; it only misses requests and management datagrams.
-const REFUSED_PAUSE: Duration = Duration::from_secs(1);
+pub(super) const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
 /// A member's state, under one lock.
 #[derive(Debug)]
 pub(super) struct MemberState {
     pub(super) context: RoleContext,
     pub(super) requests: Requests,
-    role: Role,
+    pub(super) role: Role,
     /// Number of coordinator changes, so that a replay goes to the coordinator it was made for.
     epoch: u64,
-    replay_due: bool,
+    pub(super) replay_due: bool,
     /// Why this process is not a member under the current coordinator, if so.
-    shut_out: Option<Cause>,
+    pub(super) shut_out: Option<Cause>,
 }
 
 #[derive(Debug)]
@@ -49,7 +46,7 @@ pub(super) enum Role {
     /// Has a coordinator, or waits for a new one's welcome.
     Member(Uplink),
     /// Has no coordinator.
-    Orphan(Election),
+    Orphan(Backoff),
     /// Has left the group.
     Left,
 }
@@ -186,7 +183,7 @@ impl MemberState {
             }
             Role::Member(uplink) if uplink.is_joined() => requests,
             Role::Member(uplink) => uplink.next_timeout(),
-            Role::Orphan(election) => Some(election.next_at()),
+            Role::Orphan(backoff) => Some(backoff.next_at()),
             Role::Left => None,
         }
     }
@@ -265,8 +262,8 @@ impl MemberState {
             Role::Orphan(_) | Role::Left => {}
         }
         // Also right after the coordinator was lost, because the first attempt is due at once.
-        if let Role::Orphan(election) = &self.role
-            && election.is_due(now)
+        if let Role::Orphan(backoff) = &self.role
+            && backoff.is_due(now)
         {
             self.elect(now);
         }
@@ -297,100 +294,13 @@ impl MemberState {
         }
     }
 
-    fn lose_coordinator(&mut self, wait: Duration, now: Instant) {
-        let mut election = Election::start(self.context.own, now);
-        if !wait.is_zero() {
-            election.failed(wait, now);
-        }
-        if let Role::Member(uplink) = &self.role {
-            uplink.unwatch(&self.context);
-            self.context.counters.coordinators_lost += u64::from(uplink.is_joined());
-        }
-        self.role = Role::Orphan(election);
-        self.requests.coordinator_lost(now);
-        self.context.surveys.clear();
-        self.replay_due = false;
-    }
-
-    fn new_epoch(&mut self) {
+    pub(super) fn new_epoch(&mut self) {
         self.epoch += 1;
         self.replay_due = true;
     }
 
-    /// Tries once to become the coordinator, or else to find it.
-    fn elect(&mut self, now: Instant) {
-        let elected = match self.context.name.listen() {
-            Ok(Some(listener)) => self.become_coordinator(listener, now),
-            Ok(None) => self.find_coordinator(now),
-            Err(errno) => {
-                tracing::warn!(%errno, "cannot bind the coordinator's name");
-                Err(BACKOFF_MAX)
-            }
-        };
-        match (elected, &mut self.role) {
-            (Ok(role), _) => self.role = role,
-            (Err(wait), Role::Orphan(election)) => {
-                election.failed(wait, now);
-                if stranger::is_time_to_look(election.attempts())
-                    && let Some(cause) =
-                        stranger::with_name(&self.context.name, &self.context.config.trust)
-                {
-                    self.shut_out(cause);
-                }
-            }
-            (Err(_), _) => {}
-        }
-    }
-
-    /// Becomes the coordinator, or returns the minimum wait before the next attempt.
-    fn become_coordinator(&mut self, listener: PrivateFd, now: Instant) -> Result<Role, Duration> {
-        // The living members will reconnect; blocks of dead processes are retired.
-        let own = self.context.own;
-        let (mut alive, mut dead) = (BlockSet::EMPTY, BlockSet::EMPTY);
-        for block in Block::members() {
-            match block != own && self.context.retire_if_dead(block) {
-                true => dead.insert(block),
-                false => alive.insert(block),
-            }
-        }
-        match Coordinator::open(listener, alive, dead, &mut self.context, now) {
-            Ok(coordinator) => {
-                self.shut_out = None;
-                self.context.counters.times_coordinator += 1;
-                self.context.service.reset();
-                self.new_epoch();
-                Ok(Role::Coordinator(Box::new(coordinator)))
-            }
-            Err(error) => {
-                // Dropping the listener lets another member try.
-                tracing::warn!(%error, "cannot serve as coordinator");
-                Err(BACKOFF_MAX)
-            }
-        }
-    }
-
-    /// Connects to the coordinator, or returns the minimum wait before the next attempt.
-    fn find_coordinator(&mut self, now: Instant) -> Result<Role, Duration> {
-        let connection = match self.context.name.call() {
-            Ok(Call::Connected(connection)) => connection,
-            Ok(Call::NobodyListens | Call::Busy) => return Err(Duration::ZERO),
-            Err(errno) => {
-                tracing::warn!(%errno, "cannot call the coordinator");
-                return Err(BACKOFF_MAX);
-            }
-        };
-        let coordinator = Credentials::of_peer(connection.as_fd()).map_err(|_| BACKOFF_MAX)?;
-        let own = Own::here();
-        if !self.context.config.trust.admits(own, coordinator.uid) {
-            self.shut_out(stranger::not_trusted(coordinator, own));
-            return Err(REFUSED_PAUSE);
-        }
-        let uplink = Uplink::rejoin(connection, coordinator, &mut self.context, now);
-        uplink.map(Role::Member).map_err(|_| Duration::ZERO)
-    }
-
     /// There is a coordinator, but this process is not its member.
-    fn shut_out(&mut self, why: Cause) {
+    pub(super) fn shut_out(&mut self, why: Cause) {
         if self.shut_out.as_ref() != Some(&why) {
             tracing::error!(
                 %why,
