@@ -1,4 +1,7 @@
 //! The exported C functions, with the names and versions of `librdmacm.map`.
+//!
+//! A function needs its definition here, its name and version in `librdmacm.map`, and its declaration in
+//! `include/rdma`, or in `include/portolan.h` if rdma-core does not have it. Tests compare the three.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 

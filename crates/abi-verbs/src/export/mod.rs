@@ -1,4 +1,8 @@
-//! The C functions, under their names and the versions of `libibverbs.map`.
+//! The exported C functions, with the names and versions of `libibverbs.map`.
+//!
+//! A function needs its definition in a file of this folder, its name and version in `libibverbs.map`, and its
+//! declaration in `include/infiniband/verbs`. Tests compare the three. A function that C calls through the open device
+//! has its place in [`tables`](crate::tables) instead.
 //!
 //! * `devices`: devices, ports, protection domains.
 //! * `queues`: memory, channels, queues, queue pairs, address handles.
