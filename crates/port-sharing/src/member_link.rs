@@ -167,15 +167,24 @@ impl MemberLink {
         packet::send_with(self.fd.as_fd(), &message, &descriptors)
     }
 
-    /// Receives a message.
+    /// Receives a message. If this process has no room for its descriptors, it has none.
     ///
     /// # Errors
-    /// The system's error, for example if there is no room for the descriptors.
+    /// The system's error.
     pub fn receive(&self, buffer: &mut [u8]) -> Result<LinkMessage, Errno> {
-        let (received, descriptors) = packet::peek_descriptors(self.fd.as_fd(), buffer)?;
-        if let Received::Record(_) | Received::TooLong = received {
-            packet::receive(self.fd.as_fd(), &mut [])?;
-        }
+        let (received, descriptors) = match packet::peek_descriptors(self.fd.as_fd(), buffer) {
+            // A link does not end for want of descriptors.
+            Err(Errno::MFILE | Errno::NFILE) => {
+                (packet::receive(self.fd.as_fd(), buffer)?, Vec::new())
+            }
+            peeked => {
+                let (received, descriptors) = peeked?;
+                if let Received::Record(_) | Received::TooLong = received {
+                    packet::receive(self.fd.as_fd(), &mut [])?;
+                }
+                (received, descriptors)
+            }
+        };
         if received == Received::Record(READY.len()) && buffer.starts_with(&READY) {
             self.send_waiting()?;
             return Ok(LinkMessage::Nothing);

@@ -41,6 +41,8 @@ const READING_DELAY: Duration = Duration::from_millis(20);
 /// Delay before the interfaces are read again after a failure.
 const READING_RETRY: Duration = Duration::from_secs(1);
 
+/// The pause before accepting links again after descriptors ran out.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// Turns in which the ring of a dead process is read to its end. A full ring takes fewer.
 const LAST_TURNS: u32 = 128;
 /// Panics, not counting the connection manager's, after which the thread ends.
@@ -67,6 +69,7 @@ pub(crate) fn start(
         reading_due: None,
         multicast: None,
         links,
+        accept_due: None,
         policy: Policy::default(),
     };
     let builder = std::thread::Builder::new().name("portolan".into());
@@ -104,6 +107,8 @@ struct Worker {
     multicast: Option<Receiver>,
     /// The connections that links through memory use.
     links: Option<LinkServer>,
+    /// When to watch the links' listener again.
+    accept_due: Option<Duration>,
     policy: Policy,
 }
 
@@ -233,6 +238,7 @@ impl Worker {
         let mut until = now + if polled { LOOK_INTERVAL } else { LONGEST_SLEEP };
         until = until.min(self.gsi_deadline.unwrap_or(until));
         until = until.min(self.reading_due.unwrap_or(until));
+        until = until.min(self.accept_due.unwrap_or(until));
         if let Some(wait) = self.host.group.next_timeout() {
             until = until.min(now + wait);
         }
@@ -335,6 +341,13 @@ impl Worker {
         let (Some(links), Some(server)) = (&self.host.links, &mut self.links) else {
             return;
         };
+        if self
+            .accept_due
+            .is_some_and(|due| due <= self.host.clock.now())
+        {
+            self.accept_due = None;
+            self.host.progress.watch_link(LINKS, server.as_fd());
+        }
         server.ask_for_files(links);
         for number in server.call_wanted(links) {
             watch_link(&self.host, server, number);
@@ -347,8 +360,14 @@ impl Worker {
             return;
         };
         if number == 0 {
-            for number in server.accept() {
+            let (numbers, is_short) = server.accept();
+            for number in numbers {
                 watch_link(&self.host, server, number);
+            }
+            if is_short {
+                // The listener stays ready meanwhile.
+                self.host.progress.forget_link(server.as_fd());
+                self.accept_due = Some(self.host.clock.now() + ACCEPT_RETRY);
             }
             return;
         }

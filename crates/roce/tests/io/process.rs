@@ -123,16 +123,21 @@ pub fn connect(ip: &str, shape: Shape) -> (End, Peer, RemoteAddr) {
 
 /// Connects an end with one in a new process.
 pub fn connect_end(config: &StackConfig, end: &End, shape: Shape) -> (Peer, RemoteAddr) {
-    let ip = end.ip;
-    let mut peer = Peer::start_with(config, ip, shape.timeout);
+    let (mut peer, qpn, remote) = start_unconnected(config, end, shape);
+    end.connect(end.ip, qpn, shape);
+    peer.tell(&end.qp.qpn().value().to_string());
+    assert_eq!(peer.answer(), "connected");
+    (peer, remote)
+}
+
+/// A new process with an end that waits for the number of its peer's queue pair; its own one's number, and its memory.
+pub fn start_unconnected(config: &StackConfig, end: &End, shape: Shape) -> (Peer, Qpn, RemoteAddr) {
+    let mut peer = Peer::start_with(config, end.ip, shape.timeout);
     let theirs = peer.answer();
     let mut words = theirs.split(' ').map(|word| word.parse::<u64>().unwrap());
     let mut word = || words.next().unwrap();
     let (qpn, addr, rkey) = (word() as u32, word(), word() as u32);
-    end.connect(ip, Qpn::new(qpn), shape);
-    peer.tell(&end.qp.qpn().value().to_string());
-    assert_eq!(peer.answer(), "connected");
-    (peer, RemoteAddr { addr, rkey })
+    (peer, Qpn::new(qpn), RemoteAddr { addr, rkey })
 }
 
 #[test]

@@ -229,6 +229,12 @@ impl Progress {
         }
     }
 
+    /// Undoes [`watch_link`](Self::watch_link).
+    pub(crate) fn forget_link(&self, fd: BorrowedFd<'_>) {
+        // The descriptor is in the set and both are open: there is nothing it can fail of.
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
     /// Undoes [`watch_multicast`](Self::watch_multicast).
     pub(crate) fn forget_multicast(&self, socket: BorrowedFd<'_>) {
         // The descriptor is in the set and both are open, so this cannot fail.

@@ -66,8 +66,11 @@ pub(super) fn answered(
     let board = descriptors.next()?;
     let ring = Arc::clone(pending.mapping());
     let memory = match descriptors.next() {
-        Some(rights) => PeerMemory::open(rights.as_fd(), ring).ok()?,
-        None => None,
+        // Memory of users who are trusted for the port alone could vanish in the middle of a copy (huge pages).
+        Some(rights) if link.is_trusted_with_memory() => {
+            PeerMemory::open(rights.as_fd(), ring).ok()?
+        }
+        _ => None,
     };
     let writer = pending.open(board.as_fd(), place).ok()??;
     let bell = Doorbell::of(link);

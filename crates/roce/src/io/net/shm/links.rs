@@ -275,8 +275,8 @@ impl LinkServer {
         }
     }
 
-    /// Accepts connections. Returns their numbers.
-    pub(crate) fn accept(&mut self) -> Vec<u64> {
+    /// Accepts connections. Returns their numbers, and whether the process has no descriptors for those that still wait.
+    pub(crate) fn accept(&mut self) -> (Vec<u64>, bool) {
         let mut numbers = Vec::new();
         for _ in 0..ACCEPTS_PER_TURN {
             match self.members.accept() {
@@ -289,11 +289,11 @@ impl LinkServer {
                 Ok(None) => break,
                 Err(errno) => {
                     tracing::debug!(%errno, "accepting a link through memory");
-                    break;
+                    return (numbers, true);
                 }
             }
         }
-        numbers
+        (numbers, false)
     }
 
     fn keep(&mut self, connection: Connection) -> u64 {

@@ -9,11 +9,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
 use portolan_port_sharing::room::with_room;
+use portolan_threads::with_signals_blocked;
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat,
     ftruncate, memfd_create,
 };
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::process::{Resource, getrlimit};
 
@@ -40,7 +41,7 @@ impl Mapping {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = with_room(|| memfd_create(name, flags))?;
         check_file_size(len)?;
-        fallocate(&file, FallocateFlags::empty(), 0, len as u64)?;
+        allocate(&file, 0, len as u64)?;
         let mapping = Self::map(file.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE)?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         fcntl_add_seals(&file, seals)?;
@@ -154,6 +155,12 @@ impl Mapping {
         }
         is_inside
     }
+}
+
+/// Allocates a part of a file, so that writing to it never fails.
+pub(super) fn allocate(file: &OwnedFd, offset: u64, len: u64) -> Result<(), Errno> {
+    // On older kernels every signal ends the call with EINTR; a program's timer could end it each time.
+    with_signals_blocked(|| retry_on_intr(|| fallocate(file, FallocateFlags::empty(), offset, len)))
 }
 
 /// Checks the limit of file sizes. Exceeding it would kill the process (SIGXFSZ, setrlimit(2)).

@@ -17,7 +17,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use super::mapping::Mapping;
+use super::mapping::{Mapping, allocate};
 
 /// Maximum of files of this process, and of files of one peer that are mapped.
 pub(super) const FILES_MAX: usize = 64;
@@ -95,7 +95,7 @@ impl MemoryFiles {
         // Allocate the pages, so that writing to them never fails.
         let first = block.offset - block.offset % PAGE;
         let end = (block.offset + len as u64).next_multiple_of(PAGE);
-        let there = fallocate(&file.file, FallocateFlags::empty(), first, end - first);
+        let there = allocate(&file.file, first, end - first);
         let addr = file.mapping.addr() + block.offset;
         if let Err(errno) = there {
             tracing::debug!(%errno, "memory in a file");
@@ -258,6 +258,30 @@ mod tests {
             }
         }
         assert!(files.files.lock().all.len() < 8, "blocks are used again");
+    }
+
+    #[test]
+    fn signals_do_not_keep_memory_from_being_allocated() {
+        extern "C" fn ignore(_: libc::c_int) {}
+        let handler: extern "C" fn(libc::c_int) = ignore;
+        // SAFETY: a handler that does nothing, for a signal that no other test uses.
+        unsafe { libc::signal(libc::SIGUSR2, handler as libc::sighandler_t) };
+        // SAFETY: always possible.
+        let this = unsafe { libc::pthread_self() };
+        let is_over = AtomicBool::new(false);
+        let files = Arc::new(MemoryFiles::new());
+        let there = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    // SAFETY: that thread waits for this one.
+                    unsafe { libc::pthread_kill(this, libc::SIGUSR2) };
+                }
+            });
+            let there = (0..100).filter(|_| files.alloc(4 << 20).is_some()).count();
+            is_over.store(true, Ordering::Relaxed);
+            there
+        });
+        assert_eq!(there, 100);
     }
 
     #[test]
