@@ -23,7 +23,11 @@ impl Core {
             true => None,
             false => Some(
                 self.find_device(local.ip(), resolve_addr::scope_of(local).unwrap_or(0))
-                    .ok_or_else(|| no_address(local))?,
+                    .ok_or_else(|| match self.stack().why_left_out(local.ip()) {
+                        Some(why) => Error::new(Step::Bind, Cause::NoDevice { why })
+                            .between(Some(local.into()), None),
+                        None => no_address(local),
+                    })?,
             ),
         };
         let local = self.claim_port(id, local, COORDINATOR_TIMEOUT)?;

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use portolan_addrinfo::LinkAddress;
 use portolan_addrinfo::neighbour::{Resolver, Watch};
 use portolan_cm::{BoundDevice, Neighbour};
+use portolan_provider::Cause;
 use portolan_provider::traits::Device;
 use portolan_roce::io::{DeviceChange, SoftDevice};
 
@@ -20,6 +21,13 @@ impl Core {
             let _ = self.stack().refresh();
             self.bound_device(ip, interface)
         })
+    }
+
+    /// Why there is no device for a local address.
+    pub(super) fn no_device(&self, ip: IpAddr) -> Cause {
+        let unknown = || format!("no interface has the address {ip}");
+        let why = self.stack().why_left_out(ip).unwrap_or_else(unknown);
+        Cause::NoDevice { why }
     }
 
     /// Whether a device still exists.

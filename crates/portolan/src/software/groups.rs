@@ -81,10 +81,10 @@ fn join_host(core: &Core, membership: &Membership) -> Result<()> {
     if membership.kind == JoinKind::SendOnlyFullMember && membership.group.is_ipv4() {
         return Ok(());
     }
-    let (device, _) = core.stack().device_of(membership.local, 0).ok_or_else(|| {
-        let why = format!("no interface has the address {}", membership.local);
-        Error::new(Step::JoinMulticast, Cause::NoDevice { why })
-    })?;
+    let (device, _) = core
+        .stack()
+        .device_of(membership.local, 0)
+        .ok_or_else(|| Error::new(Step::JoinMulticast, core.no_device(membership.local)))?;
     if membership.group.is_ipv6() {
         let way = route::Query {
             destination: membership.group,

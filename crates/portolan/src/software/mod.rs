@@ -49,7 +49,7 @@ use std::sync::Arc;
 
 pub use portolan_port_sharing::Trust;
 use portolan_provider::traits::{CmChannel, Device, Provider};
-use portolan_provider::{Cause, Error, Result, Step};
+use portolan_provider::{Error, Result, Step};
 pub use portolan_roce::io::{DevicePreview, Direction, StackConfig, Tap, TappedPacket, preview};
 
 use self::channel::SoftwareChannel;
@@ -142,9 +142,6 @@ impl Provider for SoftwareProvider {
         });
         found
             .map(|(device, index)| (device as Arc<dyn Device>, index))
-            .ok_or_else(|| {
-                let why = format!("no interface has the address {ip}");
-                Error::new(Step::OpenDevice, Cause::NoDevice { why })
-            })
+            .ok_or_else(|| Error::new(Step::OpenDevice, self.core.no_device(ip)))
     }
 }

@@ -80,14 +80,14 @@ fn look_up(
     let source_ip = pinned(source).unwrap_or(route.source);
     // A link-local source must be on the link to the destination.
     let interface = scope_of(destination).unwrap_or(route.interface_index);
-    let device = core
-        .find_device(source_ip, interface)
-        .ok_or_else(|| Cause::NoDevice {
-            why: format!(
-                "{source_ip}, the source for {}, is on no interface",
-                destination.ip()
-            ),
-        })?;
+    let device = core.find_device(source_ip, interface).ok_or_else(|| {
+        let unknown = || {
+            let destination = destination.ip();
+            format!("{source_ip}, the source for {destination}, is on no interface")
+        };
+        let why = core.stack().why_left_out(source_ip).unwrap_or_else(unknown);
+        Cause::NoDevice { why }
+    })?;
     let resolved = ResolvedAddress {
         source: with_scope(source_ip, source.map_or(0, |s| s.port()), destination),
         destination,

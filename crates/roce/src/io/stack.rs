@@ -15,6 +15,7 @@ use portolan_wire::{Psn, Qpn};
 use crate::engine::MemoryTable;
 use crate::io::config::StackConfig;
 use crate::io::gsi::{self, Gsi, MAD_PACKET_LEN, MadOptions};
+use crate::io::host::device::GID_TABLE_LEN;
 use crate::io::host::entry::Entry;
 use crate::io::host::membership::MulticastMembership;
 use crate::io::host::multicast::{MulticastGroups, MulticastKey};
@@ -177,6 +178,18 @@ impl Stack {
     pub fn device_of(&self, ip: IpAddr, interface: u32) -> Option<(Arc<SoftDevice>, u32)> {
         let (device, index) = self.host.device_of(ip, interface)?;
         Some((self.devices.handle(&device), index))
+    }
+
+    /// Why no device has a local address of the machine: there is no room for it in its device's GID table. `None` if that is not
+    /// the reason.
+    pub fn why_left_out(&self, ip: IpAddr) -> Option<String> {
+        let ip = ip.to_canonical();
+        let devices = self.host.devices.read();
+        let device = devices.iter().find(|device| device.leaves_out(ip))?;
+        let name = device.name();
+        Some(format!(
+            "device {name} leaves {ip} out: a GID table has room for {GID_TABLE_LEN} addresses of an interface"
+        ))
     }
 
     /// Reads the machine's interfaces and waits until it is done.

@@ -34,6 +34,8 @@ pub(crate) struct DeviceCore {
     mac: Mutex<Option<[u8; 6]>>,
     /// An address keeps its slot while the device exists.
     gids: RwLock<Vec<Option<IpAddr>>>,
+    /// Addresses of the interface for which the table has no room.
+    left_out: RwLock<Vec<IpAddr>>,
     events: AsyncEvents,
     /// The sums over destroyed queue pairs.
     retired: Mutex<QpCounters>,
@@ -61,6 +63,7 @@ impl DeviceCore {
             removed: AtomicBool::new(false),
             mac: Mutex::new(interface.mac),
             gids: RwLock::default(),
+            left_out: RwLock::default(),
             events: AsyncEvents::new(max_events),
             retired: Mutex::default(),
         };
@@ -128,6 +131,7 @@ impl DeviceCore {
         self.active.store(false, Ordering::Relaxed);
         let mut gids = self.gids.write();
         gids.clear();
+        self.left_out.write().clear();
     }
 
     /// Copies the state of the interface. Returns what changed.
@@ -150,6 +154,7 @@ impl DeviceCore {
     /// Returns whether an address was added or removed.
     fn update_gids(&self, interface: &Interface) -> bool {
         let mut changed = false;
+        let mut left_out = Vec::new();
         let mut gids = self.gids.write();
         for slot in gids.iter_mut() {
             let gone = slot.take_if(|ip| !interface.addresses.contains(ip));
@@ -165,11 +170,18 @@ impl DeviceCore {
                 gids.push(Some(*ip));
             } else {
                 tracing::warn!(device = self.name, %ip, "the GID table is full: the address has no slot");
+                left_out.push(*ip);
                 continue;
             }
             changed = true;
         }
+        *self.left_out.write() = left_out;
         changed
+    }
+
+    /// Whether the interface has an address for which the GID table has no room.
+    pub(crate) fn leaves_out(&self, ip: IpAddr) -> bool {
+        self.left_out.read().contains(&ip)
     }
 
     pub(crate) fn gid_index(&self, ip: IpAddr) -> Option<u32> {

@@ -42,6 +42,23 @@ fn an_address_keeps_its_slot_while_others_are_added_and_removed() {
 }
 
 #[test]
+fn an_address_without_room_in_the_table_is_known_until_there_is_room() {
+    let all: Vec<_> = (0..GID_TABLE_LEN + 1)
+        .map(|number| format!("10.0.{}.{}", number / 250, number % 250 + 1))
+        .collect();
+    let mut addresses: Vec<&str> = all.iter().map(String::as_str).collect();
+    let (first, last) = (addresses[0], addresses[GID_TABLE_LEN]);
+    let device = core(&interface(&addresses));
+    let leaves_out = |ip: &str| device.leaves_out(ip.parse().unwrap());
+    assert!(leaves_out(last) && !leaves_out(first));
+    assert_eq!(device.gid_index(last.parse().unwrap()), None);
+    addresses.remove(0);
+    device.update(&interface(&addresses));
+    assert!(!leaves_out(last) && !leaves_out(first));
+    assert_eq!(device.gid_index(last.parse().unwrap()), Some(0));
+}
+
+#[test]
 fn the_guid_is_the_eui_64_or_a_stable_local_one() {
     let mut of = interface(&[]);
     assert_eq!(node_guid(&of, |_| false), 0x5054_00ff_fe12_3456);
