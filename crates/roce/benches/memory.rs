@@ -18,13 +18,16 @@ const STREAM_BYTES: usize = 512 << 20;
 const SENDS: u64 = 300_000;
 
 fn main() {
-    if std::env::args().any(|arg| arg == "work") {
-        // For a profiler.
+    // For a profiler: one thread does all the work of both ends.
+    if let Some(work) = std::env::args().skip_while(|arg| arg != "work").nth(1) {
         let pair = pair(false);
-        println!(
-            "{:.0} ns",
-            (0..50).map(|_| both_ends(&pair)).fold(f64::MAX, f64::min)
-        );
+        let times = std::env::args().filter_map(|arg| arg.parse().ok()).next();
+        let runs = 0..times.unwrap_or(50);
+        let best = match &*work {
+            "ping" => runs.map(|_| both_ends(&pair)).fold(f64::MAX, f64::min),
+            _ => runs.map(|_| batches(&pair)).fold(f64::MAX, f64::min),
+        };
+        println!("{best:.0} ns");
         return;
     }
     let one_sided = pair(true);
@@ -64,6 +67,13 @@ fn main() {
         "send, one thread for both",
         "memcpy",
         || both_ends(&two_sided),
+        || copies(64),
+    );
+    let two_sided = pair(false);
+    by_turns(
+        "32 sends, one thread, each",
+        "memcpy",
+        || batches(&two_sided),
         || copies(64),
     );
     println!("sends one way                 millions/s");
@@ -279,6 +289,43 @@ fn both_ends(pair: &Pair) -> f64 {
     })
 }
 
+/// One thread plays both ends of a stream: 32 sends, of which the last completes, are posted and then received.
+fn batches(pair: &Pair) -> f64 {
+    const BATCH: u64 = 32;
+    let (a, b) = (&pair.a, &pair.b);
+    let mut out = [WorkCompletion::EMPTY; 64];
+    let batch = || {
+        for _ in 0..BATCH {
+            b.receive(2, b.sge(64, 64));
+        }
+        for number in 0..BATCH {
+            post_unsignaled(a, number == BATCH - 1);
+        }
+        let (mut taken, mut sent) = (0, 0);
+        while taken < BATCH as usize || sent == 0 {
+            taken += b.cq.poll(&mut out).unwrap();
+            sent += a.cq.poll(&mut out).unwrap();
+        }
+    };
+    each(batch) / BATCH as f64
+}
+
+fn post_unsignaled(end: &End, is_signaled: bool) {
+    let flags = match is_signaled {
+        true => SendFlags::SIGNALED,
+        false => SendFlags::empty(),
+    };
+    let wr = SendWr {
+        wr_id: 1,
+        op: SendOp::Send,
+        data: SendData::Sges(&[end.sge(0, 64)]),
+        flags,
+        ud: None,
+        srq: None,
+    };
+    end.qp.post_send(&wr).unwrap();
+}
+
 /// Sends a second, of which every thirty-second completes, to an end that takes them all.
 fn send_rate(pair: &Pair) -> f64 {
     const BATCH: u64 = 32;
@@ -317,23 +364,7 @@ fn send_rate(pair: &Pair) -> f64 {
         let (mut under_way, mut out) = (0, [WorkCompletion::EMPTY; 16]);
         for number in 0..SENDS {
             let last = number % BATCH == BATCH - 1;
-            let flags = if last {
-                SendFlags::SIGNALED
-            } else {
-                SendFlags::empty()
-            };
-            let sges = [a.sge(0, 64)];
-            let data = SendData::Sges(&sges);
-            let op = SendOp::Send;
-            let wr = SendWr {
-                wr_id: 1,
-                op,
-                data,
-                flags,
-                ud: None,
-                srq: None,
-            };
-            a.qp.post_send(&wr).unwrap();
+            post_unsignaled(a, last);
             under_way += u64::from(last);
             while under_way >= 4 {
                 under_way -= a.cq.poll(&mut out).unwrap() as u64;

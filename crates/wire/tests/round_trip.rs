@@ -100,7 +100,18 @@ proptest! {
         packet.extend_from_slice(&0x1234_5678u32.to_le_bytes());
 
         let parsed = Packet::parse(&packet).unwrap();
-        prop_assert_eq!(parsed.headers(), &headers);
+        prop_assert_eq!(parsed.headers(), headers);
+        prop_assert_eq!(parsed.bth(), &headers.bth);
+        prop_assert_eq!(parsed.deth(), headers.deth);
+        prop_assert_eq!(parsed.xrceth(), headers.xrceth);
+        prop_assert_eq!(parsed.feth(), headers.feth);
+        prop_assert_eq!(parsed.reth(), headers.reth);
+        prop_assert_eq!(parsed.atomic_eth(), headers.atomic_eth);
+        prop_assert_eq!(parsed.aeth(), headers.aeth);
+        prop_assert_eq!(parsed.atomic_ack(), headers.atomic_ack_eth);
+        prop_assert_eq!(parsed.immdt(), headers.immdt);
+        prop_assert_eq!(parsed.ieth(), headers.ieth);
+        prop_assert_eq!(parsed.pad(), &[0; 3][..pad_len(payload.len())]);
         prop_assert_eq!(parsed.payload(), payload);
         prop_assert_eq!(parsed.icrc(), 0x1234_5678);
         let text = parsed.to_string();

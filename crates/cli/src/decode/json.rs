@@ -59,7 +59,7 @@ pub(super) fn object(number: u64, time_ns: u64, packet: &RocePacket<'_>) -> Valu
 }
 
 fn add_packet(object: &mut Map<String, Value>, packet: &Packet<'_>) {
-    add_headers(object, packet.headers());
+    add_headers(object, &packet.headers());
     object.insert("payload_len".to_owned(), json!(packet.payload().len()));
 }
 

@@ -394,7 +394,7 @@ fn packets_of_other_transports_and_states_are_dropped() {
     let bytes = pair.left().next_packet(Duration::ZERO).unwrap();
     let into = piece(pair.right(), 0, 100);
     post_recv(pair.right(), 1, &[into]);
-    let mut connected = *parse(&bytes).headers();
+    let mut connected = parse(&bytes).headers();
     connected.bth.opcode = Opcode::UcSendOnly;
     connected.deth = None;
     pair.right().receive_headers(&connected, &[0; 8]);
@@ -453,10 +453,10 @@ fn the_datagrams_of_kernels_are_sent_and_received_byte_for_byte() {
         wr.flags.set(SendFlags::SOLICITED, packet.bth().solicited);
         host.qp.post_datagram(&wr, to).unwrap();
         let sent = host.next_packet(Duration::ZERO).unwrap();
-        let mut headers = *parse(&sent).headers();
+        let mut headers = parse(&sent).headers();
         // rxe clears the migration bit, hardware sets it.
         headers.bth.migreq = packet.bth().migreq;
-        assert_eq!(headers, *packet.headers());
+        assert_eq!(headers, packet.headers());
         assert_eq!(parse(&sent).payload(), packet.payload());
 
         let into = piece(&host, 1000, len + 40);

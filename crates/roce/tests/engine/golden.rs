@@ -341,7 +341,7 @@ fn replay(capture: &[Captured], own: End, peer: End) {
             }
             replay.receive(&packet);
         } else if goes(captured, own, peer) {
-            let sent = Sent::new(*packet.headers(), packet.payload().to_vec());
+            let sent = Sent::new(packet.headers(), packet.payload().to_vec());
             if packet.bth().opcode.is_response() {
                 responses.push(sent);
             } else {

@@ -249,7 +249,7 @@ fn a_write_may_not_exceed_the_length_in_its_first_packet() {
     post(pair.left(), 1, SendOp::RdmaWrite(there), &[from]);
     let first = pair.left().next_packet(Duration::ZERO).unwrap();
     pair.right().receive(Duration::ZERO, &first);
-    let mut headers = *parse(&first).headers();
+    let mut headers = parse(&first).headers();
     headers.bth.opcode = Opcode::UcWriteMiddle;
     headers.reth = None;
     // Two more full packets; the message has room for only one, which must end it.

@@ -124,6 +124,7 @@ impl BthRepr {
     /// # Errors
     ///
     /// [`Error::Truncated`]; [`Error::Unsupported`] for an opcode that is not one of [`Opcode`].
+    #[inline]
     pub fn parse(input: &[u8]) -> Result<BthRepr> {
         let f = Fields::<LEN>(head("BTH", input)?);
         Ok(BthRepr {
@@ -169,6 +170,7 @@ impl Opcode {
     /// # Errors
     ///
     /// [`Error::Unsupported`] for a reserved value, and for the transports RD and XRC.
+    #[inline]
     pub const fn from_value(value: u8) -> Result<Opcode> {
         match Opcode::known(value) {
             Some(opcode) => Ok(opcode),

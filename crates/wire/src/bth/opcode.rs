@@ -54,6 +54,7 @@ macro_rules! opcodes {
             /// Every opcode, in the order of their values.
             pub const ALL: &[Opcode] = &[$(Opcode::$name,)*];
 
+            #[inline]
             pub(super) const fn known(value: u8) -> Option<Opcode> {
                 Some(match value {
                     $($value => Opcode::$name,)*
@@ -202,11 +203,13 @@ opcodes! {
 
 impl Opcode {
     /// Its value on the wire.
+    #[inline]
     pub const fn value(self) -> u8 {
         self as u8
     }
 
     /// The transport service.
+    #[inline]
     pub const fn transport(self) -> Transport {
         match self.value() >> 5 {
             0 => Transport::Rc,
@@ -218,6 +221,7 @@ impl Opcode {
     }
 
     /// The RC opcode of the same operation, if this is an XRC opcode; otherwise the opcode itself.
+    #[inline]
     pub const fn as_rc(self) -> Opcode {
         match (self.transport(), Opcode::known(self.value() & 0x1F)) {
             (Transport::Xrc, Some(rc)) => rc,
@@ -226,6 +230,7 @@ impl Opcode {
     }
 
     /// The XRC opcode of the same operation, if this is an RC opcode that XRC has; otherwise the opcode itself.
+    #[inline]
     pub const fn as_xrc(self) -> Opcode {
         match (self.transport(), Opcode::known(self.value() | 0xA0)) {
             (Transport::Rc, Some(xrc)) => xrc,
@@ -234,16 +239,19 @@ impl Opcode {
     }
 
     /// True for packets the requester sends. CNP is neither request nor response.
+    #[inline]
     pub const fn is_request(self) -> bool {
         !self.is_response() && !matches!(self, Opcode::Cnp)
     }
 
     /// True for packets the responder sends: read responses and acknowledgements.
+    #[inline]
     pub const fn is_response(self) -> bool {
         self.is_read_response() || matches!(self.as_rc(), Opcode::RcAck | Opcode::RcAtomicAck)
     }
 
     /// True for the first of several packets of a message.
+    #[inline]
     pub const fn is_first(self) -> bool {
         use Opcode::*;
         matches!(
@@ -253,6 +261,7 @@ impl Opcode {
     }
 
     /// True for a packet inside a message.
+    #[inline]
     pub const fn is_middle(self) -> bool {
         use Opcode::*;
         matches!(
@@ -262,6 +271,7 @@ impl Opcode {
     }
 
     /// True for the last of several packets of a message.
+    #[inline]
     pub const fn is_last(self) -> bool {
         use Opcode::*;
         matches!(
@@ -280,56 +290,67 @@ impl Opcode {
     }
 
     /// True for a single-packet message of any operation.
+    #[inline]
     pub const fn is_only(self) -> bool {
         !self.is_first() && !self.is_middle() && !self.is_last()
     }
 
     /// True if a message starts here: first or only.
+    #[inline]
     pub const fn starts_message(self) -> bool {
         self.is_first() || self.is_only()
     }
 
     /// True if a message ends here: last or only.
+    #[inline]
     pub const fn ends_message(self) -> bool {
         self.is_last() || self.is_only()
     }
 
     /// True for SEND, any part and variant.
+    #[inline]
     pub const fn is_send(self) -> bool {
         matches!(self.value() & 0x1F, 0x00..=0x05 | 0x16 | 0x17) && !matches!(self, Opcode::Cnp)
     }
 
     /// True for RDMA WRITE, any part. ATOMIC WRITE is a different operation.
+    #[inline]
     pub const fn is_write(self) -> bool {
         matches!(self.value() & 0x1F, 0x06..=0x0B)
     }
 
     /// True for RDMA READ responses.
+    #[inline]
     pub const fn is_read_response(self) -> bool {
         matches!(self.as_rc().value(), 0x0D..=0x10)
     }
 
     /// True for compare and swap, and fetch and add.
+    #[inline]
     pub const fn is_atomic(self) -> bool {
         self.has_atomic_eth()
     }
 
     /// True if a DETH follows: every datagram.
+    #[inline]
     pub const fn has_deth(self) -> bool {
         matches!(self.transport(), Transport::Ud)
     }
 
     /// True if an XRCETH follows: every request of XRC.
+    #[inline]
     pub const fn has_xrceth(self) -> bool {
         matches!(self.transport(), Transport::Xrc) && self.is_request()
     }
 
     /// True if a FETH follows: FLUSH.
+    #[inline]
     pub const fn has_feth(self) -> bool {
         matches!(self, Opcode::RcFlush)
     }
 
     /// True if a RETH follows: the start of a write, a read request, FLUSH, ATOMIC WRITE.
+    #[inline]
     pub const fn has_reth(self) -> bool {
         (self.is_write() && self.starts_message())
             || matches!(
@@ -339,21 +360,25 @@ impl Opcode {
     }
 
     /// True if an AtomicETH follows: compare and swap, fetch and add.
+    #[inline]
     pub const fn has_atomic_eth(self) -> bool {
         matches!(self.as_rc(), Opcode::RcCompareSwap | Opcode::RcFetchAdd)
     }
 
     /// True if an AETH follows: acknowledgements and all read responses except middle ones.
+    #[inline]
     pub const fn has_aeth(self) -> bool {
         self.is_response() && !self.is_middle()
     }
 
     /// True if an AtomicAckETH follows.
+    #[inline]
     pub const fn has_atomic_ack_eth(self) -> bool {
         matches!(self.as_rc(), Opcode::RcAtomicAck)
     }
 
     /// True if immediate data follows.
+    #[inline]
     pub const fn has_immdt(self) -> bool {
         use Opcode::*;
         matches!(
@@ -371,11 +396,13 @@ impl Opcode {
     }
 
     /// True if an IETH (the key to invalidate) follows.
+    #[inline]
     pub const fn has_ieth(self) -> bool {
         matches!(self.as_rc(), Opcode::RcSendLastInv | Opcode::RcSendOnlyInv)
     }
 
     /// The payload that follows the headers.
+    #[inline]
     pub const fn payload(self) -> Payload {
         match self.as_rc() {
             Opcode::RcReadRequest
@@ -392,12 +419,29 @@ impl Opcode {
     }
 
     /// True if payload may follow the headers.
+    #[inline]
     pub const fn has_payload(self) -> bool {
         !matches!(self.payload(), Payload::None)
     }
 
     /// Length of the headers in bytes: BTH and this opcode's extension headers.
+    #[inline]
     pub const fn headers_len(self) -> usize {
+        /// By value; computed once, because every packet needs it.
+        const LENS: [u8; 256] = {
+            let mut lens = [0; 256];
+            let mut index = 0;
+            while index < Opcode::ALL.len() {
+                let opcode = Opcode::ALL[index];
+                lens[opcode.value() as usize] = opcode.sum_of_headers() as u8;
+                index += 1;
+            }
+            lens
+        };
+        LENS[self.value() as usize] as usize
+    }
+
+    const fn sum_of_headers(self) -> usize {
         use crate::eth;
         let mut len = super::LEN;
         if self.has_deth() {

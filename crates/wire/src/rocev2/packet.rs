@@ -3,7 +3,7 @@
 use core::fmt;
 
 use super::{Headers, ICRC_LEN};
-use crate::bth::{BthRepr, Opcode, Payload};
+use crate::bth::{self, BthRepr, Opcode, Payload};
 use crate::eth::{
     AethRepr, AtomicAckEthRepr, AtomicEthRepr, DethRepr, FethRepr, IethRepr, ImmDtRepr, RethRepr,
     XrcEthRepr,
@@ -16,11 +16,19 @@ use crate::{Error, Qpn, Result};
 /// [`crate::icrc`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet<'a> {
-    headers: Headers,
+    bth: BthRepr,
     payload: &'a [u8],
-    pad: &'a [u8],
-    icrc: [u8; ICRC_LEN],
     bytes: &'a [u8],
+}
+
+/// Reads an extension header that starts at `$at` if the opcode has it. [`Packet::parse`] has checked the length.
+macro_rules! extension {
+    ($packet:ident, $repr:ident, $has:ident, $at:expr) => {{
+        if !$packet.bth.opcode.$has() {
+            return None;
+        }
+        $repr::parse($packet.bytes.get($at..)?).ok()
+    }};
 }
 
 impl<'a> Packet<'a> {
@@ -32,116 +40,157 @@ impl<'a> Packet<'a> {
     /// [`Error::Unsupported`] for an unknown opcode; [`Error::Malformed`] if the opcode does not
     /// allow the payload found.
     pub fn parse(bytes: &'a [u8]) -> Result<Packet<'a>> {
-        let headers = Headers::parse(bytes)?;
-        let body = bytes.get(headers.len()..).unwrap_or_default();
-        let pad_len = usize::from(headers.bth.pad_count);
-        let truncated = Error::Truncated {
-            what: "RoCEv2 packet",
-            needed: headers.len() + pad_len + ICRC_LEN,
-            got: bytes.len(),
+        let bth = BthRepr::parse(bytes)?;
+        let headers_len = bth.opcode.headers_len();
+        let Some(body) = bytes.get(headers_len..) else {
+            // It says which header is cut off.
+            return Err(Headers::parse(bytes).err().unwrap_or(Error::Truncated {
+                what: "RoCEv2 headers",
+                needed: headers_len,
+                got: bytes.len(),
+            }));
         };
-        let (body, icrc) = body.split_last_chunk().ok_or(truncated)?;
-        let payload_len = body.len().checked_sub(pad_len).ok_or(truncated)?;
-        let (payload, pad) = body.split_at_checked(payload_len).ok_or(truncated)?;
+        let pad_len = usize::from(bth.pad_count);
+        let Some(payload_len) = body.len().checked_sub(pad_len + ICRC_LEN) else {
+            return Err(Error::Truncated {
+                what: "RoCEv2 packet",
+                needed: headers_len + pad_len + ICRC_LEN,
+                got: bytes.len(),
+            });
+        };
+        let payload = body.get(..payload_len).unwrap_or_default();
         let malformed = |expected| Error::Malformed {
             what: "RoCEv2 payload length",
             expected,
             got: payload.len() as u64,
         };
-        match headers.bth.opcode.payload() {
+        match bth.opcode.payload() {
             Payload::None if !payload.is_empty() => return Err(malformed("no payload")),
             Payload::Exactly(8) if payload.len() != 8 => return Err(malformed("8 bytes")),
             Payload::Exactly(len) if payload.len() != len => return Err(malformed("16 bytes")),
             _ => {}
         }
         Ok(Packet {
-            headers,
+            bth,
             payload,
-            pad,
-            icrc: *icrc,
             bytes,
         })
     }
 
     /// All headers.
-    pub const fn headers(&self) -> &Headers {
-        &self.headers
+    pub fn headers(&self) -> Headers {
+        // Their lengths were checked.
+        Headers::parse(self.bytes).unwrap_or_else(|_| self.bth.into())
     }
 
     /// Base transport header.
+    #[inline]
     pub const fn bth(&self) -> &BthRepr {
-        &self.headers.bth
+        &self.bth
     }
 
     /// Datagram header, if the opcode has one.
-    pub const fn deth(&self) -> Option<DethRepr> {
-        self.headers.deth
+    pub fn deth(&self) -> Option<DethRepr> {
+        extension!(self, DethRepr, has_deth, bth::LEN)
     }
 
     /// XRC header, if the opcode has one.
-    pub const fn xrceth(&self) -> Option<XrcEthRepr> {
-        self.headers.xrceth
+    #[inline]
+    pub fn xrceth(&self) -> Option<XrcEthRepr> {
+        extension!(self, XrcEthRepr, has_xrceth, bth::LEN)
     }
 
     /// Flush header, if the opcode has one.
-    pub const fn feth(&self) -> Option<FethRepr> {
-        self.headers.feth
+    pub fn feth(&self) -> Option<FethRepr> {
+        extension!(self, FethRepr, has_feth, bth::LEN)
     }
 
     /// RDMA header, if the opcode has one.
-    pub const fn reth(&self) -> Option<RethRepr> {
-        self.headers.reth
+    #[inline]
+    pub fn reth(&self) -> Option<RethRepr> {
+        extension!(self, RethRepr, has_reth, self.first_after_xrceth())
     }
 
     /// Atomic request header, if the opcode has one.
-    pub const fn atomic_eth(&self) -> Option<AtomicEthRepr> {
-        self.headers.atomic_eth
+    #[inline]
+    pub fn atomic_eth(&self) -> Option<AtomicEthRepr> {
+        extension!(
+            self,
+            AtomicEthRepr,
+            has_atomic_eth,
+            self.first_after_xrceth()
+        )
     }
 
     /// Acknowledge header, if the opcode has one.
-    pub const fn aeth(&self) -> Option<AethRepr> {
-        self.headers.aeth
+    #[inline]
+    pub fn aeth(&self) -> Option<AethRepr> {
+        extension!(self, AethRepr, has_aeth, bth::LEN)
     }
 
     /// Atomic acknowledge header, if the opcode has one.
-    pub const fn atomic_ack(&self) -> Option<AtomicAckEthRepr> {
-        self.headers.atomic_ack_eth
+    pub fn atomic_ack(&self) -> Option<AtomicAckEthRepr> {
+        extension!(
+            self,
+            AtomicAckEthRepr,
+            has_atomic_ack_eth,
+            self.last(AtomicAckEthRepr::LEN)
+        )
     }
 
     /// Immediate data, if the opcode has it.
-    pub const fn immdt(&self) -> Option<ImmDtRepr> {
-        self.headers.immdt
+    #[inline]
+    pub fn immdt(&self) -> Option<ImmDtRepr> {
+        extension!(self, ImmDtRepr, has_immdt, self.last(ImmDtRepr::LEN))
     }
 
     /// Invalidate header, if the opcode has one.
-    pub const fn ieth(&self) -> Option<IethRepr> {
-        self.headers.ieth
+    #[inline]
+    pub fn ieth(&self) -> Option<IethRepr> {
+        extension!(self, IethRepr, has_ieth, self.last(IethRepr::LEN))
+    }
+
+    /// Where a RETH or AtomicETH is.
+    fn first_after_xrceth(&self) -> usize {
+        let opcode = self.bth.opcode;
+        let xrceth = usize::from(opcode.has_xrceth()) * XrcEthRepr::LEN;
+        let feth = usize::from(opcode.has_feth()) * FethRepr::LEN;
+        bth::LEN + xrceth + feth
+    }
+
+    /// Where the last header is, if it has this length.
+    fn last(&self, len: usize) -> usize {
+        self.bth.opcode.headers_len() - len
     }
 
     /// The payload, without padding.
+    #[inline]
     pub const fn payload(&self) -> &'a [u8] {
         self.payload
     }
 
     /// The payload if the packet is a management datagram: a UD packet to QP1.
     pub fn mad(&self) -> Option<&'a [u8]> {
-        let bth = &self.headers.bth;
+        let bth = &self.bth;
         (bth.opcode == Opcode::UdSendOnly && bth.dest_qp == Qpn::GSI).then_some(self.payload)
     }
 
     /// Offset of the payload from the start of the UDP payload.
     pub const fn payload_offset(&self) -> usize {
-        self.headers.len()
+        self.bth.opcode.headers_len()
     }
 
     /// The padding, at most three bytes; the standard requires zeros.
-    pub const fn pad(&self) -> &'a [u8] {
-        self.pad
+    pub fn pad(&self) -> &'a [u8] {
+        let start = self.payload_offset() + self.payload.len();
+        let end = self.bytes.len() - ICRC_LEN;
+        self.bytes.get(start..end).unwrap_or_default()
     }
 
     /// The ICRC in the packet.
-    pub const fn icrc(&self) -> u32 {
-        u32::from_le_bytes(self.icrc)
+    pub fn icrc(&self) -> u32 {
+        let icrc = self.bytes.last_chunk().copied();
+        u32::from_le_bytes(icrc.unwrap_or_default())
     }
 
     /// The whole UDP payload.
@@ -152,8 +201,8 @@ impl<'a> Packet<'a> {
 
 impl fmt::Display for Packet<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.headers.fmt(f)?;
-        if self.headers.bth.opcode.has_payload() {
+        self.headers().fmt(f)?;
+        if self.bth.opcode.has_payload() {
             write!(f, " len {}", self.payload.len())?;
         }
         Ok(())

@@ -49,8 +49,8 @@ impl Host {
     pub(crate) fn settle_soon(&self, qp: &QpCore, state: &mut LockedQp, now: Duration) {
         if !std::mem::replace(&mut state.owes, true) {
             self.deferred_acks.note(qp.qpn);
+            self.progress.wake_before(now + LOOK_INTERVAL);
         }
-        self.progress.wake_before(now + LOOK_INTERVAL);
     }
 
     /// Settles all queue pairs that delay an acknowledgement. The caller holds no lock.

@@ -12,13 +12,13 @@ use portolan_wire::rocev2::Packet;
 use crate::io::net::counters::Monitor;
 use crate::io::net::receive_batch::ReceiveBatch;
 use crate::io::net::shm::handshake::Incoming;
-use crate::io::net::shm::ring::{Board, Broken};
+use crate::io::net::shm::ring::{Board, Broken, Records};
 use crate::io::net::tap::{Direction, TappedPacket, with_icrc};
 
 /// System calls on one socket in one turn.
 const CALLS_PER_TURN: usize = 4;
-/// Records read from one ring in one turn.
-const RECORDS_PER_TURN: usize = 64;
+/// Batches of records read from one ring in one turn.
+const BATCHES_PER_TURN: usize = 2;
 /// If all queue pairs send by rings, a poller reads the sockets only in every n-th poll.
 const LOOKS_AT_RINGS: u32 = 64;
 
@@ -30,6 +30,8 @@ pub(crate) struct Receiver {
     batch: ReceiveBatch,
     /// Reused memory for the packets of a batch.
     spare: Vec<Arrived<'static>>,
+    /// Memory for the records of a batch.
+    records: Records,
     /// The rings of other processes of this host.
     incoming: Vec<Incoming>,
     /// Polls of the rings since the sockets were read.
@@ -77,6 +79,7 @@ impl Receiver {
             port,
             batch: ReceiveBatch::new(),
             spare: Vec::new(),
+            records: Records::default(),
             incoming: Vec::new(),
             looks: 0,
         }
@@ -113,8 +116,8 @@ impl Receiver {
             .any(|incoming| incoming.reader.has_more())
     }
 
-    /// Reads the rings, within bounds, and delivers the valid packets of one record at a time. Returns the number of
-    /// records.
+    /// Reads the rings, within bounds, and delivers the valid packets of several records at a time. Returns the number
+    /// of records.
     pub(crate) fn drain_rings(
         &mut self,
         board: &Board,
@@ -123,6 +126,7 @@ impl Receiver {
     ) -> usize {
         let mut taken = 0;
         let port = self.port;
+        let mut records = std::mem::take(&mut self.records);
         let mut arrived: Vec<Arrived<'_>> = std::mem::take(&mut self.spare);
         self.incoming.retain_mut(|incoming| {
             let Incoming { reader, bell } = incoming;
@@ -130,40 +134,42 @@ impl Receiver {
                 return true;
             }
             let from = reader.from();
-            for _ in 0..RECORDS_PER_TURN {
-                let record = match reader.read() {
-                    Ok(Some(record)) => record,
-                    Ok(None) => break,
-                    Err(Broken) => {
-                        tracing::warn!(
-                            ?from,
-                            "a ring has an invalid record and is not read any more"
-                        );
-                        return false;
-                    }
-                };
-                taken += 1;
-                let mut packets: Vec<Arrived<'_>> = emptied(std::mem::take(&mut arrived));
-                for (place, payload) in (0..).zip(record.payload.chunks(record.packet_len)) {
-                    let unchecked = Unchecked {
-                        source: record.source,
-                        destination: SocketAddr::new(record.destination, port),
-                        ip: IpFields::default(),
-                        payload,
-                    };
-                    packets.extend(take_from_ring(&unchecked, from, place, monitor));
-                }
-                let through_memory = &monitor.counters.received_through_memory;
-                through_memory.add(packets.len());
-                deliver(&packets);
-                arrived = emptied(packets);
+            for _ in 0..BATCHES_PER_TURN {
+                let read = reader.read(&mut records);
+                taken += records.len();
+                // They are copies.
                 if reader.release(board) {
                     bell.ring();
+                }
+                let mut packets: Vec<Arrived<'_>> = emptied(std::mem::take(&mut arrived));
+                for record in records.iter() {
+                    let head = &record.head;
+                    for (place, payload) in (0..).zip(record.payload.chunks(head.packet_len)) {
+                        let unchecked = Unchecked {
+                            source: head.source,
+                            destination: SocketAddr::new(head.destination, port),
+                            ip: IpFields::default(),
+                            payload,
+                        };
+                        packets.extend(take_from_ring(&unchecked, from, place, monitor));
+                    }
+                }
+                count_from_ring(&packets, monitor);
+                deliver(&packets);
+                let is_empty = packets.is_empty();
+                arrived = emptied(packets);
+                if read == Err(Broken) {
+                    tracing::warn!(?from, "a ring is wrong and is not read any more");
+                    return false;
+                }
+                if is_empty || !reader.has_more() {
+                    break;
                 }
             }
             true
         });
         self.spare = emptied(arrived);
+        self.records = records;
         taken
     }
 
@@ -291,8 +297,18 @@ pub(crate) fn check<'a>(
     })
 }
 
-/// Parses a packet from a ring, which has no ICRC. Counts it, and shows it to the tap with the ICRC that it would
-/// have.
+/// Counts the packets of a batch.
+fn count_from_ring(packets: &[Arrived<'_>], monitor: &Monitor) {
+    let bytes = packets
+        .iter()
+        .map(|arrived| arrived.packet.as_bytes().len());
+    monitor.counters.received_packets.add(packets.len());
+    monitor.counters.received_bytes.add(bytes.sum());
+    let through_memory = &monitor.counters.received_through_memory;
+    through_memory.add(packets.len());
+}
+
+/// Parses a packet from a ring, which has no ICRC. Shows it to the tap with the ICRC that it would have.
 #[inline]
 fn take_from_ring<'a>(
     unchecked: &Unchecked<'a>,
@@ -310,8 +326,6 @@ fn take_from_ring<'a>(
         monitor.counters.dropped_malformed.up();
         return None;
     };
-    monitor.counters.received_packets.up();
-    monitor.counters.received_bytes.add(payload.len());
     if monitor.tap.is_plugged()
         && let Some(flow) = Flow::between(source, destination)
     {

@@ -76,7 +76,7 @@ impl Network {
             at: now,
             opcode: packet.bth().opcode,
             psn: packet.bth().psn,
-            headers: *packet.headers(),
+            headers: packet.headers(),
             payload_len: packet.payload().len(),
         };
         self.log.push(sent);

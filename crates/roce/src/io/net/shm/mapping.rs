@@ -93,6 +93,7 @@ impl Mapping {
         }
     }
 
+    #[inline]
     pub(super) fn addr(&self) -> u64 {
         self.at.as_ptr().expose_provenance() as u64
     }
@@ -121,6 +122,7 @@ impl Mapping {
     ///
     /// # Safety
     /// `T` consists of atomics, and every process has a `T` there.
+    #[inline]
     pub(super) unsafe fn at<T>(&self, offset: usize) -> Option<&T> {
         let end = offset.checked_add(size_of::<T>())?;
         let is_aligned = offset.is_multiple_of(align_of::<T>());
@@ -129,6 +131,7 @@ impl Mapping {
     }
 
     /// Copies bytes out. Another process may change them meanwhile, so they may be inconsistent.
+    #[inline]
     pub(super) fn copy_out(&self, offset: usize, to: &mut [u8]) -> bool {
         let is_inside = offset
             .checked_add(to.len())
@@ -142,7 +145,24 @@ impl Mapping {
         is_inside
     }
 
+    /// Appends bytes to a vector. Another process may change them meanwhile, so they may be inconsistent.
+    pub(super) fn append_to(&self, offset: usize, len: usize, to: &mut Vec<u8>) -> bool {
+        let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        if is_inside {
+            to.reserve(len);
+            let spare = to.spare_capacity_mut();
+            // SAFETY: inside the mapping; `to` is this process's own, and has so much room.
+            unsafe {
+                let from = self.at.as_ptr().add(offset);
+                ptr::copy_nonoverlapping(from, spare.as_mut_ptr().cast::<u8>(), len);
+                to.set_len(to.len() + len);
+            }
+        }
+        is_inside
+    }
+
     /// Copies bytes in, to a mapping made by [`create`](Self::create). The caller is the only writer.
+    #[inline]
     pub(crate) fn copy_in(&self, offset: usize, from: &[u8]) -> bool {
         let is_inside = offset
             .checked_add(from.len())

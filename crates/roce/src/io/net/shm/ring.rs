@@ -27,6 +27,13 @@ const FILE_LEN: usize = RING_AT + RING_LEN;
 const ALIGN: usize = 8;
 /// Length, packet length, UDP source port, and both addresses.
 const HEADER_LEN: usize = 40;
+/// Bytes of a record's header that hold source port and addresses, and where they begin.
+const ADDRESSES_LEN: usize = 34;
+const ADDRESSES_AT: usize = 6;
+const _: () = assert!(ADDRESSES_AT + ADDRESSES_LEN == HEADER_LEN);
+/// Records that are read together at most, and bytes after which no other is.
+const RECORDS_MAX: usize = 64;
+const RECORDS_LEN: usize = 32 << 10;
 /// Instead of a length: the next record is at the start of the ring.
 const WRAP: u32 = u32::MAX;
 /// Maximum payload of a record.
@@ -52,7 +59,21 @@ pub(crate) struct Writer {
     mapping: Arc<Mapping>,
     board: Board,
     place: u8,
+    /// What is written, and how much of it the reader sees.
     tail: u64,
+    published: u64,
+    /// As far as there was room when the reader's position was last read, which takes the reader's cache line.
+    room_until: u64,
+}
+
+/// The payload of a record that was begun.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// In the file.
+    at: usize,
+    len: usize,
+    /// The tail after the record.
+    end: u64,
 }
 
 /// The reading end of a ring.
@@ -62,16 +83,31 @@ pub(crate) struct Reader {
     from: Block,
     place: u8,
     head: u64,
-    bytes: Vec<u8>,
+    /// The addresses of the last record, as it had them and as they are: most records have the same.
+    addresses: ([u8; ADDRESSES_LEN], SocketAddr, IpAddr),
 }
 
 /// A datagram: packets of one length, of which the last may be shorter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record<'a> {
+    pub(crate) head: RecordHead,
+    pub(crate) payload: &'a [u8],
+}
+
+/// What a record says of its packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RecordHead {
     pub(crate) source: SocketAddr,
     pub(crate) destination: IpAddr,
     pub(crate) packet_len: usize,
-    pub(crate) payload: &'a [u8],
+}
+
+/// Copies of records, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Records {
+    bytes: Vec<u8>,
+    /// Each with the end of its payload.
+    heads: Vec<(RecordHead, usize)>,
 }
 
 /// The result of writing a record.
@@ -148,41 +184,66 @@ impl Writer {
     /// # Errors
     /// The reader violated the protocol.
     pub(crate) fn write(&mut self, record: &Record<'_>) -> Result<Written, Broken> {
-        let len = HEADER_LEN + record.payload.len();
-        let padded = len.next_multiple_of(ALIGN);
         if record.payload.len() > PAYLOAD_MAX {
             return Ok(Written::Unnoticed);
         }
-        let used = self.tail.wrapping_sub(self.board.head(self.place).read());
-        if used > RING_LEN as u64 {
-            return Err(Broken);
-        }
+        let Some(place) = self.begin(&record.head, record.payload.len())? else {
+            return Ok(Written::Full);
+        };
+        self.mapping.copy_in(place.at, record.payload);
+        self.end(place);
+        Ok(match self.publish() {
+            true => Written::Ring,
+            false => Written::Unnoticed,
+        })
+    }
+
+    /// Begins a record with a payload of `len` bytes, at most [`PAYLOAD_MAX`]; `None` if there is no room. The caller writes
+    /// the payload, and then [`end`](Self::end)s the record.
+    ///
+    /// # Errors
+    /// The reader broke the rules.
+    #[inline]
+    pub(crate) fn begin(&mut self, head: &RecordHead, len: usize) -> Result<Option<Place>, Broken> {
+        let padded = (HEADER_LEN + len).next_multiple_of(ALIGN);
         let at = self.tail as usize % RING_LEN;
         let skipped = if at + padded > RING_LEN {
             RING_LEN - at
         } else {
             0
         };
-        if used as usize + skipped + padded > RING_LEN {
-            return Ok(Written::Full);
+        let end = self.tail + (skipped + padded) as u64;
+        if end > self.room_until {
+            let used = self.tail.wrapping_sub(self.board.head(self.place).read());
+            if used > RING_LEN as u64 {
+                return Err(Broken);
+            }
+            self.room_until = self.tail - used + RING_LEN as u64;
+            if end > self.room_until {
+                return Ok(None);
+            }
         }
-        let from = self.tail;
         if skipped > 0 {
             self.mapping.copy_in(RING_AT + at, &WRAP.to_ne_bytes());
-            self.tail += skipped as u64;
         }
-        let at = RING_AT + self.tail as usize % RING_LEN;
-        self.mapping.copy_in(at, &header_of(record));
-        self.mapping.copy_in(at + HEADER_LEN, record.payload);
-        self.tail += padded as u64;
+        let at = RING_AT + (self.tail as usize + skipped) % RING_LEN;
+        self.mapping.copy_in(at, &header_of(head, len));
+        let at = at + HEADER_LEN;
+        Ok(Some(Place { at, len, end }))
+    }
+
+    /// The record is written.
+    #[inline]
+    pub(crate) fn end(&mut self, place: Place) {
+        self.tail = place.end;
+    }
+
+    /// Has the reader see all records. Returns whether its bell is to be rung.
+    #[inline]
+    pub(crate) fn publish(&mut self) -> bool {
+        let from = std::mem::replace(&mut self.published, self.tail);
         let head = self.board.head(self.place);
-        let tail = tail_of(&self.mapping);
-        Ok(
-            match tail.publish(from, self.tail, head, self.board.asleep()) {
-                true => Written::Ring,
-                false => Written::Unnoticed,
-            },
-        )
+        tail_of(&self.mapping).publish(from, self.tail, head, self.board.asleep())
     }
 
     /// Asks the reader to ring this process's bell when there is more room. Try to write once more after this: there
@@ -217,6 +278,8 @@ impl PendingWriter {
             board,
             place,
             tail: 0,
+            published: 0,
+            room_until: 0,
         }))
     }
 }
@@ -239,7 +302,11 @@ impl Reader {
             from,
             place,
             head: 0,
-            bytes: Vec::new(),
+            addresses: {
+                let bytes = [0; ADDRESSES_LEN];
+                let (source, destination) = parse_addresses(&bytes);
+                (bytes, source, destination)
+            },
         }))
     }
 
@@ -264,15 +331,25 @@ impl Reader {
         tail_of(&self.mapping).written() != self.head
     }
 
-    /// Copies the next record out. `None` if there is none.
+    /// Replaces the contents of `records` by copies of the next records, within bounds.
     ///
     /// # Errors
-    /// The writer violated the protocol.
-    pub(crate) fn read(&mut self) -> Result<Option<Record<'_>>, Broken> {
+    /// The writer violated the protocol. `records` has the records before that.
+    pub(crate) fn read(&mut self, records: &mut Records) -> Result<(), Broken> {
+        records.clear();
         let tail = tail_of(&self.mapping).written();
+        while records.heads.len() < RECORDS_MAX
+            && records.bytes.len() < RECORDS_LEN
+            && self.read_one(tail, records)?
+        {}
+        Ok(())
+    }
+
+    /// Takes a copy of the next record; false if there is none before `tail`.
+    fn read_one(&mut self, tail: u64, records: &mut Records) -> Result<bool, Broken> {
         let mut left = tail.wrapping_sub(self.head);
         if left == 0 {
-            return Ok(None);
+            return Ok(false);
         }
         if left > RING_LEN as u64 || !tail.is_multiple_of(ALIGN as u64) {
             return Err(Broken);
@@ -293,21 +370,35 @@ impl Reader {
         if left < HEADER_LEN as u64 || !self.mapping.copy_out(RING_AT + at, &mut header) {
             return Err(Broken);
         }
-        let (len, packet_len, source, destination) = parse_header(&header);
+        let (len, packet_len) = parse_header(&header);
         let padded = (HEADER_LEN + len).next_multiple_of(ALIGN);
         if len > PAYLOAD_MAX || padded as u64 > left || at + padded > RING_LEN || packet_len == 0 {
             return Err(Broken);
         }
-        self.bytes.resize(len, 0);
-        self.mapping
-            .copy_out(RING_AT + at + HEADER_LEN, &mut self.bytes);
+        let (source, destination) = self.addresses_of(&header);
+        let payload_at = RING_AT + at + HEADER_LEN;
+        if !self.mapping.append_to(payload_at, len, &mut records.bytes) {
+            return Err(Broken);
+        }
         self.head += padded as u64;
-        Ok(Some(Record {
+        let head = RecordHead {
             source,
             destination,
             packet_len,
-            payload: &self.bytes,
-        }))
+        };
+        records.heads.push((head, records.bytes.len()));
+        Ok(true)
+    }
+
+    #[inline]
+    fn addresses_of(&mut self, header: &[u8; HEADER_LEN]) -> (SocketAddr, IpAddr) {
+        let mut bytes = [0; ADDRESSES_LEN];
+        bytes.copy_from_slice(&header[ADDRESSES_AT..]);
+        if self.addresses.0 != bytes {
+            let (source, destination) = parse_addresses(&bytes);
+            self.addresses = (bytes, source, destination);
+        }
+        (self.addresses.1, self.addresses.2)
     }
 
     /// Frees the room of what was read. Returns whether the writer waits for it, so that its bell must be rung.
@@ -318,34 +409,59 @@ impl Reader {
     }
 }
 
-fn header_of(record: &Record<'_>) -> [u8; HEADER_LEN] {
+impl Records {
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.heads.clear();
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.heads.len()
+    }
+
+    /// Each of them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Record<'_>> {
+        let mut start = 0;
+        self.heads.iter().map(move |(head, end)| {
+            let payload = self.bytes.get(start..*end).unwrap_or_default();
+            start = *end;
+            Record {
+                head: *head,
+                payload,
+            }
+        })
+    }
+}
+
+fn header_of(head: &RecordHead, len: usize) -> [u8; HEADER_LEN] {
     let mapped = |ip: IpAddr| match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
         IpAddr::V6(ip) => ip.octets(),
     };
     let mut header = [0; HEADER_LEN];
-    header[..4].copy_from_slice(&(record.payload.len() as u32).to_ne_bytes());
-    header[4..6].copy_from_slice(&(record.packet_len as u16).to_ne_bytes());
-    header[6..8].copy_from_slice(&record.source.port().to_ne_bytes());
-    header[8..24].copy_from_slice(&mapped(record.source.ip()));
-    header[24..].copy_from_slice(&mapped(record.destination));
+    header[..4].copy_from_slice(&(len as u32).to_ne_bytes());
+    header[4..6].copy_from_slice(&(head.packet_len as u16).to_ne_bytes());
+    header[6..8].copy_from_slice(&head.source.port().to_ne_bytes());
+    header[8..24].copy_from_slice(&mapped(head.source.ip()));
+    header[24..].copy_from_slice(&mapped(head.destination));
     header
 }
 
-fn parse_header(header: &[u8; HEADER_LEN]) -> (usize, usize, SocketAddr, IpAddr) {
-    let (words, _) = header.as_chunks::<2>();
-    let short = |at: usize| u16::from_ne_bytes(words[at]);
+/// The length of a record's payload, and of its packets.
+fn parse_header(header: &[u8; HEADER_LEN]) -> (usize, usize) {
+    let len = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]);
+    let packet_len = u16::from_ne_bytes([header[4], header[5]]);
+    (len as usize, usize::from(packet_len))
+}
+
+fn parse_addresses(bytes: &[u8; ADDRESSES_LEN]) -> (SocketAddr, IpAddr) {
     let address = |at: usize| {
-        let octets: [u8; 16] = std::array::from_fn(|i| header[at + i]);
+        let octets: [u8; 16] = std::array::from_fn(|i| bytes[at + i]);
         IpAddr::V6(Ipv6Addr::from(octets)).to_canonical()
     };
-    let len = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]);
-    (
-        len as usize,
-        usize::from(short(2)),
-        SocketAddr::new(address(8), short(3)),
-        address(24),
-    )
+    let port = u16::from_ne_bytes([bytes[0], bytes[1]]);
+    (SocketAddr::new(address(2), port), address(18))
 }
 
 #[cfg(test)]

@@ -18,12 +18,21 @@ fn ring() -> (Writer, Reader, Board) {
 }
 
 fn record(payload: &[u8]) -> Record<'_> {
-    Record {
+    let head = RecordHead {
         source: "10.0.0.1:50000".parse().unwrap(),
         destination: "10.0.0.2".parse().unwrap(),
         packet_len: 100,
-        payload,
-    }
+    };
+    Record { head, payload }
+}
+
+/// The next record alone.
+fn read_one(reader: &mut Reader) -> Result<Option<(RecordHead, Vec<u8>)>, Broken> {
+    let mut records = Records::default();
+    let tail = tail_of(&reader.mapping).written();
+    reader.read_one(tail, &mut records)?;
+    let record = records.iter().next();
+    Ok(record.map(|record| (record.head, record.payload.to_vec())))
 }
 
 #[test]
@@ -33,24 +42,19 @@ fn a_record_arrives_with_its_addresses() {
         ("10.0.0.1:50000", "10.0.0.2"),
         ("[2001:db8::1]:4791", "2001:db8::2"),
     ] {
-        let sent = Record {
+        let head = RecordHead {
             source: source.parse().unwrap(),
             destination: destination.parse().unwrap(),
             packet_len: 3,
-            payload: b"packets",
         };
-        assert_eq!(writer.write(&sent), Ok(Written::Ring));
+        let payload = &b"packets"[..];
+        assert_eq!(writer.write(&Record { head, payload }), Ok(Written::Ring));
         assert!(reader.has_more());
-        let got = reader.read().unwrap().unwrap();
-        assert_eq!(
-            (got.source, got.destination),
-            (sent.source, sent.destination)
-        );
-        assert_eq!((got.packet_len, got.payload), (3, &b"packets"[..]));
+        assert_eq!(read_one(&mut reader), Ok(Some((head, payload.to_vec()))));
         assert!(!reader.release(&board));
         assert!(!reader.has_more());
     }
-    assert!(reader.read().unwrap().is_none());
+    assert_eq!(read_one(&mut reader), Ok(None));
 }
 
 #[test]
@@ -58,7 +62,7 @@ fn the_bell_is_rung_only_for_a_sleeping_reader_that_has_read_everything() {
     let (mut writer, mut reader, board) = ring();
     assert_eq!(writer.write(&record(b"1")), Ok(Written::Ring));
     assert_eq!(writer.write(&record(b"2")), Ok(Written::Unnoticed));
-    while reader.read().unwrap().is_some() {
+    while read_one(&mut reader).unwrap().is_some() {
         reader.release(&board);
     }
     board.asleep().end();
@@ -78,12 +82,62 @@ fn a_full_ring_takes_no_more_until_its_reader_releases_room_and_signals_that() {
     assert_eq!(written, RING_LEN / 60_040);
     writer.want_room();
     assert_eq!(writer.write(&record(&payload)), Ok(Written::Full));
-    assert_eq!(reader.read().unwrap().unwrap().payload, payload);
+    assert_eq!(read_one(&mut reader).unwrap().unwrap().1, payload);
     assert!(reader.release(&board), "the writer waits");
     assert_ne!(writer.write(&record(&payload)), Ok(Written::Full));
     writer.have_room();
-    assert_eq!(reader.read().unwrap().unwrap().payload, payload);
+    assert_eq!(read_one(&mut reader).unwrap().unwrap().1, payload);
     assert!(!reader.release(&board));
+}
+
+#[test]
+fn records_are_read_together_up_to_a_bound_and_those_before_a_broken_one_count() {
+    let (mut writer, mut reader, board) = ring();
+    let mut records = Records::default();
+    for number in 0..100 {
+        writer.write(&record(&[number; 9])).unwrap();
+    }
+    assert_eq!(reader.read(&mut records), Ok(()));
+    let firsts: Vec<u8> = records.iter().map(|record| record.payload[0]).collect();
+    assert_eq!(firsts, (0..RECORDS_MAX as u8).collect::<Vec<_>>());
+    reader.release(&board);
+    // The length of the last record is too great.
+    let last = writer.tail as usize - (HEADER_LEN + 9).next_multiple_of(ALIGN);
+    writer
+        .mapping
+        .copy_in(RING_AT + last, &9999_u32.to_ne_bytes());
+    assert_eq!(reader.read(&mut records), Err(Broken));
+    assert_eq!(records.len(), 100 - RECORDS_MAX - 1);
+    let (mut writer, mut reader, _) = ring();
+    writer.write(&record(&[1; 60_000])).unwrap();
+    writer.write(&record(&[2])).unwrap();
+    assert_eq!(reader.read(&mut records), Ok(()));
+    assert_eq!(records.len(), 1, "the long one fills the batch");
+}
+
+#[test]
+fn records_are_seen_when_they_are_published_and_one_that_was_not_ended_never() {
+    let (mut writer, mut reader, board) = ring();
+    let mut records = Records::default();
+    let begin = |writer: &mut Writer, byte: u8| {
+        let place = writer.begin(&record(&[]).head, 5).unwrap().unwrap();
+        writer.mapping.copy_in(place.at, &[byte; 5]);
+        place
+    };
+    for byte in [1, 2] {
+        let place = begin(&mut writer, byte);
+        assert_eq!(place.len, 5);
+        writer.end(place);
+    }
+    let _ = begin(&mut writer, 3);
+    assert!(!reader.has_more());
+    assert!(writer.publish(), "the reader sleeps");
+    reader.read(&mut records).unwrap();
+    let payloads: Vec<&[u8]> = records.iter().map(|record| record.payload).collect();
+    assert_eq!(payloads, [[1; 5], [2; 5]]);
+    reader.release(&board);
+    writer.write(&record(b"after")).unwrap();
+    assert_eq!(read_one(&mut reader).unwrap().unwrap().1, b"after");
 }
 
 proptest! {
@@ -101,13 +155,13 @@ proptest! {
                 sent.push_back(payload);
             }
             for _ in 0..reads.next().unwrap_or_default() {
-                let got = reader.read().unwrap().map(|record| record.payload.to_vec());
+                let got = read_one(&mut reader).unwrap().map(|(_, payload)| payload);
                 reader.release(&board);
                 prop_assert_eq!(got, sent.pop_front());
             }
         }
         while let Some(expected) = sent.pop_front() {
-            let got = reader.read().unwrap().map(|record| record.payload.to_vec());
+            let got = read_one(&mut reader).unwrap().map(|(_, payload)| payload);
             reader.release(&board);
             prop_assert_eq!(got, Some(expected));
         }
@@ -125,10 +179,14 @@ proptest! {
         writer.mapping.copy_in(RING_AT + at.min(RING_LEN - junk.len()), &junk);
         writer.mapping.copy_in(RING_AT, junk.get(..64.min(junk.len())).unwrap());
         writer.mapping.copy_in(0, &near.unwrap_or(tail).to_ne_bytes());
+        let mut records = Records::default();
         for _ in 0..RING_LEN / ALIGN {
-            match reader.read() {
-                Ok(Some(record)) => prop_assert!(record.payload.len() <= PAYLOAD_MAX),
-                Ok(None) | Err(Broken) => break,
+            match reader.read(&mut records) {
+                Ok(()) if records.len() > 0 => {
+                    let is_within = |record: Record<'_>| record.payload.len() <= PAYLOAD_MAX;
+                    prop_assert!(records.iter().all(is_within));
+                }
+                Ok(()) | Err(Broken) => break,
             }
             reader.release(&board);
         }

@@ -20,7 +20,7 @@ use crate::io::net::rand::random_u32;
 use crate::io::net::send_batch::{Run, SendBatch, send_one};
 use crate::io::net::shm::bell::Doorbell;
 use crate::io::net::shm::peer_memory::PeerMemory;
-use crate::io::net::shm::ring::{Broken, Record, Writer, Written};
+use crate::io::net::shm::ring::{Broken, Record, RecordHead, Writer, Written};
 use crate::io::net::sockopt::{IpVersion, refuse_input, set_int};
 use crate::io::net::tap::{Direction, TappedPacket, with_icrc};
 use portolan_port_sharing::room::{self, with_room};
@@ -303,9 +303,11 @@ impl SendSocket {
     /// Writes a datagram to the ring. Returns whether its reader must be woken.
     fn write(&self, writer: &mut Writer, path: &Path, run: &Run, bytes: &[u8]) -> io::Result<bool> {
         let record = Record {
-            source: SocketAddr::new(path.local, self.port),
-            destination: path.remote.ip(),
-            packet_len: run.packet_len,
+            head: RecordHead {
+                source: SocketAddr::new(path.local, self.port),
+                destination: path.remote.ip(),
+                packet_len: run.packet_len,
+            },
             payload: bytes,
         };
         match writer.write(&record) {
