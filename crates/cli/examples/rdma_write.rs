@@ -90,7 +90,7 @@ fn write(address: &str, mib: u64) -> Result<()> {
         let start = chunk * CHUNK as u64;
         fill(&mut buffer, start);
         let place = remote
-            .slice(u32::try_from(start)?, CHUNK as u32)
+            .slice(usize::try_from(start)?, CHUNK)
             .ok_or("the receiver offers too little memory")?;
         under_way.push_back(connection.write(buffer, place)?);
     }

@@ -57,10 +57,8 @@ fn send(file: &Path, address: &str) -> Outcome<usize> {
             oldest.wait()?;
         }
         let slice = rest.split_to(SLICE_BYTES.min(rest.len()));
-        let to = memory
-            .slice(at, slice.len() as u32)
-            .ok_or("it does not fit")?;
-        at += slice.len() as u32;
+        let to = memory.slice(at, slice.len()).ok_or("it does not fit")?;
+        at += slice.len();
         posted.push_back(match rest.is_empty() {
             false => connection.write(slice, to)?,
             true => connection.write_with_immediate(slice, to, 0)?,

@@ -28,8 +28,8 @@ fn hash(bytes: &[u8]) -> u64 {
 }
 
 /// Where a key's slot begins. A store to keep would probe further slots when two keys share one.
-fn place_of(key: &str) -> u32 {
-    (hash(key.as_bytes()) % SLOTS) as u32 * SLOT_BYTES as u32
+fn place_of(key: &str) -> usize {
+    (hash(key.as_bytes()) % SLOTS) as usize * SLOT_BYTES
 }
 
 /// A slot: the entry is `key=value`, padded with zeros.
@@ -61,7 +61,7 @@ fn serve_one(connection: &Connection, table: &Mutex<SharedMemory>) -> Result<(),
         let text = String::from_utf8_lossy(&message).into_owned();
         if let Some((key, value)) = text.split_once('=') {
             let table = table.lock().unwrap();
-            table.store(place_of(key) as usize, &slot(key, value));
+            table.store(place_of(key), &slot(key, value));
         }
         drop(message);
         connection.send(b"done".to_vec())?.wait()?;
@@ -91,7 +91,7 @@ impl Client {
     }
 
     fn get(&self, key: &str) -> Result<Option<String>, Error> {
-        let slot = self.table.slice(place_of(key), SLOT_BYTES as u32);
+        let slot = self.table.slice(place_of(key), SLOT_BYTES);
         let slot = slot.expect("it is in the table");
         let mut buffer = self.connection.buffer(SLOT_BYTES)?;
         loop {

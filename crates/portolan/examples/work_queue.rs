@@ -13,7 +13,7 @@ use portolan::{Access, Connector, Error, Listener, Options, RemoteMemory};
 const JOBS: u32 = 500;
 const WORKERS: usize = 4;
 /// The counter comes first, then a word for each job.
-const WORD: u32 = 8;
+const WORD: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A job: the steps of the Collatz sequence from a number to 1.
@@ -35,7 +35,7 @@ fn work(address: &str) -> Result<u32, Error> {
     let offer = connection.receive_within(PATIENCE)?;
     let queue = RemoteMemory::from_bytes(&offer).expect("the owner says where its queue is");
     let counter = queue.slice(0, WORD).expect("the counter comes first");
-    let mut buffer = connection.buffer(WORD as usize)?;
+    let mut buffer = connection.buffer(WORD)?;
     let mut done = 0;
     loop {
         let taken = connection.fetch_add(buffer, counter, 1)?.wait()?;
@@ -45,7 +45,7 @@ fn work(address: &str) -> Result<u32, Error> {
         }
         buffer = taken.buffer;
         buffer.copy_from_slice(&steps(job + 1).to_ne_bytes());
-        let place = queue.slice(WORD * (job as u32 + 1), WORD);
+        let place = queue.slice(WORD * (job as usize + 1), WORD);
         let place = place.expect("each job has a place");
         buffer = connection.write(buffer, place)?.wait()?.buffer;
         done += 1;
@@ -57,7 +57,7 @@ fn main() -> Result<(), Error> {
     let address = listener.local_addr()?.to_string();
     let domain = listener.domain()?;
     let access = Access::REMOTE_ATOMIC | Access::REMOTE_WRITE;
-    let queue = domain.share(((JOBS + 1) * WORD) as usize, access)?;
+    let queue = domain.share((JOBS as usize + 1) * WORD, access)?;
     let options = Options {
         domain: Some(domain),
         ..Options::default()
@@ -80,8 +80,8 @@ fn main() -> Result<(), Error> {
         done += worker.join().expect("the workers do not panic")?;
     }
     for job in 0..JOBS {
-        let mut result = [0; WORD as usize];
-        queue.load(((job + 1) * WORD) as usize, &mut result);
+        let mut result = [0; WORD];
+        queue.load((job as usize + 1) * WORD, &mut result);
         assert_eq!(u64::from_ne_bytes(result), steps(u64::from(job) + 1));
     }
     println!("{WORKERS} workers did {done} jobs");

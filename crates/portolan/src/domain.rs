@@ -17,7 +17,7 @@ use crate::sys::{Memory, SharedMemory};
 ///
 /// | scope | domain |
 /// |---|---|
-/// | one connection | one for that connection alone |
+/// | one connection | [`Domain::new`], in the options of that connection alone; the memory is out of reach when it has ended |
 /// | a listener's connections | [`Listener::domain`](crate::Listener::domain), in the options of each accept |
 /// | all connections on a device | none: connections without a domain share one for each device |
 ///
@@ -38,13 +38,33 @@ use crate::sys::{Memory, SharedMemory};
 /// ```
 #[derive(Clone)]
 pub struct Domain {
-    /// The first one is on the device that the domain was created for.
+    /// The first one is on the device that the domain was created for or first used with.
     on_devices: Arc<Mutex<OnDevices>>,
 }
 
 type OnDevices = Vec<(Instance, Arc<dyn Pd>)>;
 
 impl Domain {
+    /// Creates a domain that gets its devices from the connections that it is given to. Memory is shared by one of those:
+    ///
+    /// ```
+    /// use portolan::{Access, Connector, Domain, Listener, Options};
+    ///
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr()?;
+    /// # let peer = std::thread::spawn(move || listener.accept()?.accept());
+    /// let options = Options { domain: Some(Domain::new()), ..Options::default() };
+    /// let connection = Connector::new().options(options).connect_to(address)?;
+    /// let memory = connection.share(4096, Access::REMOTE_READ)?; // for this connection's peer alone
+    /// # drop((memory, peer.join().unwrap()?));
+    /// # Ok::<(), portolan::Error>(())
+    /// ```
+    pub fn new() -> Self {
+        Self {
+            on_devices: Arc::default(),
+        }
+    }
+
     /// Creates a domain on a device. Connections of other devices may use it, too.
     ///
     /// # Errors
@@ -77,28 +97,41 @@ impl Domain {
         Ok(pd)
     }
 
-    fn first_pd(&self) -> Arc<dyn Pd> {
-        self.on_devices.lock()[0].1.clone()
+    fn first_pd(&self) -> Result<Arc<dyn Pd>> {
+        let first = self.on_devices.lock().first().map(|(_, pd)| pd.clone());
+        first.ok_or_else(|| {
+            let (expected, found) = (
+                "a domain of a device or connection",
+                "one that was given to none",
+            );
+            Error::new(
+                Step::RegisterMemory,
+                Cause::InvalidState { expected, found },
+            )
+        })
     }
 
     /// Allocates memory that peers of the domain's connections may access.
     ///
     /// # Errors
-    /// See [`SharedMemory::new`].
+    /// See [`SharedMemory::new`]; `InvalidState` before the domain has a device.
     pub fn share(&self, length: usize, access: Access) -> Result<SharedMemory> {
-        SharedMemory::new(&self.first_pd(), length, access)
+        SharedMemory::new(&self.first_pd()?, length, access)
     }
 
     /// Lets peers of the domain's connections access the program's memory without copying.
     ///
     /// # Errors
-    /// See [`SharedMemory::of`].
+    /// See [`SharedMemory::of`]; `InvalidState` before the domain has a device.
     pub fn share_memory<M: Memory>(
         &self,
         memory: M,
         access: Access,
     ) -> std::result::Result<SharedMemory, (Error, M)> {
-        SharedMemory::of(&self.first_pd(), memory, access)
+        match self.first_pd() {
+            Ok(pd) => SharedMemory::of(&pd, memory, access),
+            Err(error) => Err((error, memory)),
+        }
     }
 
     /// Whether a protection domain belongs to this domain.
@@ -106,6 +139,12 @@ impl Domain {
         let on_devices = self.on_devices.lock();
         let mut pds = on_devices.iter().map(|(_, pd)| pd);
         pds.any(|known| std::ptr::addr_eq(Arc::as_ptr(known), Arc::as_ptr(pd)))
+    }
+}
+
+impl Default for Domain {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

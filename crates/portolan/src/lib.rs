@@ -163,6 +163,7 @@ mod deadline;
 pub mod device;
 mod domain;
 pub mod infiniband;
+mod lease;
 pub mod provider;
 pub mod reach;
 mod ready_set;
@@ -185,7 +186,7 @@ pub use portolan_sa as sa;
 pub use portolan_wire as wire;
 pub use resolve::resolve;
 pub use stream::{Stream, StreamListener, StreamOptions};
-pub use sys::{BUFFER_MAX_BYTES, Buffer, Memory, RemoteMemory, SharedMemory};
+pub use sys::{Buffer, MESSAGE_MAX_BYTES, Memory, RemoteMemory, SharedMemory};
 pub use work::{Done, Failed, Gather, Keepalive, Message, Transfer};
 
 /// The two ends of a connection, passive and active, for examples in the documentation.

@@ -240,7 +240,7 @@ impl End {
                 self.area.store(place, &request.seed.to_ne_bytes());
             }
         }
-        let memory = self.area.remote().slice(place as u32, request.length);
+        let memory = self.area.remote().slice(place, request.length as usize);
         memory.ok_or(Broken::Protocol("an address outside the memory"))
     }
 

@@ -122,11 +122,7 @@ impl Operation {
 impl Message {
     /// The memory that it describes.
     pub(super) fn memory(&self) -> RemoteMemory {
-        RemoteMemory {
-            addr: self.addr,
-            length: self.length,
-            rkey: self.rkey,
-        }
+        RemoteMemory::new(self.addr, u64::from(self.length), self.rkey)
     }
 
     /// The same message with this memory.

@@ -102,9 +102,5 @@ impl Session {
 }
 
 fn remote(advertised: Advertisement) -> RemoteMemory {
-    RemoteMemory {
-        addr: advertised.addr,
-        length: advertised.size,
-        rkey: advertised.rkey,
-    }
+    RemoteMemory::new(advertised.addr, u64::from(advertised.size), advertised.rkey)
 }

@@ -141,6 +141,31 @@ impl Batch<'_> {
         }
     }
 
+    /// Posts all requests as one operation, whose only completion is the last one's: the device says nothing of the others
+    /// (selective signalling). The buffers come back together, in order: in `buffer` and `more` of [`Done`](crate::Done) or
+    /// [`Failed`].
+    ///
+    /// ```
+    /// # use portolan::Access;
+    /// # let (server, client) = portolan::doc_pair()?;
+    /// let log = server.share(16, Access::REMOTE_WRITE)?;
+    /// let mut batch = client.batch();
+    /// batch.write(b"record 1".to_vec(), log.remote())?;
+    /// batch.send(b"one record".to_vec())?;
+    /// let done = batch.post_as_one()?.wait()?;
+    /// assert_eq!((&done.buffer[..], &done.more[0][..]), (&b"record 1"[..], &b"one record"[..]));
+    /// # Ok::<(), portolan::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Batch::post`]; also if nothing was added.
+    pub fn post_as_one(self) -> Result<Transfer, Failed> {
+        let connection = self.connection;
+        let key = connection.inner.work.post_as_one(self.items);
+        key.map(|key| Transfer::new(connection.inner.clone(), key))
+            .map_err(|failed| connection.explain(failed))
+    }
+
     fn take_next(&mut self) -> Request<'_> {
         std::mem::replace(&mut self.next, self.connection.request())
     }

@@ -1,6 +1,6 @@
 //! Posts work on a connection. Whatever can be checked is checked before anything is posted.
 
-use portolan_provider::verbs::{SendFlags, SendOp};
+use portolan_provider::verbs::{Access, SendFlags, SendOp};
 use portolan_provider::{Cause, Error, Result, Step};
 
 use super::established::Connection;
@@ -78,12 +78,13 @@ impl Connection {
     }
 
     /// Posts an RDMA write of the whole buffer to the start of the peer's memory; use
-    /// [`RemoteMemory::slice`] for another start.
+    /// [`RemoteMemory::slice`] for another start. It may be of any length: what is too long for one work request is divided,
+    /// and takes as many places of [`Options::send_depth`](crate::Options::send_depth) as there are GiB.
     ///
     /// # Errors
-    /// `BeyondRemoteMemory` if the buffer is longer than the memory: nothing is sent and the
-    /// connection stays usable. Otherwise as for [`Connection::send`]. A write that the peer does
-    /// not permit (wrong key, revoked memory) breaks the connection.
+    /// `BeyondRemoteMemory` if the buffer is longer than the memory, and `RemoteRightMissing` if the memory was offered
+    /// without the right to write: nothing is sent and the connection stays usable. Otherwise as for [`Connection::send`]. A
+    /// write that the peer does not permit for what cannot be seen here (wrong key, revoked memory) breaks the connection.
     pub fn write(&self, buffer: impl Into<Gather>, to: RemoteMemory) -> Posted {
         self.request().write(buffer, to)
     }
@@ -121,10 +122,12 @@ impl Connection {
         }
     }
 
-    /// Posts an RDMA read of the peer's memory into the buffer; the length is the smaller of both.
+    /// Posts an RDMA read of the peer's memory into the buffer; the length is the smaller of both. It may be of any length, as
+    /// [`Connection::write`].
     ///
     /// # Errors
-    /// As for [`Connection::send`].
+    /// `RemoteRightMissing` if the memory was offered without the right to read: nothing is sent and the connection stays
+    /// usable. Otherwise as for [`Connection::send`].
     pub fn read(&self, buffer: impl Into<Gather>, from: RemoteMemory) -> Posted {
         self.request().read(buffer, from)
     }
@@ -136,8 +139,8 @@ impl Connection {
     /// eight.
     ///
     /// # Errors
-    /// As for [`Connection::send`]; also if the buffer or memory is shorter than eight bytes, or
-    /// the address is not a multiple of eight.
+    /// As for [`Connection::send`]; also if the buffer or memory is shorter than eight bytes, the address is not a multiple of
+    /// eight, or the memory was offered without the right to atomics.
     pub fn fetch_add(&self, buffer: Buffer, at: RemoteMemory, add: u64) -> Posted {
         let remote = at.at();
         self.post_atomic(SendOp::AtomicFetchAdd { remote, add }, buffer, at)
@@ -186,15 +189,31 @@ impl Connection {
             .map_err(|failed| self.explain(failed))
     }
 
-    /// Checks the length of a write: one that does not fit would break the connection at the peer.
+    /// Checks a write: one that does not fit or is not allowed would break the connection at the peer.
     fn check_write(&self, length: usize, to: RemoteMemory) -> Result<()> {
-        if length as u64 <= u64::from(to.length) {
+        self.check_right("a write", Access::REMOTE_WRITE, to)?;
+        if length as u64 <= to.length {
             return Ok(());
         }
         let cause = Cause::BeyondRemoteMemory {
             addr: to.addr,
-            available: u64::from(to.length),
+            available: to.length,
             length: length as u64,
+        };
+        Err(self.inner.explain(Error::new(Step::PostSend, cause)))
+    }
+
+    /// Checks that the peer's memory was offered with a right.
+    fn check_right(&self, what: &'static str, needed: Access, memory: RemoteMemory) -> Result<()> {
+        if memory.access.contains(needed) {
+            return Ok(());
+        }
+        let cause = Cause::RemoteRightMissing {
+            what,
+            needed,
+            granted: memory.access,
+            addr: memory.addr,
+            length: memory.length,
         };
         Err(self.inner.explain(Error::new(Step::PostSend, cause)))
     }
@@ -203,9 +222,12 @@ impl Connection {
     /// break the connection at the peer.
     fn post_atomic(&self, op: SendOp, buffer: Buffer, at: RemoteMemory) -> Posted {
         let wrong = |what, expected, found| Error::invalid(Step::PostSend, what, expected, found);
-        let error = if (at.length as usize) < ATOMIC_BYTES {
+        let right = self.check_right("an atomic", Access::REMOTE_ATOMIC, at);
+        let error = if let Err(error) = right {
+            Some(error)
+        } else if at.length < ATOMIC_BYTES as u64 {
             let (what, expected) = ("length of an atomic's memory", "8 or more");
-            Some(wrong(what, expected, u64::from(at.length)))
+            Some(wrong(what, expected, at.length))
         } else if !at.addr.is_multiple_of(ATOMIC_BYTES as u64) {
             let (what, expected) = ("address of an atomic", "a multiple of 8");
             Some(wrong(what, expected, at.addr))
@@ -218,6 +240,7 @@ impl Connection {
                 .then(|| Error::invalid(Step::PostSend, what, expected, ATOMIC_BYTES))
         });
         let gather = Gather::from(buffer);
+        let error = error.or_else(|| gather.check_writable(Step::PostSend).err());
         match error {
             None => self.post(Item {
                 op,
@@ -229,7 +252,7 @@ impl Connection {
         }
     }
 
-    fn explain(&self, mut failed: Failed) -> Failed {
+    pub(super) fn explain(&self, mut failed: Failed) -> Failed {
         failed.error = self.refusal(failed.error);
         failed
     }
@@ -314,7 +337,15 @@ impl Request<'_> {
             let error = Error::invalid(Step::PostSend, what, expected, imm);
             return Err(gather.failed(self.connection.inner.explain(error)));
         }
-        let length = gather.len().min(from.length as usize);
+        let (connection, right) = (self.connection, Access::REMOTE_READ);
+        let writable = gather.check_writable(Step::PostSend);
+        let writable = writable.map_err(|error| connection.inner.explain(error));
+        let checked = writable.and_then(|()| connection.check_right("a read", right, from));
+        if let Err(error) = checked {
+            return Err(gather.failed(error));
+        }
+        let most = usize::try_from(from.length).unwrap_or(usize::MAX);
+        let length = gather.len().min(most);
         let item = self.item(SendOp::RdmaRead(from.at()), gather);
         Ok(Item { length, ..item })
     }

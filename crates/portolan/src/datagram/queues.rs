@@ -166,7 +166,7 @@ impl Queues {
         };
         let buffer = &mut self.sends[index];
         buffer[..data.len()].copy_from_slice(data);
-        let sges = [buffer.sge(&self.pd, data.len())?];
+        let sges = [buffer.sge(&self.pd, 0, data.len())?];
         let posted = self.qp.post_send(&SendWr {
             wr_id: index as u64,
             op: imm.map_or(SendOp::Send, SendOp::SendWithImm),
@@ -234,7 +234,7 @@ impl Queues {
         let buffer = &self.receives[index];
         self.qp.post_recv(&RecvWr {
             wr_id: index as u64,
-            sges: &[buffer.sge(&self.pd, buffer.len())?],
+            sges: &[buffer.sge(&self.pd, 0, buffer.len())?],
         })
     }
 }

@@ -17,6 +17,8 @@ use super::program::Memory;
 pub(super) struct Backing {
     start: NonNull<u8>,
     length: usize,
+    /// Whether devices and the program may write it.
+    is_writable: bool,
     /// The registrations, in the order of first use. The library's own memory has its first one elsewhere.
     keys: Mutex<Vec<Key>>,
     owner: ManuallyDrop<Owner>,
@@ -47,6 +49,7 @@ impl Backing {
         Ok(Self {
             start: registered.start(),
             length: registered.len(),
+            is_writable: true,
             keys: Mutex::new(Vec::new()),
             owner: ManuallyDrop::new(Owner::Library(registered, pd.clone())),
         })
@@ -55,11 +58,11 @@ impl Backing {
     /// The program's memory, registered at its first use.
     pub(super) fn of<M: Memory>(memory: M) -> Self {
         let mut keeper = Box::new(memory.into_keeper());
-        let bytes = M::bytes(&mut keeper);
-        let (start, length) = (NonNull::from(&mut *bytes).cast(), bytes.len());
+        let place = M::place(&mut keeper);
         Self {
-            start,
-            length,
+            start: place.cast(),
+            length: place.len(),
+            is_writable: M::IS_WRITABLE,
             keys: Mutex::new(Vec::new()),
             owner: ManuallyDrop::new(Owner::Program(keeper)),
         }
@@ -71,6 +74,11 @@ impl Backing {
 
     pub(super) fn len(&self) -> usize {
         self.length
+    }
+
+    /// Whether devices and the program may write it.
+    pub(super) fn is_writable(&self) -> bool {
+        self.is_writable
     }
 
     /// Calls `look` with the region in a protection domain. Registers it at the first use.
@@ -91,13 +99,29 @@ impl Backing {
             return Ok(look(&*key.region));
         }
         let (addr, length) = (self.start.as_ptr() as u64, self.length as u64);
-        // SAFETY: the owner keeps the bytes in place until `drop` or `into_memory` has deregistered them. `Buffer`
-        // and `SharedMemory` give the program only the access that the device permits.
+        let access = match self.is_writable {
+            true => access,
+            false => access & Access::REMOTE_READ,
+        };
+        // SAFETY: the owner keeps the bytes in place until `drop` or `into_memory` has deregistered them; `Buffer` and
+        // `SharedMemory` give the program only the access that the device leaves it. Bytes that others read are not written.
         let region = unsafe { pd.register(addr, length, access)? };
         let looked = look(&*region);
         let pd = pd.clone();
         keys.push(Key { pd, region });
         Ok(looked)
+    }
+
+    /// All regions.
+    pub(super) fn regions(&self) -> Vec<Arc<dyn Mr>> {
+        let own = match &*self.owner {
+            Owner::Library(registered, _) => Some(registered.region().clone()),
+            Owner::Program(_) => None,
+        };
+        let keys = self.keys.lock();
+        own.into_iter()
+            .chain(keys.iter().map(|key| key.region.clone()))
+            .collect()
     }
 
     /// The region that was registered first, if any was.

@@ -9,7 +9,7 @@ use portolan_provider::verbs::{Access, Sge};
 use portolan_provider::{Error, Result, Step};
 
 use super::backing::Backing;
-use super::memory::BUFFER_MAX_BYTES;
+use super::memory::MESSAGE_MAX_BYTES;
 use super::program::Memory;
 
 /// Memory of this process for sends, receives, and as source or destination of transfers.
@@ -54,8 +54,7 @@ impl Buffer {
     /// Allocates zeroed memory and registers it for local use.
     ///
     /// # Errors
-    /// The length is 0 or above [`BUFFER_MAX_BYTES`], there is no memory (`ENOMEM`), or the device's
-    /// limit of regions is reached.
+    /// The length is 0, there is no memory (`ENOMEM`), or a limit of the device is reached.
     pub fn new(pd: &Arc<dyn Pd>, length: usize) -> Result<Self> {
         Ok(Self::whole(Backing::new(pd, length, Access::LOCAL_WRITE)?))
     }
@@ -136,22 +135,28 @@ impl Buffer {
         Ok(())
     }
 
+    /// Whether it may be the destination of a receive or a read without copying: it is not made of memory that is only read
+    /// (`bytes::Bytes`, `memmap2::Mmap`). Writing into it as a slice copies that memory first.
+    pub fn is_writable(&self) -> bool {
+        self.backing.is_writable()
+    }
+
     /// Registers the memory with a protection domain.
     pub(crate) fn register(&self, pd: &Arc<dyn Pd>) -> Result<()> {
         self.backing.with_region(pd, Access::LOCAL_WRITE, |_| ())
     }
 
-    /// The address and key of the first `length` bytes, for a work request.
+    /// The address and key of `length` bytes from `offset`, for a work request.
     ///
     /// # Errors
-    /// The length is above [`BUFFER_MAX_BYTES`]; errors of registering.
-    pub(crate) fn sge(&self, pd: &Arc<dyn Pd>, length: usize) -> Result<Sge> {
-        debug_assert!(length <= self.length);
+    /// The length is above [`MESSAGE_MAX_BYTES`]; errors of registering.
+    pub(crate) fn sge(&self, pd: &Arc<dyn Pd>, offset: usize, length: usize) -> Result<Sge> {
+        debug_assert!(offset <= self.length && length <= self.length - offset);
         if length == 0 {
             return Ok(Sge::default());
         }
-        if length > BUFFER_MAX_BYTES {
-            let expected = format_args!("at most {BUFFER_MAX_BYTES} bytes in one request");
+        if length > MESSAGE_MAX_BYTES {
+            let expected = format_args!("at most {MESSAGE_MAX_BYTES} bytes in one message");
             return Err(Error::invalid(Step::PostSend, "length", expected, length));
         }
         let access = Access::LOCAL_WRITE;
@@ -159,7 +164,7 @@ impl Buffer {
             .backing
             .with_region(pd, access, |region| region.lkey())?;
         Ok(Sge {
-            addr: self.backing.start().as_ptr() as u64 + self.offset as u64,
+            addr: self.backing.start().as_ptr() as u64 + (self.offset + offset) as u64,
             length: length as u32,
             lkey,
         })
@@ -192,6 +197,20 @@ impl From<memmap2::MmapMut> for Buffer {
     }
 }
 
+#[cfg(feature = "bytes")]
+impl From<bytes::Bytes> for Buffer {
+    fn from(bytes: bytes::Bytes) -> Self {
+        Self::of(bytes)
+    }
+}
+
+#[cfg(feature = "memmap2")]
+impl From<memmap2::Mmap> for Buffer {
+    fn from(bytes: memmap2::Mmap) -> Self {
+        Self::of(bytes)
+    }
+}
+
 impl Deref for Buffer {
     type Target = [u8];
 
@@ -206,8 +225,12 @@ impl Deref for Buffer {
 }
 
 impl DerefMut for Buffer {
+    /// Copies memory that is only read (`bytes::Bytes`, `memmap2::Mmap`).
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`, and `self` is borrowed mutably.
+        if !self.is_writable() {
+            *self = Self::from(self.to_vec());
+        }
+        // SAFETY: as in `deref`; `self` is borrowed mutably, and nobody else reads the memory.
         unsafe {
             let start = self.backing.start().as_ptr().add(self.offset);
             std::slice::from_raw_parts_mut(start, self.length)

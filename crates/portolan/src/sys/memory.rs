@@ -11,52 +11,88 @@ use portolan_provider::{Cause, Error, Result, Step};
 /// Alignment of registered memory: a cache line, so that neighbours do not share one.
 const ALIGNMENT: usize = 64;
 
-/// Maximum length of a buffer: that of a message (IBTA 9.7.1, 2^31 bytes).
-pub const BUFFER_MAX_BYTES: usize = 1 << 31;
+/// Maximum length of a message (IBTA 9.7.1, 2^31 bytes). Buffers, writes and reads may be longer.
+pub const MESSAGE_MAX_BYTES: usize = 1 << 31;
 
-/// The address and key of a peer's memory. One side sends this to the other to let it read or write.
+/// The address, length, key and rights of a peer's memory. One side sends this to the other to let it read or write.
+///
+/// The side that reads or writes checks rights and bounds before it sends anything. If the peer sends address, length and
+/// key in another format, build this with [`RemoteMemory::new`].
+///
+/// ```
+/// use portolan::{Access, RemoteMemory};
+///
+/// let mut chart = RemoteMemory::new(0x7f00_0000_0000, 4096, 0x1234);
+/// chart.access = Access::REMOTE_READ;
+/// let part = chart.slice(1024, 512).expect("it is inside");
+/// assert_eq!((part.length, part.access), (512, Access::REMOTE_READ));
+/// assert_eq!(RemoteMemory::from_bytes(&part.to_bytes()), Some(part));
+/// assert_eq!(chart.slice(4000, 97), None);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct RemoteMemory {
     /// Virtual address in the peer.
     pub addr: u64,
     /// Bytes.
-    pub length: u32,
+    pub length: u64,
     /// Remote key.
     pub rkey: u32,
+    /// What this side may do with it: the `REMOTE_` rights.
+    pub access: Access,
 }
 
 impl RemoteMemory {
     /// Bytes of the encoded form.
-    pub const LEN: usize = 16;
+    pub const LEN: usize = 24;
 
-    /// Encodes it for a peer: address, key, length, each big-endian (the order that rping uses).
+    /// The rights that an offer may name.
+    pub(super) const RIGHTS: Access = Access::REMOTE_READ
+        .union(Access::REMOTE_WRITE)
+        .union(Access::REMOTE_ATOMIC);
+
+    /// Memory of a peer that does not say which rights it grants. Only the bounds are checked.
+    pub fn new(addr: u64, length: u64, rkey: u32) -> Self {
+        Self {
+            addr,
+            length,
+            rkey,
+            access: Self::RIGHTS,
+        }
+    }
+
+    /// Encodes it for a peer: address, length, key, rights (`enum ibv_access_flags`), each big-endian.
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..8].copy_from_slice(&self.addr.to_be_bytes());
-        bytes[8..12].copy_from_slice(&self.rkey.to_be_bytes());
-        bytes[12..].copy_from_slice(&self.length.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.length.to_be_bytes());
+        bytes[16..20].copy_from_slice(&self.rkey.to_be_bytes());
+        bytes[20..].copy_from_slice(&self.access.bits().to_be_bytes());
         bytes
     }
 
     /// Decodes the bytes of a peer; `None` if there are too few.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (addr, rest) = bytes.split_first_chunk::<8>()?;
+        let (length, rest) = rest.split_first_chunk::<8>()?;
         let (rkey, rest) = rest.split_first_chunk::<4>()?;
-        let (length, _) = rest.split_first_chunk::<4>()?;
+        let (access, _) = rest.split_first_chunk::<4>()?;
         Some(Self {
             addr: u64::from_be_bytes(*addr),
-            length: u32::from_be_bytes(*length),
+            length: u64::from_be_bytes(*length),
             rkey: u32::from_be_bytes(*rkey),
+            access: Access::from_bits_truncate(u32::from_be_bytes(*access)) & Self::RIGHTS,
         })
     }
 
-    /// The part from `offset` on.
-    pub fn slice(self, offset: u32, length: u32) -> Option<Self> {
+    /// `length` bytes of it from `offset` on; `None` if they are not inside.
+    pub fn slice(self, offset: usize, length: usize) -> Option<Self> {
+        let (offset, length) = (offset as u64, length as u64);
         let end = offset.checked_add(length)?;
         (end <= self.length).then(|| Self {
-            addr: self.addr.wrapping_add(u64::from(offset)),
+            addr: self.addr.wrapping_add(offset),
             length,
-            rkey: self.rkey,
+            ..self
         })
     }
 
@@ -92,10 +128,10 @@ unsafe impl Sync for Registered {}
 impl Registered {
     pub(super) fn new(pd: &Arc<dyn Pd>, length: usize, access: Access) -> Result<Self> {
         let layout = Some(length)
-            .filter(|length| (1..=BUFFER_MAX_BYTES).contains(length))
+            .filter(|length| *length > 0)
             .and_then(|length| Layout::from_size_align(length, ALIGNMENT).ok())
             .ok_or_else(|| {
-                let expected = format!("1 to {BUFFER_MAX_BYTES} bytes");
+                let expected = format_args!("1 to {} bytes", isize::MAX);
                 Error::invalid(Step::RegisterMemory, "length", expected, length)
             })?;
         let for_peers = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;

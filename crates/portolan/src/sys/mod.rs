@@ -11,6 +11,6 @@ mod program;
 mod shared;
 
 pub use buffer::Buffer;
-pub use memory::{BUFFER_MAX_BYTES, RemoteMemory};
+pub use memory::{MESSAGE_MAX_BYTES, RemoteMemory};
 pub use program::Memory;
 pub use shared::SharedMemory;

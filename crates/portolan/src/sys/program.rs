@@ -1,16 +1,23 @@
 //! The program's memory that devices may access without copying.
 
 use std::any::Any;
+use std::ptr::NonNull;
 
-/// Types of memory that a [`Buffer`](crate::Buffer) can consist of: `Vec<u8>` and `Box<[u8]>`; with the feature
-/// `bytes`, `bytes::BytesMut`; with the feature `memmap2`, `memmap2::MmapMut` (files, huge pages, memory of other
-/// processes).
+/// Types of memory that a [`Buffer`](crate::Buffer) or [`SharedMemory`](crate::SharedMemory) can consist of:
+///
+/// | memory | feature | |
+/// |---|---|---|
+/// | `Vec<u8>`, `Box<[u8]>` | | |
+/// | `bytes::BytesMut` | `bytes` | |
+/// | `bytes::Bytes` | `bytes` | read-only: the source of sends and writes, or shared for reading; the program's other handles stay usable |
+/// | `memmap2::MmapMut` | `memmap2` | files, huge pages, memory of other processes |
+/// | `memmap2::Mmap` | `memmap2` | read-only |
 ///
 /// This trait is sealed: the library relies on how each type keeps its bytes in place.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no memory that a device may touch",
     label = "its bytes move with it, or its features are not enabled",
-    note = "`Vec<u8>` and `Box<[u8]>` are; `BytesMut` with the feature `bytes`, `MmapMut` with `memmap2`"
+    note = "`Vec<u8>` and `Box<[u8]>` are; `Bytes` and `BytesMut` with the feature `bytes`, `Mmap` and `MmapMut` with `memmap2`"
 )]
 pub trait Memory: KeptInPlace {}
 
@@ -20,7 +27,7 @@ impl<T: KeptInPlace> Memory for T {}
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no memory that a device may touch",
     label = "its bytes move with it, or its features are not enabled",
-    note = "`Vec<u8>` and `Box<[u8]>` are; `BytesMut` with the feature `bytes`, `MmapMut` with `memmap2`"
+    note = "`Vec<u8>` and `Box<[u8]>` are; `Bytes` and `BytesMut` with the feature `bytes`, `Mmap` and `MmapMut` with `memmap2`"
 )]
 pub trait KeptInPlace: Sized {
     /// Keeps the bytes. Moving it does not move the bytes. It contains no reference or box to them that the compiler
@@ -30,8 +37,11 @@ pub trait KeptInPlace: Sized {
     /// Converts the memory to its keeper.
     fn into_keeper(self) -> Self::Keeper;
 
-    /// The bytes.
-    fn bytes(keeper: &mut Self::Keeper) -> &mut [u8];
+    /// Whether nobody else reads the bytes, so that they may be written.
+    const IS_WRITABLE: bool = true;
+
+    /// The bytes; to be written only if [`KeptInPlace::IS_WRITABLE`].
+    fn place(keeper: &mut Self::Keeper) -> NonNull<[u8]>;
 
     /// Converts back to the memory.
     fn from_keeper(keeper: Self::Keeper) -> Self;
@@ -44,8 +54,8 @@ impl KeptInPlace for Vec<u8> {
         self
     }
 
-    fn bytes(keeper: &mut Self) -> &mut [u8] {
-        keeper
+    fn place(keeper: &mut Self) -> NonNull<[u8]> {
+        NonNull::from(&mut keeper[..])
     }
 
     fn from_keeper(keeper: Self) -> Self {
@@ -64,8 +74,8 @@ impl KeptInPlace for Box<[u8]> {
         Boxed(self.into_vec())
     }
 
-    fn bytes(keeper: &mut Boxed) -> &mut [u8] {
-        &mut keeper.0
+    fn place(keeper: &mut Boxed) -> NonNull<[u8]> {
+        NonNull::from(&mut keeper.0[..])
     }
 
     fn from_keeper(keeper: Boxed) -> Self {
@@ -82,8 +92,8 @@ impl KeptInPlace for bytes::BytesMut {
         self
     }
 
-    fn bytes(keeper: &mut Self) -> &mut [u8] {
-        keeper
+    fn place(keeper: &mut Self) -> NonNull<[u8]> {
+        NonNull::from(&mut keeper[..])
     }
 
     fn from_keeper(keeper: Self) -> Self {
@@ -99,8 +109,46 @@ impl KeptInPlace for memmap2::MmapMut {
         self
     }
 
-    fn bytes(keeper: &mut Self) -> &mut [u8] {
+    fn place(keeper: &mut Self) -> NonNull<[u8]> {
+        NonNull::from(&mut keeper[..])
+    }
+
+    fn from_keeper(keeper: Self) -> Self {
         keeper
+    }
+}
+
+#[cfg(feature = "bytes")]
+impl KeptInPlace for bytes::Bytes {
+    type Keeper = Self;
+
+    const IS_WRITABLE: bool = false;
+
+    fn into_keeper(self) -> Self {
+        self
+    }
+
+    fn place(keeper: &mut Self) -> NonNull<[u8]> {
+        NonNull::from(&keeper[..])
+    }
+
+    fn from_keeper(keeper: Self) -> Self {
+        keeper
+    }
+}
+
+#[cfg(feature = "memmap2")]
+impl KeptInPlace for memmap2::Mmap {
+    type Keeper = Self;
+
+    const IS_WRITABLE: bool = false;
+
+    fn into_keeper(self) -> Self {
+        self
+    }
+
+    fn place(keeper: &mut Self) -> NonNull<[u8]> {
+        NonNull::from(&keeper[..])
     }
 
     fn from_keeper(keeper: Self) -> Self {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
+use std::time::Instant;
 
 use portolan_provider::traits::Pd;
 use portolan_provider::verbs::{Access, Sge};
@@ -12,21 +13,22 @@ use super::backing::Backing;
 use super::buffer::Buffer;
 use super::memory::RemoteMemory;
 use super::program::Memory;
-
-/// Maximum length of shared memory: [`RemoteMemory`] has 32 bits for it.
-const REMOTE_MAX_BYTES: usize = u32::MAX as usize;
+use crate::lease::Lease;
 
 /// Memory that peers may read or write at any time while it exists, within its access rights.
 ///
 /// Every peer that knows its key and is connected in the same domain ([`Domain`](crate::Domain)) can access it.
-/// Connections without a domain share one for each device. Keys cannot be guessed, and [`SharedMemory::revoke`] ends
-/// all access.
+/// Connections without a domain share one for each device. Keys cannot be guessed.
+///
+/// Access ends when the memory is revoked ([`SharedMemory::revoke`]) or dropped, at a set time
+/// ([`SharedMemory::expire_at`]), or with the last connection of its domain. A domain of one connection ends with it.
 ///
 /// There are no slices of it, because the bytes may change at any time. [`SharedMemory::load`] and
 /// [`SharedMemory::store`] copy.
 pub struct SharedMemory {
     backing: Backing,
     access: Access,
+    lease: Lease,
     /// The first registration's address and key.
     pd: Arc<dyn Pd>,
     rkey: u32,
@@ -44,6 +46,7 @@ impl SharedMemory {
         Ok(Self {
             backing,
             access,
+            lease: Lease::default(),
             pd: pd.clone(),
             rkey,
         })
@@ -52,7 +55,7 @@ impl SharedMemory {
     /// Registers the program's memory for peers, without copying.
     ///
     /// # Errors
-    /// The memory is empty or longer than 4 GiB - 1, or the device's limit of regions is reached. The error returns
+    /// The memory is empty, a limit of the device is reached, or read-only memory is shared for writing. The error returns
     /// the memory.
     pub fn of<M: Memory>(
         pd: &Arc<dyn Pd>,
@@ -62,19 +65,24 @@ impl SharedMemory {
         let access = access | Access::LOCAL_WRITE;
         let backing = Backing::of(memory);
         let registered = match backing.len() {
-            length if (1..=REMOTE_MAX_BYTES).contains(&length) => {
-                backing.with_region(pd, access, |region| region.rkey())
+            _ if !M::IS_WRITABLE
+                && !(Access::REMOTE_READ | Access::LOCAL_WRITE).contains(access) =>
+            {
+                let (what, expected) = ("rights to memory that is only read", Access::REMOTE_READ);
+                let found = access - Access::LOCAL_WRITE;
+                Err(Error::invalid(Step::RegisterMemory, what, expected, found))
             }
-            length => {
-                let expected = format_args!("1 to {REMOTE_MAX_BYTES} bytes");
-                let what = "length of shared memory";
-                Err(Error::invalid(Step::RegisterMemory, what, expected, length))
+            0 => {
+                let (what, expected) = ("length of shared memory", "1 or more");
+                Err(Error::invalid(Step::RegisterMemory, what, expected, 0))
             }
+            _ => backing.with_region(pd, access, |region| region.rkey()),
         };
         match registered {
             Ok(rkey) => Ok(Self {
                 backing,
                 access,
+                lease: Lease::default(),
                 pd: pd.clone(),
                 rkey,
             }),
@@ -103,11 +111,39 @@ impl SharedMemory {
     /// # Errors
     /// Errors of registering.
     pub(crate) fn remote_in(&self, pd: &Arc<dyn Pd>) -> Result<RemoteMemory> {
+        self.lease.check()?;
         let access = self.access;
         let rkey = self
             .backing
             .with_region(pd, access, |region| region.rkey())?;
+        self.lease.covers(&self.backing.regions());
         Ok(self.with_rkey(rkey))
+    }
+
+    /// Lets peers reach it until `at`, and no longer; may be called again for another time, until the first one has come.
+    ///
+    /// The memory itself stays: it may be read and written here ([`SharedMemory::load`], [`SharedMemory::revoke`]). A request of
+    /// a peer that comes later is refused, which breaks the peer's connection. Tell the peer how long it has.
+    ///
+    /// ```
+    /// # use std::time::{Duration, Instant};
+    /// # use portolan::Access;
+    /// # let (server, client) = portolan::doc_pair()?;
+    /// let chart = server.share(4096, Access::REMOTE_READ)?;
+    /// chart.expire_at(Instant::now() + Duration::from_secs(60))?;
+    /// # Ok::<(), portolan::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidState` if it has expired already; the system refuses a thread.
+    pub fn expire_at(&self, at: Instant) -> Result<()> {
+        self.lease.covers(&self.backing.regions());
+        self.lease.end_at(at)
+    }
+
+    /// Whether its time has come ([`SharedMemory::expire_at`]): no peer reaches it.
+    pub fn has_expired(&self) -> bool {
+        self.lease.check().is_err()
     }
 
     /// The protection domain of the first registration.
@@ -118,8 +154,9 @@ impl SharedMemory {
     fn with_rkey(&self, rkey: u32) -> RemoteMemory {
         RemoteMemory {
             addr: self.backing.start().as_ptr() as u64,
-            length: self.len() as u32,
+            length: self.len() as u64,
             rkey,
+            access: self.access & RemoteMemory::RIGHTS,
         }
     }
 
@@ -160,8 +197,9 @@ impl SharedMemory {
     /// Copies bytes to `offset`, the last byte last.
     ///
     /// # Panics
-    /// If the range is outside the memory.
+    /// If the range is outside the memory, or the memory is made of what is only read ([`Memory`]).
     pub fn store(&self, offset: usize, from: &[u8]) {
+        assert!(self.backing.is_writable(), "this memory is only read");
         self.check(offset, from.len());
         let mut at = 0;
         while at < from.len() {

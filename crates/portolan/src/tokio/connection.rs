@@ -69,9 +69,10 @@ impl AsyncConnection {
             if inner.work.collect()? > 0 || inner.take_events()? {
                 continue;
             }
+            let due = [watch, inner.reason_due()].into_iter().flatten().min();
             ::tokio::select! {
                 () = inner.work.turned_since(turn) => {}
-                () = reached([watch, inner.reason_due()].into_iter().flatten().min()) => {}
+                due = reached(due, Step::Transfer) => due?,
                 readable = self.completions.readable() => {
                     let mut guard = readable.map_err(runtime_error)?;
                     while inner.work.channel.take_event()?.is_some() {}

@@ -34,8 +34,9 @@
 //!
 //! # Runtimes
 //!
-//! The runtime needs I/O and time enabled. Outside of a runtime, everything that needs one fails with
-//! [`InvalidState`](crate::Cause::InvalidState). For other runtimes, each object that waits has a descriptor
+//! The runtime needs I/O and time enabled. Outside of a runtime, and in one without them, everything that needs them fails with
+//! [`InvalidState`](crate::Cause::InvalidState). (tokio tells of a missing driver by a panic only. It is caught, but the
+//! program's panic hook sees it, and a program that aborts on panics ends.) For other runtimes, each object that waits has a descriptor
 //! ([`AsFd`](std::os::fd::AsFd)); [`Connection`](crate::Connection) and [`Socket`](crate::datagram::Socket) say how to use it.
 
 mod connection;

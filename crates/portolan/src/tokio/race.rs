@@ -9,10 +9,9 @@ use std::time::Instant;
 
 use ::tokio::io::unix::AsyncFd;
 use ::tokio::task::JoinHandle;
-use ::tokio::time::sleep_until;
 use portolan_provider::{Cause, Error, Result, Step};
 
-use super::runtime::{Watched, of_ended_task, runtime, runtime_error, watch};
+use super::runtime::{Watched, of_ended_task, reached, runtime, runtime_error, watch};
 use crate::cm::EventChannel;
 use crate::connection::{ATTEMPT_DELAY, Failures, Runner};
 use crate::deadline;
@@ -95,7 +94,7 @@ where
                 }
             }
             looked = any_ready(&mut running) => looked?,
-            () = sleep_until(until.into()) => {}
+            looked = reached(Some(until), Step::Connect) => looked?,
         }
     }
 }

@@ -9,7 +9,7 @@ use ::tokio::io::Interest;
 use ::tokio::io::unix::AsyncFd;
 use ::tokio::runtime::Handle;
 use ::tokio::task::JoinError;
-use ::tokio::time::{sleep_until, timeout_at};
+use ::tokio::time::{Sleep, sleep_until};
 use portolan_provider::traits::CompChannel;
 use portolan_provider::{Cause, Error, Result, Step};
 
@@ -28,8 +28,26 @@ pub(super) fn runtime(step: Step) -> Result<Handle> {
 /// unchanged, as tokio's newer, unsafe registration requires.
 #[allow(deprecated, reason = "the form that every tokio 1 has; see above")]
 pub(crate) fn watch<T: AsRawFd>(descriptor: T, step: Step) -> Result<AsyncFd<T>> {
-    let _entered = runtime(step)?;
-    AsyncFd::with_interest(descriptor, Interest::READABLE).map_err(runtime_error)
+    runtime(step)?;
+    let watched = of_runtime(step, "a tokio runtime with I/O enabled", || {
+        AsyncFd::with_interest(descriptor, Interest::READABLE)
+    });
+    watched?.map_err(runtime_error)
+}
+
+/// Calls what panics if the runtime was built without a driver. tokio tells that in no other way.
+fn of_runtime<T>(step: Step, expected: &'static str, call: impl FnOnce() -> T) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(|_| {
+        let found = "a runtime that was built without it";
+        Error::new(step, Cause::InvalidState { expected, found })
+    })
+}
+
+/// A sleep until the given time.
+fn until(moment: Instant, step: Step) -> Result<Sleep> {
+    of_runtime(step, "a tokio runtime with time enabled", || {
+        sleep_until(moment.into())
+    })
 }
 
 /// A descriptor that its owner keeps open and unchanged.
@@ -74,11 +92,15 @@ where
 }
 
 /// Waits until the given time; forever for `None`.
-pub(super) async fn reached(moment: Option<Instant>) {
+///
+/// # Errors
+/// `InvalidState` in a runtime without time.
+pub(super) async fn reached(moment: Option<Instant>, step: Step) -> Result<()> {
     match moment {
-        Some(moment) => sleep_until(moment.into()).await,
+        Some(moment) => until(moment, step)?.await,
         None => std::future::pending().await,
     }
+    Ok(())
 }
 
 /// Limits a future by a deadline.
@@ -89,9 +111,11 @@ pub(crate) async fn within<T>(
 ) -> Result<T> {
     runtime(step)?;
     let started = Instant::now();
-    match timeout_at(deadline.into(), work).await {
-        Ok(outcome) => outcome,
-        Err(_) => {
+    let over = until(deadline, step)?;
+    ::tokio::select! {
+        biased;
+        outcome = work => outcome,
+        () = over => {
             let after_ms = Duration::as_millis(&started.elapsed()) as u64;
             let retries = 0;
             Err(Error::new(step, Cause::TimedOut { after_ms, retries }))

@@ -36,8 +36,8 @@ impl Message {
         }
     }
 
-    /// The number of bytes that the peer wrote to shared memory, if this is the immediate data of a write. The
-    /// message itself is empty then.
+    /// The number of bytes that the peer wrote to shared memory, if this is the immediate data of a write. The message
+    /// itself is empty then. For a write of more than 1 GiB it counts the last work request only.
     pub fn written(&self) -> Option<usize> {
         self.written
     }

@@ -14,7 +14,7 @@ pub struct Done {
     pub buffer: Buffer,
     /// The other buffers of a gather list, in order.
     pub more: Box<[Buffer]>,
-    /// Number of bytes received or read; undefined for sends, writes and atomics.
+    /// Number of bytes received, read, sent or written.
     pub length: usize,
     /// Immediate data of a receive.
     pub immediate: Option<u32>,

@@ -1,5 +1,6 @@
 //! The buffers of one work request.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use portolan_provider::traits::Pd;
@@ -56,28 +57,55 @@ impl Gather {
         self.len() == 0
     }
 
-    /// The addresses and keys of the first `length` bytes, in at most `limit` pieces.
-    pub(super) fn sges(&self, pd: &Arc<dyn Pd>, length: usize, limit: usize) -> Result<Sges> {
+    /// Checks that it may be the destination of a request.
+    pub(crate) fn check_writable(&self, step: Step) -> Result<()> {
+        let is_writable = match &self.0 {
+            Pieces::One(buffer) => buffer.is_writable(),
+            Pieces::Many(buffers) => buffers.iter().all(Buffer::is_writable),
+        };
+        let (what, expected) = ("destination", "memory that may be written");
+        let found = "bytes that are only read";
+        match is_writable {
+            true => Ok(()),
+            false => Err(Error::invalid(step, what, expected, found)),
+        }
+    }
+
+    /// The addresses and keys of some of the bytes, in at most `limit` pieces.
+    pub(super) fn sges(&self, pd: &Arc<dyn Pd>, bytes: Range<usize>, limit: usize) -> Result<Sges> {
         match &self.0 {
-            _ if length == 0 => Ok(Sges::None),
-            Pieces::One(buffer) => Ok(Sges::One([buffer.sge(pd, length)?])),
+            _ if bytes.is_empty() => Ok(Sges::None),
+            Pieces::One(buffer) => Ok(Sges::One([buffer.sge(pd, bytes.start, bytes.len())?])),
             Pieces::Many(buffers) if buffers.len() > limit => {
                 let (what, expected) = ("buffers of a gather list", format!("at most {limit}"));
                 let found = buffers.len();
                 Err(Error::invalid(Step::PostSend, what, expected, found))
             }
             Pieces::Many(buffers) => {
-                let (mut left, mut sges) = (length, Vec::with_capacity(buffers.len()));
-                for buffer in buffers.iter().filter(|buffer| !buffer.is_empty()) {
-                    let length = buffer.len().min(left);
-                    if length > 0 {
-                        sges.push(buffer.sge(pd, length)?);
+                let (mut begin, mut sges) = (0, Vec::with_capacity(buffers.len()));
+                for buffer in buffers {
+                    let end = begin + buffer.len();
+                    let (from, to) = (bytes.start.max(begin), bytes.end.min(end));
+                    if from < to {
+                        sges.push(buffer.sge(pd, from - begin, to - from)?);
                     }
-                    left -= length;
+                    begin = end;
                 }
                 Ok(Sges::Many(sges))
             }
         }
+    }
+
+    /// The buffers of several, in order.
+    pub(super) fn joined(gathers: impl Iterator<Item = Self>) -> Self {
+        let mut all = Vec::new();
+        for gather in gathers {
+            match gather.0 {
+                Pieces::One(buffer) => all.push(buffer),
+                Pieces::Many(buffers) => all.extend(buffers),
+            }
+        }
+        Self(Pieces::Many(all))
     }
 
     /// The failure that returns them.

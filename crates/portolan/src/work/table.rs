@@ -83,10 +83,33 @@ pub(super) struct TableState {
 
 #[derive(Debug)]
 pub(super) struct Slot {
-    pieces: Gather,
-    kind: Kind,
+    pub(super) pieces: Gather,
+    pub(super) kind: Kind,
     pub(super) done: Option<WorkCompletion>,
     pub(super) owner: Owner,
+    /// Work requests of the operation. Only the last one signals its success.
+    pub(super) requests: u32,
+    /// Bytes of an operation of this side's.
+    pub(super) length: usize,
+    /// The first request that failed.
+    pub(super) failed: Option<WorkCompletion>,
+}
+
+/// In the number of a work request: others of its operation come after it, so it completes only if it failed.
+pub(super) const MORE: u64 = 1 << 62;
+
+impl Slot {
+    pub(super) fn new(pieces: Gather, kind: Kind, requests: u32, length: usize) -> Self {
+        Self {
+            pieces,
+            kind,
+            done: None,
+            owner: Owner::Handle,
+            requests,
+            length,
+            failed: None,
+        }
+    }
 }
 
 /// Who takes the outcome of work.
@@ -101,7 +124,7 @@ pub(super) enum Owner {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Send,
     /// A receive that the connection keeps posted.
     Ring,
@@ -141,6 +164,9 @@ impl Work {
 
     /// Posts a send. Pass the returned key to [`Work::taken`].
     pub(crate) fn post_send(&self, item: Item) -> std::result::Result<usize, Failed> {
+        if item.is_long() {
+            return self.post_as_one(vec![item]);
+        }
         let Item {
             op,
             gather: pieces,
@@ -148,13 +174,13 @@ impl Work {
             flags,
         } = item;
         let limit = self.depths.gather as usize;
-        let sges = match pieces.sges(&self.pd, length, limit) {
+        let sges = match pieces.sges(&self.pd, 0..length, limit) {
             Ok(sges) => sges,
             Err(error) => return Err(pieces.failed(error)),
         };
         let data = SendData::Sges(sges.as_slice());
         let flags = flags | SendFlags::SIGNALED | SendFlags::SOLICITED;
-        self.post(Kind::Send, pieces, |wr_id| {
+        self.post(Kind::Send, pieces, length, |wr_id| {
             self.qp.post_send(&SendWr {
                 wr_id,
                 op,
@@ -181,7 +207,7 @@ impl Work {
             return Err(nothing.failed(error));
         }
         let flags = flags | SendFlags::SIGNALED | SendFlags::SOLICITED;
-        self.post(Kind::Send, nothing, |wr_id| {
+        self.post(Kind::Send, nothing, bytes.len(), |wr_id| {
             self.qp.post_send(&SendWr {
                 wr_id,
                 op,
@@ -210,25 +236,20 @@ impl Work {
     }
 
     /// Inserts sends whose slots are reserved. Returns their keys.
-    pub(super) fn insert_sends(&self, sends: impl Iterator<Item = Gather>) -> Vec<usize> {
+    pub(super) fn insert_sends(&self, sends: impl Iterator<Item = Slot>) -> Vec<usize> {
         let mut state = self.state.lock();
-        let insert = |pieces| {
-            state.slots.insert(Slot {
-                pieces,
-                kind: Kind::Send,
-                done: None,
-                owner: Owner::Handle,
-            })
-        };
-        sends.map(insert).collect()
+        sends.map(|slot| state.slots.insert(slot)).collect()
     }
 
     /// Removes sends that were not posted.
     pub(super) fn remove_sends(&self, keys: &[usize]) -> Vec<Gather> {
         let mut state = self.state.lock();
-        *state.posted(Kind::Send) -= keys.len() as u32;
-        let remove = |key: &usize| state.slots.remove(*key).pieces;
-        keys.iter().map(remove).collect()
+        let mut remove = |key: &usize| {
+            let slot = state.slots.remove(*key);
+            *state.posted(slot.kind) -= slot.requests;
+            slot.pieces
+        };
+        keys.iter().map(&mut remove).collect()
     }
 
     /// Posts a receive into the whole `buffer`.
@@ -239,7 +260,9 @@ impl Work {
     ) -> std::result::Result<usize, Failed> {
         let kind = if ring { Kind::Ring } else { Kind::Receive };
         let pieces = Gather::from(buffer);
-        let sges = match pieces.sges(&self.pd, pieces.len(), 1) {
+        let checked = pieces.check_writable(kind.step());
+        let sges = checked.and_then(|()| pieces.sges(&self.pd, 0..pieces.len(), 1));
+        let sges = match sges {
             Ok(sges) => sges,
             Err(mut error) => {
                 error.step = kind.step();
@@ -247,7 +270,7 @@ impl Work {
             }
         };
         let sges = sges.as_slice();
-        self.post(kind, pieces, |wr_id| {
+        self.post(kind, pieces, 0, |wr_id| {
             self.qp.post_recv(&RecvWr { wr_id, sges })
         })
     }
@@ -256,6 +279,7 @@ impl Work {
         &self,
         kind: Kind,
         pieces: Gather,
+        length: usize,
         post: impl FnOnce(u64) -> Result<()>,
     ) -> std::result::Result<usize, Failed> {
         let key = {
@@ -270,12 +294,7 @@ impl Work {
                 return Err(pieces.failed(Error::new(kind.step(), cause)));
             }
             *posted += 1;
-            state.slots.insert(Slot {
-                pieces,
-                kind,
-                done: None,
-                owner: Owner::Handle,
-            })
+            state.slots.insert(Slot::new(pieces, kind, 1, length))
         };
         // Post after unlocking: other completions may be collected meanwhile.
         match post(key as u64) {
@@ -288,11 +307,16 @@ impl Work {
         }
     }
 
-    /// Takes the result of the work `key`, if it has completed.
-    pub(crate) fn taken(&self, key: usize) -> Option<(Gather, WorkCompletion)> {
+    /// Takes the buffers and the result of the work `key`, if it has completed. The result's length is that of the whole operation.
+    pub(crate) fn taken(&self, key: usize) -> Option<(Gather, WorkCompletion, usize)> {
         let mut state = self.state.lock();
         let done = state.slots.get(key)?.done?;
-        Some((state.slots.remove(key).pieces, done))
+        let slot = state.slots.remove(key);
+        let length = match slot.kind {
+            Kind::Send => slot.length,
+            Kind::Ring | Kind::Receive => done.byte_len as usize,
+        };
+        Some((slot.pieces, done, length))
     }
 
     /// Whether the work `key` has completed.
@@ -473,13 +497,19 @@ impl TableState {
             self.note_failure(completion);
             return None;
         }
+        if completion.wr_id & MORE != 0 {
+            self.note_failure(completion);
+            let key = usize::try_from(completion.wr_id & !MORE).ok()?;
+            self.slots.get_mut(key)?.failed.get_or_insert(*completion);
+            return None;
+        }
         let key = usize::try_from(completion.wr_id).ok()?;
         // Each work request completes once; ignore a completion of other work.
         let slot = self.slots.get_mut(key).filter(|slot| slot.done.is_none())?;
-        let kind = slot.kind;
-        slot.done = Some(*completion);
+        let (kind, requests) = (slot.kind, slot.requests);
+        slot.done = Some(slot.failed.unwrap_or(*completion));
         let unwanted = slot.owner == Owner::Nobody || (kind == Kind::Ring && failed);
-        *self.posted(kind) -= 1;
+        *self.posted(kind) -= requests;
         self.note_failure(completion);
         if unwanted {
             return Some(self.slots.remove(key).pieces);

@@ -19,12 +19,8 @@ fn a_second_completion_of_the_same_work_changes_nothing() {
     let mut state = TableState::default();
     let kind = Kind::Ring;
     *state.posted(kind) = 1;
-    let key = state.slots.insert(Slot {
-        pieces: Gather::from(buffer()),
-        kind,
-        done: None,
-        owner: Owner::Handle,
-    });
+    let slot = Slot::new(Gather::from(buffer()), kind, 1, 0);
+    let key = state.slots.insert(slot);
     let completion = WorkCompletion {
         wr_id: key as u64,
         status: WcStatus::Success,
@@ -35,4 +31,26 @@ fn a_second_completion_of_the_same_work_changes_nothing() {
         assert_eq!(*state.posted(kind), 0);
         assert_eq!(state.arrived, [key]);
     }
+}
+
+#[test]
+fn an_operation_of_several_requests_ends_once_and_with_its_first_failure() {
+    let mut state = TableState::default();
+    *state.posted(Kind::Send) = 3;
+    let slot = Slot::new(Gather::from(vec![1, 2, 3]), Kind::Send, 3, 3);
+    let key = state.slots.insert(slot);
+    let of = |wr_id, status| WorkCompletion {
+        wr_id,
+        status,
+        ..WorkCompletion::EMPTY
+    };
+    let others = key as u64 | MORE;
+    // The first has succeeded, and says nothing.
+    state.finish(&of(others, WcStatus::RemAccessErr));
+    assert!(state.slots[key].done.is_none());
+    state.finish(&of(key as u64, WcStatus::WrFlushErr));
+    let done = state.slots[key].done.unwrap();
+    assert_eq!(done.status, WcStatus::RemAccessErr);
+    assert_eq!(state.broken, Some(WcStatus::RemAccessErr));
+    assert_eq!(*state.posted(Kind::Send), 0);
 }

@@ -117,9 +117,9 @@ impl Transfer {
         if self.connection.reason_due().is_some() {
             return None;
         }
-        let (pieces, completion) = self.connection.work.taken(self.key?)?;
+        let (pieces, completion, length) = self.connection.work.taken(self.key?)?;
         self.key = None;
-        Some(self.connection.finished(pieces, &completion))
+        Some(self.connection.finished(pieces, &completion, length))
     }
 
     fn wait_until(
@@ -145,9 +145,10 @@ impl Inner {
         &self,
         pieces: Gather,
         completion: &WorkCompletion,
+        length: usize,
     ) -> Result<Done, Failed> {
         if completion.status == WcStatus::Success {
-            let (length, immediate) = (completion.byte_len as usize, completion.imm_data);
+            let immediate = completion.imm_data;
             let (buffer, more) = pieces.split();
             return Ok(Done {
                 buffer,

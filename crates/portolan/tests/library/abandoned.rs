@@ -97,7 +97,7 @@ fn post<'a>(
     sent: &mut u64,
     memory: RemoteMemory,
 ) -> Posted<'a> {
-    let slice = memory.slice(0, LENGTH as u32).unwrap();
+    let slice = memory.slice(0, LENGTH).unwrap();
     let posted = match choice {
         0 => connection.write(buffer, slice),
         1 => connection.read(buffer, slice),

@@ -250,3 +250,47 @@ fn outside_of_a_runtime_everything_says_so_and_nothing_panics() {
     outside(now(incoming.accept_async(&Options::default())));
     assert!(connecting.join().unwrap().unwrap_err().is_refused());
 }
+
+#[test]
+fn in_a_runtime_without_drivers_everything_says_what_is_missing_and_nothing_panics() {
+    fn lacks<T>(outcome: Result<T, Error>, what: &str) {
+        let Err(error) = outcome else {
+            panic!("there is no {what}");
+        };
+        let Cause::InvalidState { expected, .. } = error.cause else {
+            panic!("{error}");
+        };
+        assert_eq!(expected, format!("a tokio runtime with {what} enabled"));
+    }
+    let bare = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    let timeless = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .unwrap();
+    bare.block_on(async {
+        let (active, _passive) = pair();
+        lacks(AsyncConnection::new(active), "I/O");
+        lacks(AsyncListener::new(listener("127.0.0.1:0")), "I/O");
+        lacks(AsyncListener::bind("127.0.0.1:0").await, "I/O");
+        let channel = EventChannel::open_on(provider()).unwrap();
+        lacks(AsyncEventChannel::new(channel), "I/O");
+    });
+    timeless.block_on(async {
+        let (active, passive) = pair();
+        // What needs no time works without.
+        let active = AsyncConnection::new(active).unwrap();
+        passive.send(b"ahoy".to_vec()).unwrap().wait().unwrap();
+        assert_eq!(&active.receive().await.unwrap()[..], b"ahoy");
+        let connecting = connector().connect_async("127.0.0.1:7471").await;
+        lacks(connecting, "time");
+        let address = "127.0.0.1:7471".parse().unwrap();
+        lacks(connector().connect_to_async(address).await, "time");
+        let options = datagram::Options::default();
+        lacks(
+            AsyncSocket::connect("127.0.0.1:7471", &options).await,
+            "time",
+        );
+    });
+}

@@ -22,7 +22,7 @@ fn word(memory: &SharedMemory, at: usize) -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-fn place(memory: &SharedMemory, at: u32) -> RemoteMemory {
+fn place(memory: &SharedMemory, at: usize) -> RemoteMemory {
     memory.remote().slice(at * 8, 8).unwrap()
 }
 
@@ -120,7 +120,10 @@ fn an_atomic_without_the_right_to_it_breaks_the_connection() {
     let (active, passive) = pair();
     let memory = passive.share(8, Access::REMOTE_WRITE).unwrap();
     memory.store(0, &4u64.to_ne_bytes());
-    let posted = active.compare_swap(active.buffer(8).unwrap(), memory.remote(), 4, 5);
+    // An offer that does not tell its rights.
+    let offer = memory.remote();
+    let offer = RemoteMemory::new(offer.addr, offer.length, offer.rkey);
+    let posted = active.compare_swap(active.buffer(8).unwrap(), offer, 4, 5);
     let failed = posted.unwrap().wait().unwrap_err();
     assert!(
         matches!(failed.error.cause, Cause::WorkFailed(_)),

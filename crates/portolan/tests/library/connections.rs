@@ -87,7 +87,7 @@ fn writes_of_every_length_change_exactly_their_range() {
     for (seed, length) in LENGTHS.into_iter().enumerate() {
         let bytes = pattern(length, seed as u8);
         memory.store(0, &vec![0xa5; memory.len()]);
-        let target = memory.remote().slice(32, length as u32).unwrap();
+        let target = memory.remote().slice(32, length).unwrap();
         let buffer = active.buffer_from(&bytes).unwrap();
         active.write(buffer, target).unwrap().wait().unwrap();
 
@@ -110,7 +110,7 @@ fn reads_of_every_length_give_the_peers_bytes() {
     memory.store(0, &bytes);
     for length in LENGTHS {
         let offset = (memory.len() - length).min(3);
-        let source = memory.remote().slice(offset as u32, length as u32).unwrap();
+        let source = memory.remote().slice(offset, length).unwrap();
         let buffer = active.buffer(length).unwrap();
         let done = active.read(buffer, source).unwrap().wait().unwrap();
         assert_same(&done.buffer, &bytes[offset..offset + length]);
@@ -238,8 +238,8 @@ fn several_transfers_are_outstanding_and_may_be_waited_for_in_any_order() {
     let memory = passive
         .share(16 << 16, Access::REMOTE_READ | Access::REMOTE_WRITE)
         .unwrap();
-    let part = |number: u32| memory.remote().slice(number << 16, 1 << 16).unwrap();
-    let mut writes: Vec<_> = (0..16u32)
+    let part = |number: usize| memory.remote().slice(number << 16, 1 << 16).unwrap();
+    let mut writes: Vec<_> = (0..16usize)
         .map(|number| {
             let buffer = active.buffer_from(&pattern(1 << 16, number as u8)).unwrap();
             active.write(buffer, part(number)).unwrap()
@@ -248,7 +248,7 @@ fn several_transfers_are_outstanding_and_may_be_waited_for_in_any_order() {
     while let Some(write) = writes.pop() {
         write.wait().unwrap();
     }
-    let reads: Vec<_> = (0..16u32)
+    let reads: Vec<_> = (0..16usize)
         .map(|number| {
             active
                 .read(active.buffer(1 << 16).unwrap(), part(number))

@@ -20,6 +20,7 @@ mod fork;
 mod given_up;
 mod harness;
 mod keepalive;
+mod long;
 mod low;
 mod low_layer;
 mod memory;
@@ -28,6 +29,7 @@ mod readiness;
 mod regions;
 mod resolving;
 mod sample;
+mod scopes;
 mod survey;
 #[cfg(feature = "tokio")]
 mod tasks;

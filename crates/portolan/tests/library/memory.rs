@@ -31,20 +31,23 @@ proptest! {
     }
 
     #[test]
-    fn an_offer_is_parsed_as_it_was_written_as_bytes(addr: u64, length: u32, rkey: u32) {
-        let remote = RemoteMemory { addr, length, rkey };
+    fn an_offer_is_parsed_as_it_was_written_as_bytes(addr: u64, length: u64, rkey: u32, rights in 0u32..8) {
+        let mut remote = RemoteMemory::new(addr, length, rkey);
+        remote.access = Access::from_bits_truncate(rights << 1);
         prop_assert_eq!(RemoteMemory::from_bytes(&remote.to_bytes()), Some(remote));
         prop_assert_eq!(RemoteMemory::from_bytes(&remote.to_bytes()[..RemoteMemory::LEN - 1]), None);
     }
 
     #[test]
-    fn a_slice_of_an_offer_is_inside_it_or_refused(length: u32, offset: u32, part: u32) {
-        let remote = RemoteMemory { addr: 1 << 40, length, rkey: 7 };
-        let fits = u64::from(offset) + u64::from(part) <= u64::from(length);
-        let expected = fits.then_some(RemoteMemory {
-            addr: remote.addr + u64::from(offset),
-            length: part,
-            rkey: 7,
+    fn a_slice_of_an_offer_is_inside_it_or_refused(length: u64, offset: usize, part: usize) {
+        let mut remote = RemoteMemory::new(1 << 40, length, 7);
+        remote.access = Access::REMOTE_READ;
+        let fits = (offset as u128) + (part as u128) <= u128::from(length);
+        let expected = fits.then(|| {
+            let addr = remote.addr.wrapping_add(offset as u64);
+            let mut slice = RemoteMemory::new(addr, part as u64, 7);
+            slice.access = remote.access;
+            slice
         });
         prop_assert_eq!(remote.slice(offset, part), expected);
     }

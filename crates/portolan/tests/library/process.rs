@@ -89,11 +89,7 @@ impl Peer {
             .split(' ')
             .map(|text| text.parse().unwrap())
             .collect();
-        RemoteMemory {
-            addr: numbers[0],
-            length: numbers[1] as u32,
-            rkey: numbers[2] as u32,
-        }
+        RemoteMemory::new(numbers[0], numbers[1], numbers[2] as u32)
     }
 
     /// Lets it end by itself, which drops all its objects.

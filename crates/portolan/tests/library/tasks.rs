@@ -243,7 +243,7 @@ async fn many_tasks_share_a_connection() {
     for number in 0..TASKS {
         let (active, memory) = (active.clone(), memory.clone());
         tasks.spawn(async move {
-            let part = memory.remote().slice(number as u32 * 4096, 4096).unwrap();
+            let part = memory.remote().slice(number * 4096, 4096).unwrap();
             for round in 0..ROUNDS {
                 let bytes = pattern(4096, (number * ROUNDS + round) as u8);
                 let buffer = active.get_ref().buffer_from(&bytes).unwrap();

@@ -234,7 +234,7 @@ fn mapped_memory_is_written_before_the_message_that_says_so() {
         memory: Sge {
             addr: remote.addr,
             key: remote.rkey,
-            length: remote.length,
+            length: remote.length as u32,
         },
     };
     let entry = passive.map(offered).unwrap();

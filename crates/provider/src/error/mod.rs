@@ -185,6 +185,22 @@ pub enum Cause {
         /// Length of the write, in bytes.
         length: u64,
     },
+    /// The peer's memory was not offered with the right that a request needs; nothing was sent.
+    #[error(
+        "{what} needs the right {needed} to the peer's {length} bytes at {addr:#x}, which are offered with {granted}"
+    )]
+    RemoteRightMissing {
+        /// The request: "a write", "a read" or "an atomic".
+        what: &'static str,
+        /// The right that it needs.
+        needed: crate::verbs::Access,
+        /// The rights that the offer names.
+        granted: crate::verbs::Access,
+        /// Start of the offered memory.
+        addr: u64,
+        /// Length of the offered memory, in bytes.
+        length: u64,
+    },
     /// A work request completed with an error.
     #[error("work request failed: {0}")]
     WorkFailed(crate::verbs::WcStatus),
@@ -506,6 +522,7 @@ impl Cause {
                 EADDRNOTAVAIL
             }
             Self::PrivilegedPort { .. }
+            | Self::RemoteRightMissing { .. }
             | Self::GroupRefused(_)
             | Self::GroupNotTrusted { .. }
             | Self::GroupDistrusts { .. }

@@ -19,6 +19,16 @@ bitflags! {
     }
 }
 
+/// The names of the rights, or "none".
+impl core::fmt::Display for Access {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self.is_empty() {
+            true => f.write_str("none"),
+            false => bitflags::parser::to_writer(self, f),
+        }
+    }
+}
+
 /// The memory of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MrRange {

@@ -101,8 +101,7 @@ pub(super) fn stream_writes(
     let mut under_way = VecDeque::with_capacity(depth);
     let (start, mut bytes) = (Instant::now(), 0);
     let place = |number: usize| {
-        let offset = (number % depth * size) as u32;
-        to.slice(offset, size as u32)
+        to.slice(number % depth * size, size)
             .context("a write is beyond the memory")
     };
     for number in 0..depth {

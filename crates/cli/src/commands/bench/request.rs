@@ -44,7 +44,9 @@ impl fmt::Display for Request {
                 write!(f, "stream-datagrams {to} {}", time.as_millis())
             }
             Request::StreamWrites { to, size, time } => {
-                let RemoteMemory { addr, length, rkey } = to;
+                let RemoteMemory {
+                    addr, length, rkey, ..
+                } = to;
                 let time_ms = time.as_millis();
                 write!(f, "stream-writes {addr} {length} {rkey} {size} {time_ms}")
             }
@@ -74,11 +76,7 @@ impl FromStr for Request {
                 time: Duration::from_millis(next(&mut words)?),
             },
             Some("stream-writes") => Request::StreamWrites {
-                to: RemoteMemory {
-                    addr: next(&mut words)?,
-                    length: next(&mut words)?,
-                    rkey: next(&mut words)?,
-                },
+                to: RemoteMemory::new(next(&mut words)?, next(&mut words)?, next(&mut words)?),
                 size: next(&mut words)?,
                 time: Duration::from_millis(next(&mut words)?),
             },
@@ -108,11 +106,7 @@ mod tests {
 
     #[test]
     fn requests_survive_a_round_trip() {
-        let to = RemoteMemory {
-            addr: u64::MAX,
-            length: 1 << 20,
-            rkey: 7,
-        };
+        let to = RemoteMemory::new(u64::MAX, 1 << 20, 7);
         let (time, address) = (Duration::from_millis(250), "127.0.0.1:9".parse().unwrap());
         for request in [
             Request::Accept,

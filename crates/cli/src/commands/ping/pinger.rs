@@ -53,7 +53,7 @@ impl Pinger<'_> {
             Advertisement {
                 addr: remote.addr,
                 rkey: remote.rkey,
-                size: remote.length,
+                size,
             }
         };
         Ok(Pinger {

@@ -1,6 +1,5 @@
 //! Buffers, memory and posted work.
 
-use portolan::BUFFER_MAX_BYTES;
 use portolan::provider::verbs::WcStatus;
 use portolan::{Access, Cause, Failed, Options, RemoteMemory, Step};
 
@@ -10,7 +9,7 @@ use crate::harness::*;
 #[test]
 fn buffers_of_zero_and_of_absurd_length_are_refused() {
     let (active, _passive) = pair();
-    for length in [0, BUFFER_MAX_BYTES + 1, usize::MAX] {
+    for length in [0, usize::MAX] {
         for error in [
             active.buffer(length).unwrap_err(),
             active.share(length, Access::REMOTE_READ).unwrap_err(),
@@ -39,8 +38,11 @@ fn buffers_of_zero_and_of_absurd_length_are_refused() {
 /// A way to spoil an offer of memory.
 type Spoil = fn(RemoteMemory) -> RemoteMemory;
 
-/// Each case breaks its connection, so each has its own.
+fn untold(remote: RemoteMemory) -> RemoteMemory {
+    RemoteMemory::new(remote.addr, remote.length, remote.rkey)
+}
 
+/// Each case breaks its connection, so each has its own.
 #[test]
 fn wrong_keys_ranges_and_rights_are_refused_by_the_peer_without_effect() {
     let every = Access::REMOTE_READ | Access::REMOTE_WRITE;
@@ -70,12 +72,9 @@ fn wrong_keys_ranges_and_rights_are_refused_by_the_peer_without_effect() {
                 remote
             },
         ),
-        ("no right to write", Access::REMOTE_READ, true, |remote| {
-            remote
-        }),
-        ("no right to read", Access::REMOTE_WRITE, false, |remote| {
-            remote
-        }),
+        // An offer that does not tell which rights it grants, as those of other protocols.
+        ("no right to write", Access::REMOTE_READ, true, untold),
+        ("no right to read", Access::REMOTE_WRITE, false, untold),
     ];
     for (what, access, is_write, spoil) in cases {
         let (active, passive) = pair();
@@ -141,7 +140,7 @@ fn a_write_longer_than_the_peers_memory_is_refused_before_it_is_sent_and_the_con
             let failed = posted.unwrap_err();
             let cause = Cause::BeyondRemoteMemory {
                 addr: to.addr,
-                available: u64::from(to.length),
+                available: to.length,
                 length: length as u64,
             };
             assert_eq!(failed.error.cause, cause);
@@ -171,6 +170,72 @@ fn a_write_longer_than_the_peers_memory_is_refused_before_it_is_sent_and_the_con
     let message = active.buffer_from(b"still here").unwrap();
     active.send(message).unwrap().wait().unwrap();
     assert_eq!(&*passive.receive_within(PATIENCE).unwrap(), b"still here");
+}
+
+#[test]
+fn what_an_offer_does_not_allow_is_refused_before_it_is_sent_and_the_connection_still_works() {
+    let (active, passive) = pair_with(
+        &Options {
+            inline: 8,
+            ..options()
+        },
+        &options(),
+    );
+    let offer = |access| passive.share(64, access).unwrap();
+    let readable = offer(Access::REMOTE_READ);
+    let writable = offer(Access::REMOTE_WRITE);
+    // As the peer gets it.
+    let told = |memory: &portolan::SharedMemory| {
+        RemoteMemory::from_bytes(&memory.remote().to_bytes()).unwrap()
+    };
+    let eight = |memory: &portolan::SharedMemory| told(memory).slice(8, 8).unwrap();
+    let buffer = || active.buffer(8).unwrap();
+    let cases = [
+        (active.write(buffer(), eight(&readable)), "a write needs"),
+        (
+            active.write_with_immediate(buffer(), eight(&readable), 1),
+            "a write needs",
+        ),
+        (active.write_inline(&[1], eight(&readable)), "a write needs"),
+        (active.read(buffer(), eight(&writable)), "a read needs"),
+        (
+            active.fetch_add(buffer(), eight(&writable), 1),
+            "an atomic needs",
+        ),
+        (
+            active.compare_swap(buffer(), eight(&readable), 0, 1),
+            "an atomic needs",
+        ),
+    ];
+    for (posted, what) in cases {
+        let failed = posted.unwrap_err();
+        let Cause::RemoteRightMissing { addr, length, .. } = failed.error.cause else {
+            panic!("{failed}");
+        };
+        assert_eq!((length, failed.error.errno()), (8, 13));
+        let at = format!("{addr:#x}");
+        // Inline data have no buffer to give back.
+        let back = failed.buffer.unwrap().len();
+        assert!(back == 8 || back == 0, "{back}");
+        says(
+            &failed.error,
+            Step::PostSend,
+            &[what, "8 bytes", &at, "sw_lo"],
+        );
+    }
+    let mut batch = active.batch();
+    assert!(batch.write(buffer(), told(&readable)).is_err());
+    assert!(batch.read(buffer(), told(&writable)).is_err());
+    active
+        .write(vec![7; 64], told(&writable))
+        .unwrap()
+        .wait()
+        .unwrap();
+    active
+        .read(vec![0; 64], told(&readable))
+        .unwrap()
+        .wait()
+        .unwrap();
 }
 
 #[test]

@@ -1,0 +1,143 @@
+//! Shared memory that ends at a time.
+//!
+//! One thread of the process withdraws it. The thread runs while there is memory with a time.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use portolan_port_sharing::room;
+use portolan_provider::traits::Mr;
+use portolan_provider::{Cause, Error, Result, Step};
+use portolan_threads::lock::{Condvar, Mutex};
+use portolan_threads::with_signals_blocked;
+
+use crate::deadline;
+
+/// The memory whose time ends next comes first. A number tells those of the same time apart.
+static DUE: Mutex<Due> = Mutex::new(Due {
+    leases: BTreeMap::new(),
+    made: 0,
+    runner: None,
+});
+static CHANGED: Condvar = Condvar::new();
+
+struct Due {
+    leases: BTreeMap<(Instant, u64), Weak<Mutex<Term>>>,
+    made: u64,
+    /// The process whose thread runs (`fork::generation`): a forked child has none of its parent's.
+    runner: Option<u32>,
+}
+
+/// How long peers may reach memory.
+#[derive(Debug, Default)]
+pub(crate) struct Lease {
+    term: Arc<Mutex<Term>>,
+}
+
+#[derive(Debug, Default)]
+struct Term {
+    /// `None` for memory without a time.
+    end: Option<Instant>,
+    is_over: bool,
+    regions: Vec<Weak<dyn Mr>>,
+}
+
+impl Lease {
+    /// Names the regions that end with it.
+    pub(crate) fn covers(&self, regions: &[Arc<dyn Mr>]) {
+        let mut term = self.term.lock();
+        term.regions = regions.iter().map(Arc::downgrade).collect();
+        if term.is_over {
+            // It ended while one of them was made.
+            term.withdraw();
+        }
+    }
+
+    /// Fails after the end.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.term.lock().is_over {
+            false => Ok(()),
+            true => {
+                let (expected, found) = ("memory that peers may reach", "memory that has expired");
+                let cause = Cause::InvalidState { expected, found };
+                Err(Error::new(Step::RegisterMemory, cause))
+            }
+        }
+    }
+
+    /// Ends it at a time, instead of one that was set before.
+    pub(crate) fn end_at(&self, at: Instant) -> Result<()> {
+        self.check()?;
+        let mut due = DUE.lock();
+        due.start()?;
+        self.term.lock().end = Some(at);
+        let number = due.made;
+        due.made += 1;
+        due.leases.insert((at, number), Arc::downgrade(&self.term));
+        CHANGED.notify_all();
+        Ok(())
+    }
+}
+
+impl Term {
+    /// Ends it if its time has come and no other was set.
+    fn end(&mut self, now: Instant) {
+        if self.end.is_some_and(|end| end <= now) {
+            self.is_over = true;
+            self.withdraw();
+        }
+    }
+
+    fn withdraw(&mut self) {
+        for region in self.regions.iter().filter_map(Weak::upgrade) {
+            if let Err(error) = region.deregister() {
+                tracing::warn!("expired memory stays in reach of peers: {error}");
+            }
+        }
+    }
+}
+
+impl Due {
+    /// Starts the thread unless it runs.
+    fn start(&mut self) -> Result<()> {
+        let process = portolan_threads::fork::generation();
+        if self.runner == Some(process) {
+            return Ok(());
+        }
+        let thread = std::thread::Builder::new().name("portolan-leases".into());
+        with_signals_blocked(|| thread.spawn(run)).map_err(|error| {
+            let errno = error.raw_os_error().and_then(rustix_errno);
+            let errno = errno.unwrap_or(rustix::io::Errno::AGAIN);
+            Error::new(Step::RegisterMemory, room::cause("pthread_create", errno))
+        })?;
+        self.runner = Some(process);
+        Ok(())
+    }
+}
+
+fn rustix_errno(number: i32) -> Option<rustix::io::Errno> {
+    (number > 0).then(|| rustix::io::Errno::from_raw_os_error(number))
+}
+
+fn run() {
+    let mut due = DUE.lock();
+    loop {
+        let now = Instant::now();
+        let Some(first) = due.leases.first_entry() else {
+            due.runner = None;
+            return;
+        };
+        let at = first.key().0;
+        if at > now {
+            due = CHANGED.wait_timeout(due, deadline::left(at)).0;
+            continue;
+        }
+        let term = first.remove().upgrade();
+        drop(due);
+        if let Some(term) = term {
+            term.lock().end(now);
+        }
+        due = DUE.lock();
+    }
+}
