@@ -8,6 +8,7 @@ use crate::conn_data::ConnData;
 use crate::error::Violation;
 use crate::iomap::Iomap;
 use crate::message::{Control, Message};
+use crate::mutant::{Mutant, is_planted};
 use crate::post::{Op, Payload, Pieces, Post, Remote, Work};
 use crate::receiver::Receiver;
 use crate::sender::Sender;
@@ -194,7 +195,8 @@ impl Endpoint {
 
     /// Whether everything posted has completed and nothing waits to be posted.
     pub fn is_flushed(&self) -> bool {
-        self.under_way == 0 && self.waiting.is_none() && self.second.is_none()
+        let has_arrived = self.under_way == 0 || is_planted(Mutant::FlushedEarly);
+        has_arrived && self.waiting.is_none() && self.second.is_none()
     }
 
     /// Reserves the next write of at most `wanted` bytes of data: its length and what to post, in this order. Bytes of
@@ -229,7 +231,11 @@ impl Endpoint {
         if wanted == 0 || !self.can_send_direct() {
             return None;
         }
-        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX).min(target.length);
+        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
+        let wanted = match is_planted(Mutant::DirectPassesEnd) {
+            true => wanted,
+            false => wanted.min(target.length),
+        };
         let (length, pieces) = self.sender.reserve_direct(wanted);
         let to = Remote {
             addr: target.addr,
@@ -297,7 +303,7 @@ impl Endpoint {
             _ => None,
         };
         self.sends &= which == Close::Read;
-        self.receives &= which == Close::Write;
+        self.receives &= which == Close::Write && !is_planted(Mutant::CloseEndsBoth);
         if self.phase == Phase::Open {
             self.waiting = control.or(self.waiting);
         }
@@ -338,7 +344,7 @@ impl Endpoint {
             Message::Control(Control::Shutdown) => {
                 self.peer_ended = true;
                 self.receives = false;
-                if !self.sends {
+                if !self.sends && !is_planted(Mutant::PeerEndIgnored) {
                     self.phase = Phase::Disconnected;
                 }
                 Ok(Arrival::Readable)
@@ -348,6 +354,9 @@ impl Endpoint {
                 self.phase = Phase::Disconnected;
                 // The peer wants nothing any more.
                 self.waiting = None;
+                if is_planted(Mutant::UnreadDropped) {
+                    self.receiver.consume(u32::MAX);
+                }
                 Ok(Arrival::Readable)
             }
         }
@@ -364,7 +373,7 @@ impl Endpoint {
             }
             Some(Work::Disconnect) => {
                 self.control_under_way = self.control_under_way.saturating_sub(1);
-                if self.phase == Phase::Open {
+                if self.phase == Phase::Open && !is_planted(Mutant::DisconnectNotNoted) {
                     self.phase = Phase::Disconnected;
                 }
             }
@@ -374,8 +383,14 @@ impl Endpoint {
 
     /// The connection broke: work failed, or the peer is gone without a message. A stream that had ended in order stays so.
     pub fn fail(&mut self) {
-        if self.phase != Phase::Disconnected {
-            self.phase = Phase::Failed;
+        if self.phase != Phase::Disconnected || is_planted(Mutant::EndIsFailure) {
+            self.phase = match is_planted(Mutant::FailureIsEnd) {
+                true => Phase::Disconnected,
+                false => Phase::Failed,
+            };
+        }
+        if is_planted(Mutant::GoesOnAfterFailure) {
+            return;
         }
         self.waiting = None;
         self.second = None;
@@ -392,7 +407,8 @@ impl Endpoint {
         if let Some(second) = self.second.take() {
             return Some(second);
         }
-        if self.phase == Phase::Failed || self.phase == Phase::Unconnected {
+        let is_broken = self.phase == Phase::Failed && !is_planted(Mutant::GoesOnAfterFailure);
+        if is_broken || self.phase == Phase::Unconnected {
             return None;
         }
         if self.phase == Phase::Open
@@ -402,6 +418,9 @@ impl Endpoint {
         }
         if self.waiting.is_some() && self.has_control(1) {
             return self.waiting.take().map(|control| self.control(control));
+        }
+        if is_planted(Mutant::EndForgotten) {
+            self.waiting = None;
         }
         self.next_grant()
     }
@@ -430,7 +449,10 @@ impl Endpoint {
         }
         let peer = self.peer?;
         let (index, iomap) = self.iomaps.waiting.pop_front()?;
-        let first = u64::from(peer.table.length) * Sge::LEN as u64;
+        let first = match is_planted(Mutant::IomapOverTable) {
+            true => 0,
+            false => u64::from(peer.table.length) * Sge::LEN as u64,
+        };
         let to = Remote {
             addr: peer
                 .table
@@ -441,7 +463,7 @@ impl Endpoint {
         // It takes no credit: a peer does not count these messages when it grants.
         Some(self.control_write(
             to,
-            &iomap.encode(peer.big_endian),
+            &iomap.encode(self.order_of(&peer)),
             Message::Iomap(index.into()),
         ))
     }
@@ -469,7 +491,7 @@ impl Endpoint {
             key: self.memory.buffer_key,
             length,
         };
-        Some(self.control_write(to, &half.encode(peer.big_endian), message))
+        Some(self.control_write(to, &half.encode(self.order_of(&peer)), message))
     }
 
     /// Work requests that a write with its message takes.
@@ -524,7 +546,13 @@ impl Endpoint {
         let op = match self.config.signalling {
             Signalling::Immediate => Op::WriteWithImmediate(to, message.encode()),
             Signalling::Sends => {
-                self.second = Some(self.send(second, message));
+                let send = self.send(second, message);
+                if is_planted(Mutant::MessageFirst) {
+                    let op = Op::Write(to);
+                    self.second = Some(Post { id, op, payload });
+                    return send;
+                }
+                self.second = Some(send);
                 Op::Write(to)
             }
         };
@@ -544,6 +572,14 @@ impl Endpoint {
         }
     }
 
+    /// Whether numbers in the peer's memory are big-endian.
+    fn order_of(&self, peer: &ConnData) -> bool {
+        match is_planted(Mutant::ByteOrderIgnored) {
+            true => self.config.big_endian,
+            false => peer.big_endian,
+        }
+    }
+
     fn bytes(&self, bytes: &[u8]) -> Payload {
         let mut all = [0; CONTROL_BYTES as usize];
         all[..bytes.len()].copy_from_slice(bytes);
@@ -557,7 +593,7 @@ impl Endpoint {
     }
 
     fn has_control(&self, needed: u16) -> bool {
-        self.control_under_way + needed <= CONTROL_MESSAGES
+        self.control_under_way + needed <= CONTROL_MESSAGES || is_planted(Mutant::ControlUnbounded)
     }
 
     fn note_control(&mut self) {

@@ -32,6 +32,7 @@ mod endpoint;
 mod error;
 mod iomap;
 mod message;
+pub mod mutant;
 mod post;
 mod receiver;
 mod sender;

@@ -5,6 +5,7 @@ use alloc::collections::VecDeque;
 use crate::config::Config;
 use crate::conn_data::ConnData;
 use crate::error::Violation;
+use crate::mutant::{Mutant, is_planted};
 use crate::post::{Pieces, Remote};
 use crate::sge::Sge;
 
@@ -127,11 +128,18 @@ impl Receiver {
 
     /// Whether enough was read to tell the peer.
     pub(crate) fn owes_grant(&self) -> bool {
+        if is_planted(Mutant::CreditsOnlyWithRoom) {
+            return self.frees_half();
+        }
         self.frees_half() || self.read.wrapping_sub(self.grant_from).cast_signed() >= 0
     }
 
     pub(crate) fn frees_half(&self) -> bool {
-        self.free >= self.buffer / 2
+        let enough = match is_planted(Mutant::HalfGrantedUnread) {
+            true => 1,
+            false => self.buffer / 2,
+        };
+        self.free >= enough
     }
 
     /// Grants what was read.
@@ -139,7 +147,7 @@ impl Receiver {
         self.grant_from = self.read.wrapping_add(self.queue / 2);
         let credits = self.read.wrapping_add(self.queue);
         let half = self.buffer / 2;
-        if self.free < half {
+        if !self.frees_half() {
             return Grant {
                 credits,
                 half: None,
@@ -153,10 +161,12 @@ impl Receiver {
             key: self.remote.key,
         };
         let granted = (self.free_at, half, to);
-        self.free -= half;
+        self.free = self.free.saturating_sub(half);
         self.room += half;
         self.free_at = (self.free_at + half) % self.buffer;
-        self.remote_entry = (self.remote_entry + 1) % self.remote.length;
+        if !is_planted(Mutant::EntryRepeated) {
+            self.remote_entry = (self.remote_entry + 1) % self.remote.length;
+        }
         Grant {
             credits,
             half: Some(granted),

@@ -4,6 +4,7 @@ use alloc::collections::VecDeque;
 
 use crate::config::{CONTROL_MESSAGES, Config, SEND_LOW_WATER, Signalling, TRANSFER_MAX_BYTES};
 use crate::conn_data::ConnData;
+use crate::mutant::{Mutant, is_planted};
 use crate::post::{Pieces, Remote};
 use crate::sge::Sge;
 use crate::table::{TABLE_ENTRIES, Table, take_entry};
@@ -64,7 +65,8 @@ impl Sender {
     }
 
     pub(crate) fn can_send(&self) -> bool {
-        self.has_room() && self.sent != self.granted && !self.targets.is_empty()
+        let has_credit = self.sent != self.granted || is_planted(Mutant::CreditsIgnored);
+        self.has_room() && has_credit && !self.targets.is_empty()
     }
 
     /// The peer takes messages up to `number`, and may have written an entry of the table.
@@ -96,7 +98,9 @@ impl Sender {
             self.targets.pop_front();
         }
         self.sent = self.sent.wrapping_add(1);
-        self.places -= self.places_each;
+        if !is_planted(Mutant::PlaceNotReserved) {
+            self.places -= self.places_each;
+        }
         Some((length, self.place(length), remote))
     }
 
@@ -109,8 +113,10 @@ impl Sender {
 
     /// A place in the ring for so many bytes; none if they go inline.
     fn place(&mut self, length: u32) -> Option<Pieces> {
-        self.free -= length;
-        if length <= self.inline {
+        if !is_planted(Mutant::SendBufferNotReserved) {
+            self.free -= length;
+        }
+        if length <= self.inline || is_planted(Mutant::InlineUnlimited) {
             return None;
         }
         Some(self.advance(length))
@@ -126,7 +132,9 @@ impl Sender {
     }
 
     pub(crate) fn completed(&mut self, length: u32) {
-        self.places += 1;
+        if !is_planted(Mutant::PlaceLeaks) {
+            self.places += 1;
+        }
         self.free = (self.free + length).min(self.buffer);
     }
 }

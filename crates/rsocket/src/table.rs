@@ -1,6 +1,7 @@
 //! The target table: entries that name memory of the side that wrote them.
 
 use crate::iomap::Iomap;
+use crate::mutant::{Mutant, is_planted};
 use crate::sge::Sge;
 
 /// Entries of the target table (`RS_SGL_SIZE`): one for each half of a receive buffer.
@@ -39,6 +40,8 @@ pub(crate) fn take_entry(table: &dyn Table, index: u16, big_endian: bool) -> Opt
     if sge.length == 0 {
         return None;
     }
-    table.store(offset, &[0; Sge::LEN]);
+    if !is_planted(Mutant::TableEntryStays) {
+        table.store(offset, &[0; Sge::LEN]);
+    }
     Some(sge)
 }

@@ -6,7 +6,6 @@
 //! datagrams, in multicast groups) and how bad the network is. The `world` executes the plan. The
 //! `oracle` sees both ends of everything and stops the run at the first violation. A run depends on
 //! no clock, no thread and no hash order, so a failed run fails again.
-//! no clock, no thread, no order that depends on a hash. So a run that failed fails again.
 //!
 //! ```text
 //!   program ──▶ host: Cm, PortTable, QueuePair, CompletionQueue, MemoryTable
@@ -20,7 +19,8 @@
 //!
 //! Each run ends with an exchange of its own (`exchange`) for what conversations do not use:
 //! atomics, unreliable connections, datagrams to groups, and receives shared by queue pairs of all
-//! types. Then a listener is flooded with requests from strangers (`flood`).
+//! types. Then a listener is flooded with requests from strangers (`flood`), and two programs use a
+//! stream (`streams`).
 
 mod agenda;
 mod campaign;
@@ -48,6 +48,7 @@ mod report;
 mod rng;
 mod run;
 mod sharing;
+mod streams;
 mod trace;
 mod world;
 

@@ -2,6 +2,7 @@
 
 use portolan_cm::mutant as cm;
 use portolan_roce::engine::mutant as roce;
+use portolan_rsocket::mutant as rsocket;
 
 use super::failure::Failure;
 use super::library;
@@ -17,6 +18,8 @@ pub enum Mutant {
     Cm(cm::Mutant),
     /// A defect of the queue pairs.
     QueuePair(roce::Mutant),
+    /// A defect of the endpoints of streams.
+    Stream(rsocket::Mutant),
     /// A defect of the library above the engines, which is modelled here.
     Library(library::Mutant),
 }
@@ -26,6 +29,7 @@ impl Mutant {
     pub fn all() -> impl Iterator<Item = Self> {
         let cm = cm::Mutant::ALL.into_iter().map(Self::Cm);
         cm.chain(roce::Mutant::ALL.into_iter().map(Self::QueuePair))
+            .chain(rsocket::Mutant::ALL.into_iter().map(Self::Stream))
             .chain(library::Mutant::ALL.into_iter().map(Self::Library))
     }
 
@@ -34,11 +38,13 @@ impl Mutant {
         match self {
             Self::Cm(mutant) => cm::plant(Some(mutant)),
             Self::QueuePair(mutant) => roce::plant(Some(mutant)),
+            Self::Stream(mutant) => rsocket::plant(Some(mutant)),
             Self::Library(mutant) => library::plant(Some(mutant)),
         }
         let ended = run();
         cm::plant(None);
         roce::plant(None);
+        rsocket::plant(None);
         library::plant(None);
         ended
     }

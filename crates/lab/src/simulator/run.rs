@@ -6,8 +6,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::exchange::Exchange;
 use super::failure::{Failure, Violation};
 use super::flood::Flood;
-use super::report::Report;
+use super::plan::Class;
+use super::report::{Report, Tally};
 use super::rng::Rng;
+use super::streams::Streams;
 use super::trace::Trace;
 use super::world::World;
 
@@ -18,6 +20,8 @@ pub const TRACE_LINES: usize = 200;
 const EXCHANGE: u64 = 0x4558_4348_414e_4745;
 /// XORed into the seed for the flood's generator.
 const FLOOD: u64 = 0x0046_4c4f_4f44_0000;
+/// XORed into the seed for the streams' generator.
+const STREAMS: u64 = 0x5354_5245_414d_5300;
 
 /// Runs a seed.
 ///
@@ -63,7 +67,8 @@ fn run(seed: u64, trace_lines: usize) -> (Result<Report, Box<Failure>>, Vec<Stri
         let mut rng = Rng::new(seed ^ EXCHANGE);
         Exchange::new(&mut rng, world.plan.class, trace.clone())?.run(&mut world.tally)?;
         let mut rng = Rng::new(seed ^ FLOOD);
-        Flood::new(&mut rng, world.plan.class).run(&mut world.tally)
+        Flood::new(&mut rng, world.plan.class).run(&mut world.tally)?;
+        run_streams(seed, world.plan.class, &trace, &mut world.tally)
     }));
     let violation = match ended {
         Ok(Ok(())) => {
@@ -87,6 +92,12 @@ fn run(seed: u64, trace_lines: usize) -> (Result<Report, Box<Failure>>, Vec<Stri
         trace: lines.clone(),
     };
     (Err(Box::new(failure)), lines)
+}
+
+/// Runs the streams of a seed alone.
+fn run_streams(seed: u64, class: Class, trace: &Trace, tally: &mut Tally) -> Result<(), Violation> {
+    let mut rng = Rng::new(seed ^ STREAMS);
+    Streams::new(&mut rng, class, trace.clone())?.run(tally)
 }
 
 fn message_of(panic: &(dyn Any + Send)) -> &str {
