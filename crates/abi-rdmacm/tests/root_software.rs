@@ -112,6 +112,14 @@ fn the_socket_calls_do_what_rsocket_and_their_pages_say() {
 }
 
 #[test]
+fn a_killed_end_ends_the_socket_calls_of_the_other_in_errors_within_a_second() {
+    let folder = Folder::new("killed");
+    build(&folder, "killed.c");
+    let script = "timeout 120 $folder/program $here 2>&1 || fail \"ended with $?\"";
+    run_in(&folder, "killed", script);
+}
+
+#[test]
 fn rdma_getaddrinfo_returns_lists_that_c_walks_and_frees_or_an_error() {
     let folder = Folder::new("lists");
     build(&folder, "lists.c");

@@ -1,27 +1,49 @@
-//! The same random operations on a `TcpStream` pair and a `Stream` pair give the same bytes, ends and errors.
+//! The same random operations on a `TcpStream` pair and a `Stream` pair give the same bytes, ends, errors and readiness.
+//!
+//! `PORTOLAN_TEST_OPERATIONS=N` runs at least N operations instead of some thousands.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::time::Instant;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use portolan::Stream;
 use proptest::prelude::*;
-use proptest::test_runner::Config;
+use proptest::test_runner::{Config, TestCaseResult, TestError, TestRunner};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::harness::PATIENCE;
 use crate::pair::streams;
 
 /// What both kinds of streams do.
-trait Socket: Sized {
+pub(crate) trait Socket: Sized {
     fn write(&self, data: &[u8]) -> std::io::Result<usize>;
     fn read(&self, into: &mut [u8]) -> std::io::Result<usize>;
+    /// Reads without waiting.
+    fn read_now(&self, into: &mut [u8]) -> std::io::Result<usize>;
     fn peek(&self, into: &mut [u8]) -> std::io::Result<usize>;
     fn shutdown(&self, how: Shutdown) -> std::io::Result<()>;
-    fn set_nonblocking(&self, nonblocking: bool);
+    /// Whether it is readable, writable, and hung up.
+    fn ready(&self) -> [bool; 3];
+}
+
+/// The readiness of a TCP socket.
+pub(crate) fn poll_tcp(stream: &impl std::os::fd::AsFd) -> [bool; 3] {
+    let all = PollFlags::IN | PollFlags::OUT | PollFlags::HUP;
+    let mut fds = [PollFd::new(stream, all)];
+    poll(&mut fds, Some(&Timespec::default())).unwrap();
+    [PollFlags::IN, PollFlags::OUT, PollFlags::HUP].map(|flag| fds[0].revents().contains(flag))
+}
+
+/// The readiness of a stream.
+pub(crate) fn look_at(stream: &Stream) -> [bool; 3] {
+    let ready = stream.ready();
+    [ready.readable, ready.writable, ready.hung_up]
 }
 
 macro_rules! socket {
-    ($type:ty) => {
+    ($type:ty, $ready:path) => {
         impl Socket for $type {
             fn write(&self, data: &[u8]) -> std::io::Result<usize> {
                 (&*self).write_all(data).map(|()| data.len())
@@ -30,24 +52,30 @@ macro_rules! socket {
                 let mut stream = self;
                 Read::read(&mut stream, into)
             }
+            fn read_now(&self, into: &mut [u8]) -> std::io::Result<usize> {
+                self.set_nonblocking(true)?;
+                let read = Socket::read(self, into);
+                self.set_nonblocking(false)?;
+                read
+            }
             fn peek(&self, into: &mut [u8]) -> std::io::Result<usize> {
                 <$type>::peek(self, into)
             }
             fn shutdown(&self, how: Shutdown) -> std::io::Result<()> {
                 <$type>::shutdown(self, how)
             }
-            fn set_nonblocking(&self, nonblocking: bool) {
-                <$type>::set_nonblocking(self, nonblocking).unwrap();
+            fn ready(&self) -> [bool; 3] {
+                $ready(self)
             }
         }
     };
 }
 
-socket!(TcpStream);
-socket!(Stream);
+socket!(TcpStream, poll_tcp);
+socket!(Stream, look_at);
 
 #[derive(Clone, Copy, Debug)]
-enum Operation {
+pub(crate) enum Operation {
     Write {
         side: usize,
         length: usize,
@@ -70,6 +98,10 @@ enum Operation {
     ShutdownRead {
         side: usize,
     },
+    /// Asks what is ready.
+    Ready {
+        side: usize,
+    },
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
@@ -79,6 +111,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         8 => (side.clone(), length.clone()).prop_map(|(side, length)| Operation::Write { side, length }),
         8 => (side.clone(), length).prop_map(|(side, length)| Operation::Read { side, length }),
         2 => side.clone().prop_map(|side| Operation::Peek { side }),
+        2 => side.clone().prop_map(|side| Operation::Ready { side }),
         2 => side.clone().prop_map(|side| Operation::ReadNothing { side }),
         1 => side.clone().prop_map(|side| Operation::ShutdownWrite { side }),
         1 => side.prop_map(|side| Operation::ShutdownRead { side }),
@@ -87,10 +120,17 @@ fn operation() -> impl Strategy<Value = Operation> {
 
 /// Bytes that may be under way at once: any socket's buffers hold them.
 const UNDER_WAY_MAX: usize = 60_000;
+/// Writes that may be under way at once: fewer than a stream's credits.
+const WRITES_UNDER_WAY_MAX: usize = 190;
+
+/// How long news from the other end may take on a busy machine.
+const NEWS_MAX: Duration = Duration::from_secs(10);
 
 /// What a run of operations gave.
 #[derive(Debug, PartialEq, Eq)]
-enum Outcome {
+pub(crate) enum Outcome {
+    /// Readable, writable, hung up.
+    Ready([bool; 3]),
     Bytes(Vec<u8>),
     Written,
     Done,
@@ -103,9 +143,10 @@ fn outcome<T>(result: std::io::Result<T>, ok: impl FnOnce(T) -> Outcome) -> Outc
 
 /// Carries operations out on both ends. What would depend on timing is left out or waited for: the model of what is under way
 /// decides that, which is the same for both kinds.
-fn run<S: Socket>(sides: [S; 2], operations: &[Operation]) -> Vec<Outcome> {
+pub(crate) fn run<S: Socket>(sides: [S; 2], operations: &[Operation]) -> Vec<Outcome> {
     let mut sent = 0u32;
     let mut under_way = [0usize; 2];
+    let mut writes_under_way = [0usize; 2];
     let mut write_closed = [false; 2];
     let mut read_closed = [false; 2];
     let mut outcomes = Vec::new();
@@ -115,7 +156,7 @@ fn run<S: Socket>(sides: [S; 2], operations: &[Operation]) -> Vec<Outcome> {
             Operation::Write { side, .. } if read_closed[1 - side] => {}
             Operation::Write { side, length } => {
                 let length = length.min(UNDER_WAY_MAX - under_way[1 - side]);
-                if length == 0 {
+                if length == 0 || writes_under_way[1 - side] == WRITES_UNDER_WAY_MAX {
                     continue;
                 }
                 let bytes: Vec<u8> = (0..length)
@@ -124,6 +165,7 @@ fn run<S: Socket>(sides: [S; 2], operations: &[Operation]) -> Vec<Outcome> {
                 sent = sent.wrapping_add(13);
                 if !write_closed[side] {
                     under_way[1 - side] += length;
+                    writes_under_way[1 - side] += 1;
                 }
                 outcomes.push(outcome(sides[side].write(&bytes), |_| Outcome::Written));
             }
@@ -151,6 +193,9 @@ fn run<S: Socket>(sides: [S; 2], operations: &[Operation]) -> Vec<Outcome> {
                 }
                 found.truncate(filled);
                 under_way[side] -= filled;
+                if under_way[side] == 0 {
+                    writes_under_way[side] = 0;
+                }
                 outcomes.push(Outcome::Bytes(found));
             }
             Operation::Peek { side } if under_way[side] > 0 || write_closed[1 - side] => {
@@ -161,15 +206,26 @@ fn run<S: Socket>(sides: [S; 2], operations: &[Operation]) -> Vec<Outcome> {
                 }));
             }
             Operation::ReadNothing { side } if under_way[side] == 0 && !write_closed[1 - side] => {
-                sides[side].set_nonblocking(true);
                 let mut found = [0; 8];
-                let read = sides[side].read(&mut found);
+                let read = sides[side].read_now(&mut found);
                 outcomes.push(outcome(read, |length| {
                     Outcome::Bytes(found[..length].to_vec())
                 }));
-                sides[side].set_nonblocking(false);
             }
             Operation::Peek { .. } | Operation::ReadNothing { .. } => {}
+            // A side that has shut both directions down hangs up at once, and with TCP it alone.
+            Operation::Ready { .. } if read_closed != [false; 2] && write_closed != [false; 2] => {}
+            Operation::Ready { side } => {
+                let ends = write_closed[1 - side] || read_closed[side];
+                let is_readable = under_way[side] > 0 || ends;
+                // An rsocket hangs up once everything was read.
+                let hangs_up = write_closed == [true; 2] && under_way[side] == 0;
+                if write_closed == [true; 2] && !hangs_up {
+                    continue;
+                }
+                let expected = [is_readable, true, hangs_up];
+                outcomes.push(Outcome::Ready(await_ready(&sides[side], expected)));
+            }
             Operation::ShutdownWrite { side } if !write_closed[side] => {
                 write_closed[side] = true;
                 outcomes.push(outcome(sides[side].shutdown(Shutdown::Write), |()| {
@@ -194,6 +250,18 @@ fn run<S: Socket>(sides: [S; 2], operations: &[Operation]) -> Vec<Outcome> {
     outcomes
 }
 
+/// What is ready, once it is as expected or does not change any more.
+fn await_ready(socket: &impl Socket, expected: [bool; 3]) -> [bool; 3] {
+    let started = Instant::now();
+    loop {
+        let found = socket.ready();
+        if found == expected || started.elapsed() > NEWS_MAX {
+            return found;
+        }
+        thread::sleep(Duration::from_micros(100));
+    }
+}
+
 fn tcp_streams() -> [TcpStream; 2] {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let active = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -204,15 +272,47 @@ fn tcp_streams() -> [TcpStream; 2] {
     [active, passive]
 }
 
-proptest! {
-    #![proptest_config(Config { cases: 120, failure_persistence: None, ..Config::default() })]
+/// Runs one case; a failure is shrunk.
+fn run_once<S: Strategy>(
+    runner: &mut TestRunner,
+    strategy: &S,
+    test: impl Fn(S::Value) -> TestCaseResult,
+) -> Result<(), TestError<S::Value>> {
+    let tree = strategy.new_tree(runner).map_err(TestError::Abort)?;
+    runner.run_one(tree, test).map(drop)
+}
 
-    #[test]
-    fn tcp_streams_and_streams_do_the_same(operations in proptest::collection::vec(operation(), 1..400)) {
-        let started = Instant::now();
-        let expected = run(tcp_streams(), &operations);
-        let (active, passive) = streams();
-        let found = run([active, passive], &operations);
-        prop_assert_eq!(found, expected, "after {:?}", started.elapsed());
+/// Runs random operations, at least `usual` of them or as many as the environment says,.
+pub(crate) fn compare(usual: usize, run: impl Fn(&[Operation]) -> [Vec<Outcome>; 2]) {
+    let wanted = std::env::var("PORTOLAN_TEST_OPERATIONS");
+    let wanted = wanted.map_or(usual, |number| number.parse().unwrap());
+    let done = AtomicUsize::new(0);
+    let config = Config {
+        failure_persistence: None,
+        max_shrink_time: 60_000,
+        ..Config::default()
+    };
+    let mut runner = TestRunner::new(config);
+    let operations = proptest::collection::vec(operation(), 1..400);
+    while done.load(Ordering::Relaxed) < wanted {
+        let result = run_once(&mut runner, &operations, |operations| {
+            let [found, expected] = run(&operations);
+            done.fetch_add(expected.len(), Ordering::Relaxed);
+            prop_assert_eq!(found, expected);
+            Ok(())
+        });
+        result.unwrap_or_else(|error| panic!("{error}"));
     }
+    println!("{} operations", done.into_inner());
+}
+
+#[test]
+fn tcp_streams_and_streams_do_the_same() {
+    compare(20_000, |operations| {
+        let (active, passive) = streams();
+        [
+            run([active, passive], operations),
+            run(tcp_streams(), operations),
+        ]
+    });
 }

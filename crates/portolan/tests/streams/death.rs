@@ -1,7 +1,7 @@
-//! A peer process that is killed.
+//! A peer process that is killed, whichever end it is.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use portolan::{Listener, Stream, StreamListener, StreamOptions};
@@ -9,48 +9,110 @@ use portolan::{Listener, Stream, StreamListener, StreamOptions};
 use crate::harness::*;
 use crate::pair::*;
 
+/// The UDP port whose group the peer joins.
 const GROUP_VARIABLE: &str = "PORTOLAN_TEST_STREAMS_GROUP";
+/// Where the peer connects to; without it, it listens.
+const DESTINATION_VARIABLE: &str = "PORTOLAN_TEST_STREAMS_DESTINATION";
 const MARK: &str = "@peer ";
 /// How long the news may take, on one host.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
-#[test]
-fn a_killed_peer_ends_reads_and_writes_in_errors_within_a_second() {
-    let port = free_port();
-    let provider = start(port);
-    let test = ["--ignored", "--exact", "death::peer_process", "--nocapture"];
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(test)
-        .env(GROUP_VARIABLE, port.to_string())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let address = lines
-        .map_while(Result::ok)
-        .find_map(|line| line.split_once(MARK).map(|(_, address)| address.to_owned()))
-        .unwrap();
-    let options = StreamOptions {
-        provider: Some(provider),
-        ..stream_options()
-    };
-    let mut stream = Stream::connect_to(address.parse().unwrap(), &options).unwrap();
+/// The peer process. Killed when dropped.
+struct Peer(Child);
+
+impl Peer {
+    fn start(port: u16, destination: Option<String>) -> Self {
+        let test = ["--ignored", "--exact", "death::peer_process", "--nocapture"];
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(test).env(GROUP_VARIABLE, port.to_string());
+        if let Some(destination) = destination {
+            command.env(DESTINATION_VARIABLE, destination);
+        }
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        Self(child.unwrap())
+    }
+
+    /// The address that it says it listens on.
+    fn address(&mut self) -> String {
+        let lines = BufReader::new(self.0.stdout.take().unwrap()).lines();
+        lines
+            .map_while(Result::ok)
+            .find_map(|line| line.split_once(MARK).map(|(_, address)| address.to_owned()))
+            .unwrap()
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The peer echoes; then it is killed while this end waits for it.
+fn survive(mut peer: Peer, mut stream: Stream) {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(b"ping").unwrap();
     stream.read_exact(&mut [0; 4]).unwrap();
-    child.kill().unwrap();
+    peer.0.kill().unwrap();
     let killed = Instant::now();
     let error = stream.read(&mut [0]).unwrap_err();
     let took = killed.elapsed();
-    child.wait().unwrap();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
     assert!(took < AT_ONCE, "{took:?}");
     assert_eq!(
         stream.write(b"x").unwrap_err().kind(),
         ErrorKind::ConnectionReset
     );
+    assert!(stream.ready().failed);
     assert!(stream.take_error().unwrap().is_some());
+}
+
+#[test]
+fn a_killed_passive_end_ends_reads_and_writes_in_errors_within_a_second() {
+    let port = free_port();
+    let provider = start(port);
+    let mut peer = Peer::start(port, None);
+    let options = StreamOptions {
+        provider: Some(provider),
+        ..stream_options()
+    };
+    let address = peer.address().parse().unwrap();
+    let stream = Stream::connect_to(address, &options).unwrap();
+    survive(peer, stream);
+}
+
+#[test]
+fn a_killed_active_end_ends_reads_and_writes_in_errors_within_a_second() {
+    let port = free_port();
+    let listener = listener_on(start(port), "127.0.0.1:0");
+    let listener = StreamListener::new(listener, StreamOptions::default());
+    let address = listener.local_addr().unwrap().to_string();
+    let peer = Peer::start(port, Some(address));
+    let (stream, _) = listener.accept_within(PATIENCE).unwrap();
+    survive(peer, stream);
+}
+
+#[test]
+fn a_writer_without_room_gets_an_error_within_a_second_when_its_peer_is_killed() {
+    let port = free_port();
+    let listener = listener_on(start(port), "127.0.0.1:0");
+    let listener = StreamListener::new(listener, StreamOptions::default());
+    let address = listener.local_addr().unwrap().to_string();
+    let mut peer = Peer::start(port, Some(address));
+    let (mut stream, _) = listener.accept_within(PATIENCE).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    std::thread::scope(|scope| {
+        // The peer echoes, and nobody reads the echo: at last neither end has room.
+        let writer = scope.spawn(move || stream.write_all(&[7; 4_000_000]).unwrap_err());
+        std::thread::sleep(Duration::from_millis(200));
+        peer.0.kill().unwrap();
+        let killed = Instant::now();
+        let error = writer.join().unwrap();
+        let took = killed.elapsed();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+        assert!(took < AT_ONCE, "{took:?}");
+    });
 }
 
 #[test]
@@ -59,12 +121,26 @@ fn peer_process() {
     let Ok(port) = std::env::var(GROUP_VARIABLE) else {
         return;
     };
-    let listener = Listener::bind_on(start(port.parse().unwrap()), "127.0.0.1:0".parse().unwrap());
-    let listener = StreamListener::new(listener.unwrap(), StreamOptions::default());
-    println!("{MARK}{}", listener.local_addr().unwrap());
-    let (mut stream, _) = listener.accept().unwrap();
+    let provider = start(port.parse().unwrap());
+    let mut stream = match std::env::var(DESTINATION_VARIABLE) {
+        Ok(destination) => {
+            let options = StreamOptions {
+                provider: Some(provider),
+                ..stream_options()
+            };
+            Stream::connect_to(destination.parse().unwrap(), &options).unwrap()
+        }
+        Err(_) => {
+            let listener = Listener::bind_on(provider, "127.0.0.1:0".parse().unwrap());
+            let listener = StreamListener::new(listener.unwrap(), StreamOptions::default());
+            println!("{MARK}{}", listener.local_addr().unwrap());
+            listener.accept().unwrap().0
+        }
+    };
     let mut bytes = [0; 64];
     while let Ok(length @ 1..) = stream.read(&mut bytes) {
-        stream.write_all(&bytes[..length]).unwrap();
+        if stream.write_all(&bytes[..length]).is_err() {
+            return;
+        }
     }
 }

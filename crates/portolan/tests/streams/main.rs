@@ -2,10 +2,13 @@
 
 mod basics;
 mod compared;
+#[cfg(feature = "tokio")]
+mod compared_tasks;
 mod death;
 #[allow(dead_code, reason = "shared with the tests of connections")]
 #[path = "../library/harness.rs"]
 mod harness;
+mod many;
 mod pair;
 mod readiness;
 #[cfg(feature = "tokio")]

@@ -1,0 +1,174 @@
+//! Many streams in one process, and one after the other: what they cost while they idle, and what they leave behind.
+//!
+//! Each test measures a process of its own. `PORTOLAN_TEST_IDLE_STREAMS=10000` and `PORTOLAN_TEST_CONNECTS=100000` say how
+//! many; `--nocapture` prints the figures.
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use portolan::{Stream, StreamListener};
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+use crate::harness::*;
+use crate::pair::*;
+
+/// The most that one end of an idle stream may occupy: its receive buffer of 128 KiB, to which its peer must always be able to
+/// write, and its queues. Its send buffer takes room once it is used.
+const MEMORY_EACH_KIB: usize = 192;
+/// Descriptors of one end: two for each of its two channels, an epoll instance and an eventfd.
+const DESCRIPTORS_EACH: usize = 6;
+const IDLE: Duration = Duration::from_secs(2);
+/// Processor time of an idle process. It rests.
+const IDLE_TIME_MAX: Duration = Duration::from_millis(40);
+/// What all connects together may leave behind: the allocators' slack.
+const LEFT_KIB_MAX: usize = 4096;
+
+/// Runs one of the tests below alone.
+fn in_a_process_of_its_own(test: &str) {
+    let path = format!("many::{test}");
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", &path, "--nocapture"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let erred = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}{erred}");
+    print!("{said}");
+    assert!(said.contains("1 passed"), "{said}");
+}
+
+fn number(variable: &str, usual: usize) -> usize {
+    let given = std::env::var(variable);
+    given.map_or(usual, |number| number.parse().unwrap())
+}
+
+/// A number of `/proc/self/status`.
+fn status(field: &str) -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with(field)).unwrap();
+    let number = line.split_ascii_whitespace().nth(1).unwrap();
+    number.parse().unwrap()
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Processor time of the whole process so far.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::try_from(time).unwrap()
+}
+
+fn connect(listener: &StreamListener, address: SocketAddr) -> [Stream; 2] {
+    thread::scope(|scope| {
+        let active = scope.spawn(|| Stream::connect_to(address, &stream_options()).unwrap());
+        let (mut passive, _) = listener.accept_within(PATIENCE).unwrap();
+        let mut active = active.join().unwrap();
+        // Each end has sent and received.
+        for (from, to) in [(0, 1), (1, 0)] {
+            let ends = [&mut active, &mut passive];
+            let [mut writer, mut reader] = [&*ends[from], &*ends[to]];
+            writer.write_all(b"x").unwrap();
+            reader.read_exact(&mut [0]).unwrap();
+        }
+        [active, passive]
+    })
+}
+
+#[test]
+fn idle_streams_take_little_memory_and_no_processor_time() {
+    in_a_process_of_its_own("idle_streams");
+}
+
+#[test]
+#[ignore = "runs as a process of its own, started by another test"]
+fn idle_streams() {
+    let count = number("PORTOLAN_TEST_IDLE_STREAMS", 300);
+    let mut limit = getrlimit(Resource::Nofile);
+    let needed = (2 * count * DESCRIPTORS_EACH + 500) as u64;
+    limit.current = limit.current.map(|current| current.max(needed));
+    limit.maximum = limit.maximum.map(|maximum| maximum.max(needed));
+    setrlimit(Resource::Nofile, limit).expect("as many descriptors");
+
+    let (listener, address) = stream_listener();
+    let warm = connect(&listener, address);
+    let (memory, open, threads) = (status("VmRSS"), descriptors(), status("Threads"));
+    let started = Instant::now();
+    let mut streams: Vec<_> = (0..count).map(|_| connect(&listener, address)).collect();
+    let took = started.elapsed();
+    let memory_each = (status("VmRSS") - memory) as f64 / (2 * count) as f64;
+    let descriptors_each = (descriptors() - open) / (2 * count);
+    assert_eq!(status("Threads"), threads, "streams have no threads");
+    thread::sleep(Duration::from_millis(500));
+    let before = processor_time();
+    thread::sleep(IDLE);
+    let idle_time = processor_time() - before;
+    println!(
+        "{} ends of streams in {took:?}: {memory_each:.1} KiB and {descriptors_each} descriptors each, {idle_time:?} of \
+         processor time in {IDLE:?}",
+        2 * count
+    );
+    assert!(
+        memory_each < MEMORY_EACH_KIB as f64,
+        "{memory_each} KiB each"
+    );
+    assert!(
+        descriptors_each <= DESCRIPTORS_EACH,
+        "{descriptors_each} each"
+    );
+    assert!(idle_time < IDLE_TIME_MAX, "{idle_time:?} in {IDLE:?}");
+    // They live.
+    for [active, passive] in streams.iter_mut().step_by(17) {
+        active.write_all(b"alive").unwrap();
+        passive.read_exact(&mut [0; 5]).unwrap();
+    }
+    drop((streams, warm));
+}
+
+#[test]
+fn streams_that_come_and_go_leave_nothing_behind() {
+    in_a_process_of_its_own("come_and_go");
+}
+
+#[test]
+#[ignore = "runs as a process of its own, started by another test"]
+fn come_and_go() {
+    let count = number("PORTOLAN_TEST_CONNECTS", 2000);
+    let (listener, address) = stream_listener();
+    let round = |count: usize| {
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..count {
+                    let mut stream = Stream::connect_to(address, &stream_options()).unwrap();
+                    stream.write_all(b"x").unwrap();
+                    assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+                }
+            });
+            for _ in 0..count {
+                let (mut stream, _) = listener.accept_within(PATIENCE).unwrap();
+                stream.read_exact(&mut [0]).unwrap();
+            }
+        });
+    };
+    // What grows to its size once: tables, the allocators' arenas, ids in time-wait.
+    round(count / 2);
+    let (memory, open, threads) = (status("VmRSS"), descriptors(), status("Threads"));
+    let started = Instant::now();
+    round(count / 2);
+    let took = started.elapsed();
+    eventually("all descriptors are closed", || descriptors() <= open);
+    let left = status("VmRSS").saturating_sub(memory);
+    println!(
+        "{} connects and closes in {took:?}, after as many before: {left} KiB more",
+        count / 2
+    );
+    assert!(left < LEFT_KIB_MAX, "{left} KiB");
+    assert!(
+        status("Threads") <= threads + 1,
+        "the thread that lingers may run"
+    );
+}
