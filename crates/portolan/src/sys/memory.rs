@@ -1,14 +1,15 @@
 //! The library's own registered memory, and descriptions of a peer's memory.
 
-use std::mem::ManuallyDrop;
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use portolan_provider::traits::{HostMemory, Mr, Pd};
 use portolan_provider::verbs::{Access, RemoteAddr};
-use portolan_provider::{Error, Result, Step};
+use portolan_provider::{Cause, Error, Result, Step};
 
-use super::zeroed::Zeroed;
+/// Alignment of registered memory: a cache line, so that neighbours do not share one.
+const ALIGNMENT: usize = 64;
 
 /// Maximum length of a message (IBTA 9.7.1, 2^31 bytes). Buffers, writes and reads may be longer.
 pub const MESSAGE_MAX_BYTES: usize = 1 << 31;
@@ -111,19 +112,28 @@ pub(super) struct Registered {
 
 /// The origin of the memory.
 enum Allocation {
-    /// Leaked if the device may still access it.
-    Own(ManuallyDrop<Zeroed>),
-    /// From the provider. Trusted peers of this host can access it directly.
+    Heap {
+        start: NonNull<u8>,
+        layout: Layout,
+    },
+    /// The provider. Trusted peers of this host can access it directly.
     Provided(Arc<dyn HostMemory>),
 }
 
+// SAFETY: the allocation is owned; `HostMemory` and `Mr` are Send and Sync.
+unsafe impl Send for Registered {}
+// SAFETY: shared access uses slices of memory that nothing writes (`Buffer`), or atomics.
+unsafe impl Sync for Registered {}
+
 impl Registered {
     pub(super) fn new(pd: &Arc<dyn Pd>, length: usize, access: Access) -> Result<Self> {
-        if !(1..=isize::MAX as usize).contains(&length) {
-            let expected = format_args!("1 to {} bytes", isize::MAX);
-            let step = Step::RegisterMemory;
-            return Err(Error::invalid(step, "length", expected, length));
-        }
+        let layout = Some(length)
+            .filter(|length| *length > 0)
+            .and_then(|length| Layout::from_size_align(length, ALIGNMENT).ok())
+            .ok_or_else(|| {
+                let expected = format_args!("1 to {} bytes", isize::MAX);
+                Error::invalid(Step::RegisterMemory, "length", expected, length)
+            })?;
         let for_peers = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         if access.intersects(for_peers)
             && let Some(memory) = pd.alloc_memory(length)
@@ -133,18 +143,30 @@ impl Registered {
             let memory = Allocation::Provided(memory);
             return Ok(Self { memory, region });
         }
-        let memory = Zeroed::new(length)?;
-        let start = memory.start().as_ptr() as u64;
-        // SAFETY: the allocation stays until `drop`, which deregisters first; `Buffer` and
-        // `SharedMemory` give the program only the access that the device leaves it.
-        let region = unsafe { pd.register(start, length as u64, access)? };
-        let memory = Allocation::Own(ManuallyDrop::new(memory));
-        Ok(Self { memory, region })
+        // SAFETY: the layout's size is not zero.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(|| {
+            let (call, errno) = ("mmap", portolan_provider::error::errno::ENOMEM);
+            Error::new(Step::RegisterMemory, Cause::Os { call, errno })
+        })?;
+        // SAFETY: the allocation stays until `drop`, which deregisters first. `Buffer` and `SharedMemory` give the
+        // program only the access that the device permits.
+        let region = unsafe { pd.register(start.as_ptr() as u64, layout.size() as u64, access) };
+        match region {
+            Ok(region) => Ok(Self {
+                memory: Allocation::Heap { start, layout },
+                region,
+            }),
+            Err(error) => {
+                // SAFETY: allocated above with this layout, and no other code has it.
+                unsafe { dealloc(start.as_ptr(), layout) };
+                Err(error)
+            }
+        }
     }
 
     pub(super) fn start(&self) -> NonNull<u8> {
         match &self.memory {
-            Allocation::Own(memory) => memory.start(),
+            Allocation::Heap { start, .. } => *start,
             Allocation::Provided(memory) => {
                 let start = std::ptr::with_exposed_provenance_mut(memory.addr() as usize);
                 // A mapping does not start at address 0.
@@ -155,7 +177,7 @@ impl Registered {
 
     pub(super) fn len(&self) -> usize {
         match &self.memory {
-            Allocation::Own(memory) => memory.len(),
+            Allocation::Heap { layout, .. } => layout.size(),
             Allocation::Provided(memory) => memory.len(),
         }
     }
@@ -167,7 +189,7 @@ impl Registered {
     /// Whether the program may have slices of the memory once it is deregistered. A peer that was stopped during a
     /// copy may still write to the provider's memory.
     pub(super) fn is_exclusive(&self) -> bool {
-        matches!(self.memory, Allocation::Own(_))
+        matches!(self.memory, Allocation::Heap { .. })
     }
 
     /// Registers the memory again with other rights.
@@ -184,9 +206,11 @@ impl Drop for Registered {
     fn drop(&mut self) {
         // Memory that cannot be deregistered may still be written, so it is leaked.
         let is_free = self.region.deregister().is_ok();
-        match &mut self.memory {
-            // SAFETY: it is not used after this, and the device does not access it any more.
-            Allocation::Own(memory) if is_free => unsafe { ManuallyDrop::drop(memory) },
+        match &self.memory {
+            Allocation::Heap { start, layout } if is_free => {
+                // SAFETY: allocated in `new` with this layout; the device no longer accesses it.
+                unsafe { dealloc(start.as_ptr(), *layout) };
+            }
             Allocation::Provided(memory) if !is_free => std::mem::forget(Arc::clone(memory)),
             _ => {}
         }

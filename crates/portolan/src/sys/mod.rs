@@ -9,7 +9,6 @@ mod buffer;
 mod memory;
 mod program;
 mod shared;
-mod zeroed;
 
 pub use buffer::Buffer;
 pub use memory::{MESSAGE_MAX_BYTES, RemoteMemory};
