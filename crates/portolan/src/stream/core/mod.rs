@@ -415,6 +415,10 @@ pub struct Ready {
     pub hung_up: bool,
     /// The stream broke.
     pub failed: bool,
+    /// The peer has ended its direction. Data that it sent before may still be unread.
+    pub read_closed: bool,
+    /// Number of received bytes that are not read yet.
+    pub unread_bytes: u32,
 }
 
 impl Ready {
@@ -426,6 +430,8 @@ impl Ready {
             writable: state.is_established && endpoint.can_send() || endpoint.is_write_closed(),
             hung_up: phase == Phase::Disconnected && endpoint.unread_bytes() == 0,
             failed: phase == Phase::Failed,
+            read_closed: endpoint.is_read_closed(),
+            unread_bytes: endpoint.unread_bytes(),
         }
     }
 

@@ -1,0 +1,175 @@
+//! The numbers that a program gives: whose they are, and what happens to them.
+
+#![allow(unsafe_code, reason = "calls of libc")]
+
+use std::ffi::{c_int, c_uint};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use libc::{
+    AF_INET, AF_INET6, F_DUPFD, F_DUPFD_CLOEXEC, F_SETFL, IPPROTO_TCP, O_NONBLOCK, SOCK_NONBLOCK,
+    SOCK_STREAM,
+};
+
+use crate::epoll::SETS;
+use crate::handover;
+use crate::real;
+use crate::settings::settings;
+use crate::socket::{Kind, Listening, Phase, SOCKETS, Socket, enter, leave};
+
+/// Whether a number has an object of this library. Costs two loads.
+#[inline]
+pub(crate) fn has_object(number: c_int) -> bool {
+    SOCKETS.has(number) || SETS.has(number)
+}
+
+/// The socket of a number; `None` if the kernel has it.
+#[inline]
+pub(crate) fn lookup(number: c_int) -> Option<Arc<Socket>> {
+    match SOCKETS.has(number) {
+        true => found(number),
+        false => None,
+    }
+}
+
+#[cold]
+fn found(number: c_int) -> Option<Arc<Socket>> {
+    let socket = SOCKETS.get(number)?;
+    match socket.owner.is_owner() {
+        true => Some(socket).filter(|socket| socket.kind() != Kind::Plain),
+        false => inherited(number, socket),
+    }
+}
+
+/// A socket that this process has of its parent. Listeners it makes anew; streams the parent carries for it.
+fn inherited(number: c_int, socket: Arc<Socket>) -> Option<Arc<Socket>> {
+    let (family, is_nonblocking) = (socket.family, socket.is_nonblocking());
+    let new = match socket.kind() {
+        Kind::Fresh => Some(Socket::new(
+            family,
+            Kind::Fresh,
+            Phase::Nothing,
+            is_nonblocking,
+        )),
+        Kind::Listening => {
+            let phase = Phase::Listening(Listening::default());
+            Some(Socket::new(family, Kind::Listening, phase, is_nonblocking))
+        }
+        Kind::Connected => {
+            handover::ask(socket.id);
+            None
+        }
+        Kind::Connecting | Kind::Refused | Kind::Plain => None,
+    };
+    forget(number);
+    let new = Arc::new(new?);
+    enter(number, &new);
+    Some(new)
+}
+
+/// Takes out what the parent has, untouched: its locks may be locked.
+fn forget(number: c_int) {
+    std::mem::forget(SOCKETS.take(number));
+}
+
+/// Whether this is the process whose tables these are, and no child of vfork(2), which shares its memory.
+pub(crate) fn is_table_owner() -> bool {
+    static OWNER: AtomicU32 = AtomicU32::new(0);
+    static GENERATION: AtomicU32 = AtomicU32::new(0);
+    let (process, generation) = (std::process::id(), portolan_threads::fork::generation());
+    if GENERATION.load(Ordering::Acquire) != generation {
+        OWNER.store(process, Ordering::Release);
+        GENERATION.store(generation, Ordering::Release);
+    }
+    OWNER.load(Ordering::Acquire) == process
+}
+
+/// A number is about to close or to become another's.
+pub(crate) fn release(number: c_int) {
+    if !has_object(number) || !is_table_owner() {
+        return;
+    }
+    if let Some(socket) = SOCKETS.get(number) {
+        match socket.owner.is_owner() {
+            true => leave(number),
+            false => forget(number),
+        }
+    }
+    if let Some(set) = SETS.take(number)
+        && !set.owner.is_owner()
+    {
+        std::mem::forget(set);
+    }
+}
+
+/// As [`release`], for numbers from `first` to `last`.
+pub(crate) fn release_range(first: c_uint, last: c_uint) {
+    let range = (first as usize, last as usize);
+    let sockets = SOCKETS.numbers(range.0, range.1);
+    let sets = SETS.numbers(range.0, range.1);
+    for number in sockets.chain(sets).collect::<Vec<_>>() {
+        release(number);
+    }
+}
+
+/// `socket`: those of TCP enter the table.
+pub(crate) fn create(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    // SAFETY: it takes three numbers.
+    let number = unsafe { real::socket(domain, kind, protocol) };
+    let flags = libc::SOCK_CLOEXEC | SOCK_NONBLOCK;
+    let is_tcp = kind & !flags == SOCK_STREAM && [0, IPPROTO_TCP].contains(&protocol);
+    let is_inet = [AF_INET, AF_INET6].contains(&domain);
+    if number >= 0 && is_tcp && is_inet && settings().takes_domain(domain) && is_table_owner() {
+        let is_nonblocking = kind & SOCK_NONBLOCK != 0;
+        let socket = Socket::new(domain, Kind::Fresh, Phase::Nothing, is_nonblocking);
+        release(number);
+        enter(number, &Arc::new(socket));
+    }
+    number
+}
+
+/// A number has another one.
+pub(crate) fn duplicate(number: c_int, new: c_int) {
+    if new < 0 || new == number || !is_table_owner() {
+        return;
+    }
+    if let Some(socket) = lookup(number) {
+        enter(new, &socket);
+    } else if let Some(set) = SETS.get(number) {
+        drop(SETS.put(new, set));
+    }
+}
+
+/// `dup2` and `dup3`, which close the new number first.
+pub(crate) fn duplicate_to(number: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    if number == new {
+        return call();
+    }
+    let former = (has_object(new) && is_table_owner()).then(|| SOCKETS.get(new));
+    let made = call();
+    if made == new {
+        drop(former);
+        release(new);
+        duplicate(number, new);
+    }
+    made
+}
+
+/// `fcntl` of a number with an object.
+pub(crate) fn control(number: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: the program's arguments.
+    let answer = unsafe { real::fcntl(number, command, argument) };
+    if answer < 0 {
+        return answer;
+    }
+    match command {
+        F_DUPFD | F_DUPFD_CLOEXEC => duplicate(number, answer),
+        F_SETFL => {
+            if let Some(socket) = lookup(number) {
+                socket.set_nonblocking(argument as c_int & O_NONBLOCK != 0);
+            }
+        }
+        _ => {}
+    }
+    answer
+}

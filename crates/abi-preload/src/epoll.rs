@@ -1,0 +1,507 @@
+//! epoll(7) with streams among the descriptors.
+//!
+//! The program's set stays the kernel's, with all descriptors that are the kernel's. Descriptors of streams are in a second
+//! set, which is in the first with a mark of its own. So a set without streams costs nothing, and the kernel reports ordinary
+//! descriptors as ever: level, edge, once.
+//!
+//! A wait looks at streams that were ready, or that the second set reports. Others are not looked at.
+
+#![allow(unsafe_code, reason = "events of the program's, and calls of libc")]
+
+use std::collections::{HashMap, VecDeque};
+use std::ffi::c_int;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use libc::{
+    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT,
+    c_short, epoll_event, sigset_t,
+};
+use portolan_abi_layout::guard::{Result, last_errno};
+use portolan_threads::fork::ForkGuard;
+use portolan_threads::lock::Mutex;
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::io::Errno;
+
+use crate::look::{Edge, look};
+use crate::real;
+use crate::socket::{Kind, Socket, Watch, Watcher};
+use crate::table::Table;
+
+/// Marks the second set in the first. No program's pointer or number is this one.
+const MARK: u64 = 0xd7a1_5bc0_9e3f_7a6d;
+/// Marks the bell in the second set.
+const BELL: u64 = u64::MAX;
+/// Events taken of the second set at a time.
+const BATCH: usize = 64;
+/// How long a wait sleeps at most while a socket connects: a connect has a deadline, which no descriptor tells.
+const CONNECT_SLEEP: Duration = Duration::from_millis(100);
+
+/// Sets with streams.
+pub(crate) static SETS: Table<Set> = Table::new();
+
+pub(crate) struct Set {
+    pub(crate) owner: ForkGuard,
+    number: c_int,
+    /// The second set.
+    streams: OwnedFd,
+    /// Wakes a wait whose interests have changed.
+    bell: OwnedFd,
+    sleepers: AtomicU32,
+    interests: Mutex<Interests>,
+    this: Weak<Set>,
+}
+
+#[derive(Default)]
+struct Interests {
+    by_number: HashMap<c_int, Interest>,
+    /// Numbers to look at.
+    hot: VecDeque<c_int>,
+}
+
+struct Interest {
+    socket: Weak<Socket>,
+    events: u32,
+    data: u64,
+    placed: Watch,
+    is_hot: bool,
+    /// What was reported last.
+    last: Option<Edge>,
+    /// A one-shot interest that was reported.
+    is_disabled: bool,
+}
+
+/// `epoll_ctl` for a socket in the table.
+///
+/// # Errors
+/// As for epoll_ctl(2).
+pub(crate) fn control(
+    set: c_int,
+    operation: c_int,
+    number: c_int,
+    socket: &Arc<Socket>,
+    event: Option<epoll_event>,
+) -> Result<()> {
+    let known = own(set);
+    let set = match known {
+        Some(set) => set,
+        None if operation == EPOLL_CTL_ADD => Set::make(set)?,
+        None => return Err(Errno::NOENT),
+    };
+    match operation {
+        EPOLL_CTL_ADD => set.add(number, socket, event.ok_or(Errno::FAULT)?),
+        EPOLL_CTL_MOD => set.modify(number, event.ok_or(Errno::FAULT)?),
+        EPOLL_CTL_DEL => set.remove(number, true),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// A set of this process's with streams.
+pub(crate) fn own(number: c_int) -> Option<Arc<Set>> {
+    SETS.get(number).filter(|set| set.owner.is_owner())
+}
+
+impl Set {
+    fn make(number: c_int) -> Result<Arc<Self>> {
+        if !Table::<Self>::has_room(number) {
+            return Err(Errno::MFILE);
+        }
+        let streams = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let data = epoll::EventData::new_u64(BELL);
+        epoll::add(&streams, &bell, data, epoll::EventFlags::IN)?;
+        let data = epoll::EventData::new_u64(MARK);
+        epoll::add(borrowed(number), &streams, data, epoll::EventFlags::IN)?;
+        let set = Arc::new_cyclic(|this| Self {
+            owner: ForkGuard::new(),
+            number,
+            streams,
+            bell,
+            sleepers: AtomicU32::new(0),
+            interests: Mutex::default(),
+            this: this.clone(),
+        });
+        // A set that the parent of this process made has the same number.
+        std::mem::forget(SETS.put(number, set.clone()));
+        Ok(set)
+    }
+
+    fn add(&self, number: c_int, socket: &Arc<Socket>, event: epoll_event) -> Result<()> {
+        let mut interests = self.interests.lock();
+        if interests.by_number.contains_key(&number) {
+            return Err(Errno::EXIST);
+        }
+        let mut interest = Interest {
+            socket: Arc::downgrade(socket),
+            events: event.events,
+            data: event.u64,
+            placed: Watch::default(),
+            is_hot: true,
+            last: None,
+            is_disabled: false,
+        };
+        let watch = socket.watch();
+        if !watch.kernel {
+            // The kernel refuses what is no descriptor, or no set.
+            self.kernel(EPOLL_CTL_ADD, number, &event)?;
+            self.kernel(EPOLL_CTL_DEL, number, &event)?;
+        }
+        self.place(number, &mut interest, watch)?;
+        interests.by_number.insert(number, interest);
+        interests.hot.push_back(number);
+        drop(interests);
+        let this: Weak<dyn Watcher> = self.this.clone();
+        socket.add_watcher(number, this);
+        self.wake();
+        Ok(())
+    }
+
+    fn modify(&self, number: c_int, event: epoll_event) -> Result<()> {
+        let mut guard = self.interests.lock();
+        let interests = &mut *guard;
+        let interest = interests.by_number.get_mut(&number).ok_or(Errno::NOENT)?;
+        if interest.placed.kernel {
+            self.kernel(EPOLL_CTL_MOD, number, &event)?;
+        }
+        (interest.events, interest.data) = (event.events, event.u64);
+        (interest.last, interest.is_disabled) = (None, false);
+        if !interest.is_hot {
+            interest.is_hot = true;
+            interests.hot.push_back(number);
+        }
+        drop(guard);
+        self.wake();
+        Ok(())
+    }
+
+    fn remove(&self, number: c_int, tells_socket: bool) -> Result<()> {
+        let mut interests = self.interests.lock();
+        let mut interest = interests.by_number.remove(&number).ok_or(Errno::NOENT)?;
+        interests.hot.retain(|hot| *hot != number);
+        // What is closed has left by itself.
+        let _ = self.place(number, &mut interest, Watch::default());
+        drop(interests);
+        if tells_socket && let Some(socket) = interest.socket.upgrade() {
+            let this: Weak<dyn Watcher> = self.this.clone();
+            socket.remove_watcher(number, &this);
+        }
+        Ok(())
+    }
+
+    /// `epoll_ctl` of the kernel's, on the program's set.
+    fn kernel(&self, operation: c_int, number: c_int, event: &epoll_event) -> Result<()> {
+        let mut event = *event;
+        // SAFETY: an event that is there.
+        match unsafe { real::epoll_ctl(self.number, operation, number, &mut event) } {
+            0 => Ok(()),
+            _ => Err(last_errno()),
+        }
+    }
+
+    /// Puts the descriptors of an interest where they belong.
+    fn place(&self, number: c_int, interest: &mut Interest, watch: Watch) -> Result<()> {
+        let former = std::mem::replace(&mut interest.placed, watch);
+        let event = epoll_event {
+            events: interest.events,
+            u64: interest.data,
+        };
+        match (former.kernel, watch.kernel) {
+            (false, true) => self.kernel(EPOLL_CTL_ADD, number, &event)?,
+            (true, false) => {
+                let _ = self.kernel(EPOLL_CTL_DEL, number, &event);
+            }
+            _ => {}
+        }
+        if former.own == watch.own {
+            return Ok(());
+        }
+        if let Some(own) = former.own {
+            let _ = epoll::delete(&self.streams, borrowed(own));
+        }
+        if let Some(own) = watch.own {
+            let data = epoll::EventData::new_u64(number as u64);
+            epoll::add(&self.streams, borrowed(own), data, epoll::EventFlags::IN)?;
+        }
+        Ok(())
+    }
+
+    fn wake(&self) {
+        if self.sleepers.load(Ordering::Acquire) > 0 {
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    fn heat(&self, number: c_int) {
+        let mut guard = self.interests.lock();
+        let interests = &mut *guard;
+        if let Some(interest) = interests.by_number.get_mut(&number)
+            && !interest.is_hot
+        {
+            interest.is_hot = true;
+            interests.hot.push_back(number);
+        }
+    }
+
+    /// Looks at the sockets that may be ready, each once, and reports those that are.
+    fn collect(&self, events: &mut [epoll_event]) -> usize {
+        let mut found = 0;
+        let mut left = self.interests.lock().hot.len();
+        while left > 0 && found < events.len() {
+            left -= 1;
+            let Some((number, socket, wanted)) = self.next_hot() else {
+                break;
+            };
+            let Some(socket) = socket else { continue };
+            let seen = look(&socket, number, wanted as c_short);
+            let mut guard = self.interests.lock();
+            let interests = &mut *guard;
+            let Some(interest) = interests.by_number.get_mut(&number) else {
+                continue;
+            };
+            let connects = socket.kind() == Kind::Connecting;
+            let last = interest.last.replace(seen.edge);
+            let is_edge = interest.events & EPOLLET as u32 != 0;
+            let always = (EPOLLERR | EPOLLHUP) as u32;
+            let ready = u32::from(seen.events.cast_unsigned()) & (interest.events | always);
+            let news = match is_edge {
+                true => u32::from(seen.edge.news(last, ready as c_short).cast_unsigned()),
+                false => ready,
+            };
+            let reports = news != 0 && !interest.is_disabled;
+            if reports {
+                events[found] = epoll_event {
+                    events: news,
+                    u64: interest.data,
+                };
+                found += 1;
+                interest.is_disabled = interest.events & EPOLLONESHOT as u32 != 0;
+            }
+            if (reports && !is_edge || connects) && !interest.is_hot {
+                interest.is_hot = true;
+                interests.hot.push_back(number);
+            }
+        }
+        found
+    }
+
+    /// The next number to look at; its socket is absent if it is gone, or need not be looked at.
+    fn next_hot(&self) -> Option<(c_int, Option<Arc<Socket>>, u32)> {
+        let mut guard = self.interests.lock();
+        let interests = &mut *guard;
+        let number = interests.hot.pop_front()?;
+        let interest = interests.by_number.get_mut(&number);
+        Some(match interest {
+            None => (number, None, 0),
+            Some(interest) => {
+                interest.is_hot = false;
+                let socket = (!interest.is_disabled).then(|| interest.socket.upgrade());
+                (number, socket.flatten(), interest.events)
+            }
+        })
+    }
+
+    /// Asks the second set which sockets may be ready.
+    fn drain(&self) {
+        let mut events = Vec::with_capacity(BATCH);
+        let now = rustix::event::Timespec::default();
+        let room = rustix::buffer::spare_capacity(&mut events);
+        if epoll::wait(&self.streams, room, Some(&now)).is_err() {
+            return;
+        }
+        for event in events {
+            match event.data.u64() {
+                BELL => {
+                    let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+                }
+                number => self.heat(number as c_int),
+            }
+        }
+    }
+
+    /// Whether a wait would report a stream. Nothing is taken.
+    pub(crate) fn has_ready(&self) -> bool {
+        self.drain();
+        let hot: Vec<c_int> = self.interests.lock().hot.iter().copied().collect();
+        hot.into_iter().any(|number| {
+            let interests = self.interests.lock();
+            let Some(interest) = interests.by_number.get(&number) else {
+                return false;
+            };
+            let (socket, wanted, last, is_edge) = (
+                interest.socket.upgrade(),
+                interest.events,
+                interest.last,
+                interest.events & EPOLLET as u32 != 0,
+            );
+            let is_disabled = interest.is_disabled;
+            drop(interests);
+            let Some(socket) = socket.filter(|_| !is_disabled) else {
+                return false;
+            };
+            let seen = look(&socket, number, wanted as c_short);
+            match is_edge {
+                true => seen.edge.news(last, seen.events) != 0,
+                false => seen.events != 0,
+            }
+        })
+    }
+
+    fn connects(&self) -> bool {
+        let interests = self.interests.lock();
+        let mut hot = interests.hot.iter();
+        hot.any(|number| {
+            let socket = interests.by_number.get(number);
+            let socket = socket.and_then(|interest| interest.socket.upgrade());
+            socket.is_some_and(|socket| socket.kind() == Kind::Connecting)
+        })
+    }
+
+    /// `epoll_pwait`: the number of events.
+    ///
+    /// # Errors
+    /// As for epoll_pwait(2).
+    pub(crate) fn wait(
+        &self,
+        events: &mut [epoll_event],
+        timeout: Option<Duration>,
+        mask: *const sigset_t,
+    ) -> Result<usize> {
+        if events.is_empty() {
+            return Err(Errno::INVAL);
+        }
+        let until = timeout.map(|timeout| Instant::now() + timeout);
+        loop {
+            let mut found = self.collect(events);
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let is_over = left.is_some_and(|left| left.is_zero());
+            let mut sleep = match found {
+                0 => left,
+                _ => Some(Duration::ZERO),
+            };
+            if found == 0 && self.connects() {
+                sleep = Some(sleep.map_or(CONNECT_SLEEP, |sleep| sleep.min(CONNECT_SLEEP)));
+            }
+            let mut is_marked = false;
+            if found < events.len() {
+                let room = &mut events[found..];
+                self.sleepers.fetch_add(1, Ordering::AcqRel);
+                let kernels = kernel_wait(self.number, room, sleep, mask);
+                self.sleepers.fetch_sub(1, Ordering::AcqRel);
+                let kernels = match kernels {
+                    Ok(kernels) => kernels,
+                    Err(_) if found > 0 => return Ok(found),
+                    Err(errno) => return Err(errno),
+                };
+                let marked = room[..kernels].iter().position(|event| {
+                    let data = event.u64;
+                    data == MARK
+                });
+                found += kernels;
+                if let Some(at) = marked {
+                    room[at..kernels].rotate_left(1);
+                    found -= 1;
+                    is_marked = true;
+                    self.drain();
+                }
+            }
+            if found > 0 || is_over && !is_marked {
+                return Ok(found);
+            }
+            if is_over {
+                return Ok(self.collect(events));
+            }
+        }
+    }
+}
+
+/// A wait of the kernel's.
+fn kernel_wait(
+    set: c_int,
+    events: &mut [epoll_event],
+    sleep: Option<Duration>,
+    mask: *const sigset_t,
+) -> Result<usize> {
+    // Rounded up: a wait must not end early.
+    let timeout_ms = sleep.map_or(-1, |sleep| {
+        c_int::try_from(sleep.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
+    });
+    let room = c_int::try_from(events.len()).unwrap_or(c_int::MAX);
+    // SAFETY: as many events; the mask is the program's or null.
+    let found = unsafe { real::epoll_pwait(set, events.as_mut_ptr(), room, timeout_ms, mask) };
+    usize::try_from(found).map_err(|_| last_errno())
+}
+
+/// A wait for a set that a forked child has of its parent: the parent's streams are not reported.
+///
+/// # Errors
+/// As for epoll_pwait(2).
+pub(crate) fn wait_inherited(
+    set: c_int,
+    events: &mut [epoll_event],
+    timeout: Option<Duration>,
+    mask: *const sigset_t,
+) -> Result<usize> {
+    let found = kernel_wait(set, events, timeout, mask)?;
+    let mut kept = 0;
+    for at in 0..found {
+        let data = events[at].u64;
+        if data != MARK {
+            events[kept] = events[at];
+            kept += 1;
+        }
+    }
+    Ok(kept)
+}
+
+impl Watcher for Set {
+    fn changed(&self, number: c_int) {
+        let mut guard = self.interests.lock();
+        let interests = &mut *guard;
+        let Some(interest) = interests.by_number.get_mut(&number) else {
+            return;
+        };
+        let Some(socket) = interest.socket.upgrade() else {
+            return;
+        };
+        let watch = socket.watch();
+        if interest.is_disabled && watch.kernel {
+            // The kernel does not know that it was reported.
+            interest.events &= EPOLLONESHOT as u32;
+        }
+        let _ = self.place(number, interest, watch);
+        if socket.kind() == Kind::Plain {
+            interests.by_number.remove(&number);
+        } else if !interest.is_hot {
+            interest.is_hot = true;
+            interests.hot.push_back(number);
+        }
+        drop(guard);
+        self.wake();
+    }
+
+    fn touched(&self, number: c_int) {
+        self.heat(number);
+        self.wake();
+    }
+
+    fn closed(&self, number: c_int) {
+        let _ = self.remove(number, false);
+    }
+}
+
+/// A descriptor that is open according to a table. The kernel refuses it otherwise.
+fn borrowed(fd: RawFd) -> BorrowedFd<'static> {
+    // -1 is no descriptor that can be borrowed; the kernel refuses this one as well.
+    let fd = if fd < 0 { RawFd::MAX } else { fd };
+    // SAFETY: it is only handed to epoll_ctl(2), which checks it.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+/// The descriptor of the second set, for who watches the first.
+impl AsRawFd for Set {
+    fn as_raw_fd(&self) -> RawFd {
+        self.streams.as_raw_fd()
+    }
+}

@@ -1,0 +1,705 @@
+//! The functions that the library defines in place of libc's. Each asks the table first, and most calls end there: the number
+//! is the kernel's, and so is the call.
+
+#![allow(unsafe_code, reason = "pointers of the program's, and calls of libc")]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "one reason for all: the arguments are the program's, which vouches for them as the function's manual page says, \
+              and go on unchanged to libc's function of that name or to one with the same demands"
+)]
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::net::Shutdown;
+use std::time::Duration;
+
+use libc::{
+    FILE, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t, size_t,
+    sockaddr, socklen_t, ssize_t, timespec, timeval,
+};
+use portolan_abi_layout::exports;
+use portolan_abi_layout::guard::{Result, caught, failed};
+use rustix::io::Errno;
+use socket2::SockAddr;
+
+use crate::descriptors::{self, has_object, lookup, release, release_range};
+use crate::epoll::{self, SETS};
+use crate::poll::{self, Sets};
+use crate::socket::Kind;
+use crate::transfer::{self, Moved, pieces, receive};
+use crate::wait::timespec_of;
+use crate::{connect, copy, handover, listen, messages, names, options, real, stdio};
+
+/// The number of bytes that a stream has moved; `None` if the kernel is to.
+fn carried(body: impl FnOnce() -> Moved) -> Option<ssize_t> {
+    match caught(body) {
+        Ok(None) => None,
+        Ok(Some(bytes)) => Some(bytes as ssize_t),
+        Err(errno) => Some(failed(errno) as ssize_t),
+    }
+}
+
+fn number(body: impl FnOnce() -> Result<c_int>) -> c_int {
+    caught(body).unwrap_or_else(failed)
+}
+
+fn piece(place: *const c_void, length: size_t) -> [iovec; 1] {
+    [iovec {
+        iov_base: place.cast_mut(),
+        iov_len: length,
+    }]
+}
+
+fn ms(timeout_ms: c_int) -> Option<Duration> {
+    u64::try_from(timeout_ms).ok().map(Duration::from_millis)
+}
+
+/// # Safety
+/// Null or a time.
+unsafe fn time(timeout: *const timespec) -> Result<Option<Duration>> {
+    // SAFETY: the caller's promise.
+    let Some(time) = (unsafe { timeout.as_ref() }) else {
+        return Ok(None);
+    };
+    let seconds = u64::try_from(time.tv_sec).map_err(|_| Errno::INVAL)?;
+    let nanoseconds = u32::try_from(time.tv_nsec).map_err(|_| Errno::INVAL)?;
+    match nanoseconds < 1_000_000_000 {
+        true => Ok(Some(Duration::new(seconds, nanoseconds))),
+        false => Err(Errno::INVAL),
+    }
+}
+
+unsafe fn read_into(fd: c_int, into: *mut c_void, length: size_t, flags: c_int) -> Option<ssize_t> {
+    let socket = lookup(fd)?;
+    // SAFETY: the program's memory, as read(2) says.
+    carried(|| unsafe { receive(&socket, &piece(into, length), flags) })
+}
+
+unsafe fn write_from(
+    fd: c_int,
+    from: *const c_void,
+    length: size_t,
+    flags: c_int,
+) -> Option<ssize_t> {
+    let socket = lookup(fd)?;
+    // SAFETY: the program's memory, as write(2) says.
+    carried(|| unsafe { transfer::send(&socket, &piece(from, length), flags) })
+}
+
+unsafe fn receive_from(
+    fd: c_int,
+    into: *mut c_void,
+    length: size_t,
+    flags: c_int,
+    room: *mut socklen_t,
+) -> Option<ssize_t> {
+    // SAFETY: the program's memory, as recvfrom(2) says.
+    let received = unsafe { read_into(fd, into, length, flags) }?;
+    // SAFETY: TCP tells no address here.
+    if let Some(room) = unsafe { room.as_mut() } {
+        *room = 0;
+    }
+    Some(received)
+}
+
+unsafe fn vector(fd: c_int, first: *const iovec, count: c_int, sends: bool) -> Option<ssize_t> {
+    let socket = lookup(fd)?;
+    carried(|| {
+        let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
+        // SAFETY: the program's pieces, as readv(2) says.
+        unsafe {
+            let pieces = pieces(first, count)?;
+            match sends {
+                true => transfer::send(&socket, pieces, 0),
+                false => receive(&socket, pieces, 0),
+            }
+        }
+    })
+}
+
+/// `poll` of the program's descriptors; `None` if all are the kernel's.
+unsafe fn poll_all(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: impl FnOnce() -> Result<Option<Duration>>,
+    mask: *const sigset_t,
+) -> Option<c_int> {
+    let count = usize::try_from(count).ok()?;
+    if fds.is_null() || count > crate::table::NUMBERS_MAX {
+        return None;
+    }
+    // SAFETY: as many descriptors (poll(2)).
+    let fds = unsafe { std::slice::from_raw_parts_mut(fds, count) };
+    if poll::is_kernels(fds) {
+        return None;
+    }
+    // SAFETY: the program's mask.
+    Some(number(|| unsafe { poll::poll(fds, timeout()?, mask) }))
+}
+
+/// `select`; `None` if all descriptors are the kernel's.
+unsafe fn select_all(
+    count: c_int,
+    sets: [*mut fd_set; 3],
+    timeout: impl FnOnce() -> Result<Option<Duration>>,
+    mask: *const sigset_t,
+) -> Option<c_int> {
+    let sets = Sets { count, sets };
+    // SAFETY: the program's sets (select(2)).
+    if count <= 0 || unsafe { sets.is_kernels() } {
+        return None;
+    }
+    // SAFETY: as above, and the program's mask.
+    Some(number(|| unsafe { poll::select(sets, timeout()?, mask) }))
+}
+
+unsafe fn wait_set(
+    set: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: impl FnOnce() -> Result<Option<Duration>>,
+    mask: *const sigset_t,
+) -> Option<c_int> {
+    let known = SETS.get(set)?;
+    Some(number(|| {
+        let most = usize::try_from(most).map_err(|_| Errno::INVAL)?;
+        if most == 0 {
+            return Err(Errno::INVAL);
+        }
+        if events.is_null() {
+            return Err(Errno::FAULT);
+        }
+        // SAFETY: room for as many events (epoll_wait(2)).
+        let events = unsafe { std::slice::from_raw_parts_mut(events, most) };
+        let timeout = timeout()?;
+        let found = match known.owner.is_owner() {
+            true => known.wait(events, timeout, mask)?,
+            false => epoll::wait_inherited(set, events, timeout, mask)?,
+        };
+        Ok(found as c_int)
+    }))
+}
+
+unsafe fn start_connect(fd: c_int, addr: *const sockaddr, length: socklen_t) -> Option<c_int> {
+    let socket = lookup(fd)?;
+    // SAFETY: the program's address (connect(2)).
+    let destination = unsafe { names::read(addr, length) }?;
+    Some(number(|| {
+        connect::connect(&socket, fd, &destination).map(|()| 0)
+    }))
+}
+
+unsafe fn accept_from(
+    fd: c_int,
+    addr: *mut sockaddr,
+    length: *mut socklen_t,
+    flags: c_int,
+) -> Option<c_int> {
+    let socket = lookup(fd).filter(|socket| socket.kind() == Kind::Listening)?;
+    // SAFETY: the program's place (accept(2)).
+    Some(number(|| unsafe {
+        listen::accept(&socket, fd, addr, length, flags)
+    }))
+}
+
+unsafe fn closed(fd: c_int) -> c_int {
+    if has_object(fd) {
+        release(fd);
+    }
+    // SAFETY: the program's descriptor.
+    unsafe { real::close(fd) }
+}
+
+unsafe fn controlled(fd: c_int, command: c_int, argument: usize) -> c_int {
+    match has_object(fd) {
+        true => descriptors::control(fd, command, argument),
+        // SAFETY: the program's arguments.
+        false => unsafe { real::fcntl64(fd, command, argument) },
+    }
+}
+
+unsafe fn file(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> Option<ssize_t> {
+    let socket = lookup(out)?;
+    // SAFETY: the program's offset (sendfile(2)).
+    carried(|| unsafe { copy::send_file(&socket, from, offset, count) })
+}
+
+unsafe extern "C" fn file_read(cookie: *mut c_void, into: *mut c_char, length: size_t) -> ssize_t {
+    // SAFETY: the file's buffer.
+    unsafe { read(stdio::number(cookie), into.cast(), length) }
+}
+
+unsafe extern "C" fn file_write(
+    cookie: *mut c_void,
+    from: *const c_char,
+    length: size_t,
+) -> ssize_t {
+    // SAFETY: the file's buffer. A file's write fails with 0 (fopencookie(3)).
+    unsafe { write(stdio::number(cookie), from.cast(), length) }.max(0)
+}
+
+unsafe extern "C" fn file_close(cookie: *mut c_void) -> c_int {
+    // SAFETY: the file's descriptor.
+    unsafe { closed(stdio::number(cookie)) }
+}
+
+exports! {
+    fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+        descriptors::create(domain, kind, protocol)
+    }
+
+    fn listen(fd: c_int, backlog: c_int) -> c_int {
+        let answer = unsafe { real::listen(fd, backlog) };
+        if answer == 0 && let Some(socket) = lookup(fd) {
+            listen::listen(&socket, fd);
+        }
+        answer
+    }
+
+    fn accept(fd: c_int, addr: *mut sockaddr, length: *mut socklen_t) -> c_int {
+        match unsafe { accept_from(fd, addr, length, 0) } {
+            Some(new) => new,
+            None => unsafe { real::accept(fd, addr, length) },
+        }
+    }
+
+    fn accept4(fd: c_int, addr: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
+        match unsafe { accept_from(fd, addr, length, flags) } {
+            Some(new) => new,
+            None => unsafe { real::accept4(fd, addr, length, flags) },
+        }
+    }
+
+    fn connect(fd: c_int, addr: *const sockaddr, length: socklen_t) -> c_int {
+        match unsafe { start_connect(fd, addr, length) } {
+            Some(answer) => answer,
+            None => unsafe { real::connect(fd, addr, length) },
+        }
+    }
+
+    fn __connect(fd: c_int, addr: *const sockaddr, length: socklen_t) -> c_int {
+        unsafe { connect(fd, addr, length) }
+    }
+
+    fn shutdown(fd: c_int, how: c_int) -> c_int {
+        let socket = lookup(fd);
+        let Some(stream) = socket.as_ref().and_then(|socket| socket.stream()) else {
+            return unsafe { real::shutdown(fd, how) };
+        };
+        number(|| {
+            let how = match how {
+                libc::SHUT_RD => Shutdown::Read,
+                libc::SHUT_WR => Shutdown::Write,
+                libc::SHUT_RDWR => Shutdown::Both,
+                _ => return Err(Errno::INVAL),
+            };
+            stream.shutdown(how).map(|()| 0).map_err(|_| Errno::NOTCONN)
+        })
+    }
+
+    fn close(fd: c_int) -> c_int {
+        unsafe { closed(fd) }
+    }
+
+    fn __close(fd: c_int) -> c_int {
+        unsafe { closed(fd) }
+    }
+
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+        if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
+            release_range(first, last);
+        }
+        unsafe { real::close_range(first, last, flags) }
+    }
+
+    fn closefrom(first: c_int) {
+        release_range(c_uint::try_from(first).unwrap_or(0), c_uint::MAX);
+        unsafe { real::closefrom(first) };
+    }
+
+    fn read(fd: c_int, into: *mut c_void, length: size_t) -> ssize_t {
+        match unsafe { read_into(fd, into, length, 0) } {
+            Some(received) => received,
+            None => unsafe { real::read(fd, into, length) },
+        }
+    }
+
+    fn __read(fd: c_int, into: *mut c_void, length: size_t) -> ssize_t {
+        unsafe { read(fd, into, length) }
+    }
+
+    fn __read_chk(fd: c_int, into: *mut c_void, length: size_t, room: size_t) -> ssize_t {
+        match unsafe { read_into(fd, into, length.min(room), 0) } {
+            Some(received) => received,
+            None => unsafe { real::__read_chk(fd, into, length, room) },
+        }
+    }
+
+    fn write(fd: c_int, from: *const c_void, length: size_t) -> ssize_t {
+        match unsafe { write_from(fd, from, length, 0) } {
+            Some(sent) => sent,
+            None => unsafe { real::write(fd, from, length) },
+        }
+    }
+
+    fn __write(fd: c_int, from: *const c_void, length: size_t) -> ssize_t {
+        unsafe { write(fd, from, length) }
+    }
+
+    fn readv(fd: c_int, pieces: *const iovec, count: c_int) -> ssize_t {
+        match unsafe { vector(fd, pieces, count, false) } {
+            Some(received) => received,
+            None => unsafe { real::readv(fd, pieces, count) },
+        }
+    }
+
+    fn writev(fd: c_int, pieces: *const iovec, count: c_int) -> ssize_t {
+        match unsafe { vector(fd, pieces, count, true) } {
+            Some(sent) => sent,
+            None => unsafe { real::writev(fd, pieces, count) },
+        }
+    }
+
+    fn recv(fd: c_int, into: *mut c_void, length: size_t, flags: c_int) -> ssize_t {
+        match unsafe { read_into(fd, into, length, flags) } {
+            Some(received) => received,
+            None => unsafe { real::recv(fd, into, length, flags) },
+        }
+    }
+
+    fn __recv_chk(fd: c_int, into: *mut c_void, length: size_t, room: size_t, flags: c_int) -> ssize_t {
+        match unsafe { read_into(fd, into, length.min(room), flags) } {
+            Some(received) => received,
+            None => unsafe { real::__recv_chk(fd, into, length, room, flags) },
+        }
+    }
+
+    fn recvfrom(fd: c_int, into: *mut c_void, length: size_t, flags: c_int, addr: *mut sockaddr, size: *mut socklen_t) -> ssize_t {
+        match unsafe { receive_from(fd, into, length, flags, size) } {
+            Some(received) => received,
+            None => unsafe { real::recvfrom(fd, into, length, flags, addr, size) },
+        }
+    }
+
+    fn __recvfrom_chk(
+        fd: c_int,
+        into: *mut c_void,
+        length: size_t,
+        room: size_t,
+        flags: c_int,
+        addr: *mut sockaddr,
+        size: *mut socklen_t
+    ) -> ssize_t {
+        match unsafe { receive_from(fd, into, length.min(room), flags, size) } {
+            Some(received) => received,
+            None => unsafe { real::__recvfrom_chk(fd, into, length, room, flags, addr, size) },
+        }
+    }
+
+    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+        let carried = lookup(fd)
+            .and_then(|socket| carried(|| unsafe { messages::receive_message(&socket, message, flags) }));
+        match carried {
+            Some(received) => received,
+            None => unsafe { real::recvmsg(fd, message, flags) },
+        }
+    }
+
+    fn recvmmsg(fd: c_int, vector: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
+        if lookup(fd).is_none() || count == 0 {
+            return unsafe { real::recvmmsg(fd, vector, count, flags, timeout) };
+        }
+        // A stream has no messages: one call takes what there is.
+        let received = unsafe { recvmsg(fd, &raw mut (*vector).msg_hdr, flags) };
+        match received {
+            0.. => {
+                unsafe { (*vector).msg_len = received as c_uint };
+                1
+            }
+            _ => -1,
+        }
+    }
+
+    fn send(fd: c_int, from: *const c_void, length: size_t, flags: c_int) -> ssize_t {
+        match unsafe { write_from(fd, from, length, flags) } {
+            Some(sent) => sent,
+            None => unsafe { real::send(fd, from, length, flags) },
+        }
+    }
+
+    fn __send(fd: c_int, from: *const c_void, length: size_t, flags: c_int) -> ssize_t {
+        unsafe { send(fd, from, length, flags) }
+    }
+
+    fn sendto(fd: c_int, from: *const c_void, length: size_t, flags: c_int, addr: *const sockaddr, size: socklen_t) -> ssize_t {
+        match unsafe { write_from(fd, from, length, flags) } {
+            Some(sent) => sent,
+            None => unsafe { real::sendto(fd, from, length, flags, addr, size) },
+        }
+    }
+
+    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+        let carried = lookup(fd)
+            .and_then(|socket| carried(|| unsafe { messages::send_message(&socket, message, flags) }));
+        match carried {
+            Some(sent) => sent,
+            None => unsafe {
+                messages::give_streams(message);
+                real::sendmsg(fd, message, flags)
+            },
+        }
+    }
+
+    fn sendmmsg(fd: c_int, vector: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+        if lookup(fd).is_none() {
+            return unsafe { real::sendmmsg(fd, vector, count, flags) };
+        }
+        for at in 0..count {
+            let message = unsafe { &mut *vector.add(at as usize) };
+            let sent = unsafe { sendmsg(fd, &message.msg_hdr, flags) };
+            match sent {
+                0.. => message.msg_len = sent as c_uint,
+                _ if at > 0 => return at as c_int,
+                _ => return -1,
+            }
+        }
+        count as c_int
+    }
+
+    fn sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+        match unsafe { file(out, from, offset, count) } {
+            Some(sent) => sent,
+            None => unsafe { real::sendfile(out, from, offset, count) },
+        }
+    }
+
+    fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+        unsafe { sendfile(out, from, offset, count) }
+    }
+
+    fn splice(from: c_int, from_offset: *mut off_t, to: c_int, to_offset: *mut off_t, length: size_t, flags: c_uint) -> ssize_t {
+        let sink = lookup(to).and_then(|sink| carried(|| copy::to_stream(from, &sink, length, flags)));
+        let moved = sink.or_else(|| {
+            lookup(from).and_then(|source| carried(|| copy::from_stream(&source, to, length, flags)))
+        });
+        match moved {
+            Some(moved) => moved,
+            None => unsafe { real::splice(from, from_offset, to, to_offset, length, flags) },
+        }
+    }
+
+    fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
+        match unsafe { poll_all(fds, count, || Ok(ms(timeout_ms)), std::ptr::null()) } {
+            Some(found) => found,
+            None => unsafe { real::poll(fds, count, timeout_ms) },
+        }
+    }
+
+    fn __poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
+        unsafe { poll(fds, count, timeout_ms) }
+    }
+
+    fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int, room: size_t) -> c_int {
+        match unsafe { poll_all(fds, count, || Ok(ms(timeout_ms)), std::ptr::null()) } {
+            Some(found) => found,
+            None => unsafe { real::__poll_chk(fds, count, timeout_ms, room) },
+        }
+    }
+
+    fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
+        match unsafe { poll_all(fds, count, || time(timeout), mask) } {
+            Some(found) => found,
+            None => unsafe { real::ppoll(fds, count, timeout, mask) },
+        }
+    }
+
+    fn __ppoll_chk(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t, room: size_t) -> c_int {
+        match unsafe { poll_all(fds, count, || time(timeout), mask) } {
+            Some(found) => found,
+            None => unsafe { real::__ppoll_chk(fds, count, timeout, mask, room) },
+        }
+    }
+
+    fn select(count: c_int, reads: *mut fd_set, writes: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int {
+        let began = std::time::Instant::now();
+        let of_timeval = || {
+            let Some(given) = (unsafe { timeout.as_ref() }) else {
+                return Ok(None);
+            };
+            let us = given.tv_sec.saturating_mul(1_000_000).saturating_add(given.tv_usec);
+            u64::try_from(us).map(|us| Some(Duration::from_micros(us))).map_err(|_| Errno::INVAL)
+        };
+        match unsafe { select_all(count, [reads, writes, except], of_timeval, std::ptr::null()) } {
+            Some(found) => {
+                // Linux tells what is left.
+                if let (Ok(Some(given)), Some(place)) = (of_timeval(), unsafe { timeout.as_mut() }) {
+                    let left = timespec_of(given.saturating_sub(began.elapsed()));
+                    (place.tv_sec, place.tv_usec) = (left.tv_sec, left.tv_nsec / 1000);
+                }
+                found
+            }
+            None => unsafe { real::select(count, reads, writes, except, timeout) },
+        }
+    }
+
+    fn pselect(
+        count: c_int,
+        reads: *mut fd_set,
+        writes: *mut fd_set,
+        except: *mut fd_set,
+        timeout: *const timespec,
+        mask: *const sigset_t
+    ) -> c_int {
+        match unsafe { select_all(count, [reads, writes, except], || time(timeout), mask) } {
+            Some(found) => found,
+            None => unsafe { real::pselect(count, reads, writes, except, timeout, mask) },
+        }
+    }
+
+    fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+        let Some(socket) = lookup(fd) else {
+            return unsafe { real::epoll_ctl(set, operation, fd, event) };
+        };
+        number(|| {
+            let event = (!event.is_null()).then(|| unsafe { event.read_unaligned() });
+            epoll::control(set, operation, fd, &socket, event).map(|()| 0)
+        })
+    }
+
+    fn epoll_wait(set: c_int, events: *mut epoll_event, most: c_int, timeout_ms: c_int) -> c_int {
+        match unsafe { wait_set(set, events, most, || Ok(ms(timeout_ms)), std::ptr::null()) } {
+            Some(found) => found,
+            None => unsafe { real::epoll_wait(set, events, most, timeout_ms) },
+        }
+    }
+
+    fn epoll_pwait(set: c_int, events: *mut epoll_event, most: c_int, timeout_ms: c_int, mask: *const sigset_t) -> c_int {
+        match unsafe { wait_set(set, events, most, || Ok(ms(timeout_ms)), mask) } {
+            Some(found) => found,
+            None => unsafe { real::epoll_pwait(set, events, most, timeout_ms, mask) },
+        }
+    }
+
+    fn epoll_pwait2(set: c_int, events: *mut epoll_event, most: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int {
+        match unsafe { wait_set(set, events, most, || time(timeout), mask) } {
+            Some(found) => found,
+            None => unsafe { real::epoll_pwait2(set, events, most, timeout, mask) },
+        }
+    }
+
+    fn dup(fd: c_int) -> c_int {
+        let new = unsafe { real::dup(fd) };
+        if has_object(fd) {
+            descriptors::duplicate(fd, new);
+        }
+        new
+    }
+
+    fn dup2(fd: c_int, new: c_int) -> c_int {
+        descriptors::duplicate_to(fd, new, || unsafe { real::dup2(fd, new) })
+    }
+
+    fn __dup2(fd: c_int, new: c_int) -> c_int {
+        descriptors::duplicate_to(fd, new, || unsafe { real::dup2(fd, new) })
+    }
+
+    fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
+        descriptors::duplicate_to(fd, new, || unsafe { real::dup3(fd, new, flags) })
+    }
+
+    // In C these take a last argument only with some commands. Both calling conventions pass it as they pass any other.
+    fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+        unsafe { controlled(fd, command, argument) }
+    }
+
+    fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+        unsafe { controlled(fd, command, argument) }
+    }
+
+    fn __fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+        unsafe { controlled(fd, command, argument) }
+    }
+
+    fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
+        let own = lookup(fd).and_then(|socket| unsafe { options::control(&socket, fd, request, argument) });
+        match own {
+            Some(answer) => answer,
+            None => unsafe { real::ioctl(fd, request, argument) },
+        }
+    }
+
+    fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t) -> c_int {
+        match lookup(fd) {
+            Some(socket) => unsafe { options::get(&socket, fd, level, name, value, length) },
+            None => unsafe { options::get_of_kernel(fd, level, name, value, length) },
+        }
+    }
+
+    fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int {
+        match lookup(fd) {
+            Some(socket) => unsafe { options::set(&socket, fd, level, name, value, length) },
+            None => unsafe { options::set_of_kernel(fd, level, name, value, length) },
+        }
+    }
+
+    fn getsockname(fd: c_int, addr: *mut sockaddr, length: *mut socklen_t) -> c_int {
+        let socket = lookup(fd);
+        let own = socket.as_ref().and_then(|socket| {
+            let local = socket.stream()?.local_addr().ok()?;
+            Some(SockAddr::from(names::of_family(local, socket.family)))
+        });
+        match own {
+            Some(own) => number(|| unsafe { names::write(&own, addr, length) }.map(|()| 0)),
+            None => unsafe { names::of_kernel(real::getsockname, fd, addr, length) },
+        }
+    }
+
+    fn getpeername(fd: c_int, addr: *mut sockaddr, length: *mut socklen_t) -> c_int {
+        let socket = lookup(fd);
+        let own = socket.as_ref().and_then(|socket| {
+            let peer = socket.stream()?.peer_addr().ok()?;
+            Some(SockAddr::from(names::of_family(peer, socket.family)))
+        });
+        match own {
+            Some(own) => number(|| unsafe { names::write(&own, addr, length) }.map(|()| 0)),
+            None => unsafe { names::of_kernel(real::getpeername, fd, addr, length) },
+        }
+    }
+
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+        if lookup(fd).is_none() {
+            return unsafe { real::fdopen(fd, mode) };
+        }
+        let calls = stdio::Calls {
+            read: file_read,
+            write: file_write,
+            seek: None,
+            close: file_close,
+        };
+        unsafe { stdio::open(fd, mode, calls) }
+    }
+
+    fn execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int {
+        handover::before_exec();
+        unsafe { real::execve(path, arguments, environment) }
+    }
+
+    fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int {
+        handover::before_exec();
+        unsafe { real::execv(path, arguments) }
+    }
+
+    fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int {
+        handover::before_exec();
+        unsafe { real::execvp(file, arguments) }
+    }
+
+    fn execvpe(file: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int {
+        handover::before_exec();
+        unsafe { real::execvpe(file, arguments, environment) }
+    }
+
+    fn fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int {
+        handover::before_exec();
+        unsafe { real::fexecve(fd, arguments, environment) }
+    }
+}

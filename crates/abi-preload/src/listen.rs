@@ -1,0 +1,200 @@
+//! Listening and accepting: one socket for rsockets and for TCP.
+
+#![allow(unsafe_code, reason = "calls of libc with places of the program's")]
+
+use std::ffi::c_int;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use libc::{POLLIN, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, pollfd, sockaddr, socklen_t};
+use portolan::stream::Direction;
+use portolan::{Listener, Stream, StreamListener};
+use portolan_abi_layout::guard::{Result, last_errno};
+use rustix::io::Errno;
+use socket2::SockAddr;
+
+use crate::settings::settings;
+use crate::socket::{Kind, Listening, Phase, Socket, enter};
+use crate::table::Table;
+use crate::wait::{wait_for, wait_kernel};
+use crate::{names, real, report};
+
+/// When to try again to listen at a port that another process has.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// After the kernel's socket has begun to listen.
+pub(crate) fn listen(socket: &Socket, number: c_int) {
+    let is_wanted = names::local(number).is_some_and(|local| settings().takes(&local));
+    let mut phase = socket.phase.lock();
+    if socket.kind() == Kind::Fresh && is_wanted {
+        *phase = Phase::Listening(Listening::default());
+        socket.set_kind(Kind::Listening);
+        drop(phase);
+        socket.tell_change();
+    }
+}
+
+/// The rsocket's listener, which begins to listen if it can.
+pub(crate) fn listener(socket: &Socket, number: c_int) -> Option<Arc<StreamListener>> {
+    let mut phase = socket.phase.lock();
+    let Phase::Listening(listening) = &mut *phase else {
+        return None;
+    };
+    let is_early = listening
+        .retry_at
+        .is_some_and(|retry| Instant::now() < retry);
+    if listening.listener.is_some() || is_early {
+        return listening.listener.clone();
+    }
+    // Of one listening socket each process asks: only one can have the port.
+    listening.retry_at = Some(Instant::now() + RETRY);
+    let address = names::plain(names::local(number)?);
+    match Listener::bind_to(address) {
+        Ok(listener) => {
+            let listener = StreamListener::new(listener, settings().options.clone());
+            let _ = listener.set_nonblocking(true);
+            listening.listener = Some(Arc::new(listener));
+            let made = listening.listener.clone();
+            drop(phase);
+            socket.tell_change();
+            made
+        }
+        Err(error) => {
+            if error.errno() != libc::EADDRINUSE {
+                report::complain("listeners stay TCP's", &error);
+            }
+            None
+        }
+    }
+}
+
+/// Whether a descriptor is readable.
+pub(crate) fn is_readable(fd: RawFd) -> bool {
+    let mut fds = [pollfd {
+        fd,
+        events: POLLIN,
+        revents: 0,
+    }];
+    // SAFETY: one descriptor.
+    unsafe { real::poll(fds.as_mut_ptr(), 1, 0) > 0 && fds[0].revents & POLLIN != 0 }
+}
+
+/// `accept4`: the new number.
+///
+/// # Errors
+/// As for accept4(2).
+///
+/// # Safety
+/// The place for the address is as accept(2) says.
+pub(crate) unsafe fn accept(
+    socket: &Socket,
+    number: c_int,
+    place: *mut sockaddr,
+    length: *mut socklen_t,
+    flags: c_int,
+) -> Result<c_int> {
+    if flags & !(SOCK_CLOEXEC | SOCK_NONBLOCK) != 0 {
+        return Err(Errno::INVAL);
+    }
+    let until = socket
+        .timeout(Direction::Read)
+        .map(|timeout| Instant::now() + timeout);
+    loop {
+        let listener = listener(socket, number);
+        if let Some(listener) = &listener
+            && let Some((stream, new)) = take(socket.family, listener, flags)?
+        {
+            // SAFETY: the caller's promise.
+            unsafe { tell_peer(socket.family, &stream, place, length) };
+            report::count(&report::ACCEPTED);
+            let is_nonblocking = flags & SOCK_NONBLOCK != 0;
+            let accepted = Socket::accepted(socket.family, stream, is_nonblocking);
+            enter(new, &Arc::new(accepted));
+            return Ok(new);
+        }
+        if is_readable(number) {
+            // SAFETY: the caller's promise.
+            let new = unsafe { real::accept4(number, place, length, flags) };
+            match (new, last_errno()) {
+                (0.., _) => {
+                    report::count(&report::TCP_ACCEPTS);
+                    return Ok(new);
+                }
+                (_, Errno::AGAIN) => {}
+                (_, errno) => return Err(errno),
+            }
+        }
+        if socket.is_nonblocking() {
+            return Err(Errno::AGAIN);
+        }
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Err(Errno::AGAIN);
+        }
+        match &listener {
+            Some(listener) => {
+                let mut fds = [number, listener.as_fd().as_raw_fd()].map(|fd| pollfd {
+                    fd,
+                    events: POLLIN,
+                    revents: 0,
+                });
+                wait_for(&mut fds, left)?;
+            }
+            // Another process has the port, and may end.
+            None => {
+                let left = left.map_or(RETRY, |left| left.min(RETRY));
+                wait_kernel(number, Direction::Read, Some(left))?;
+            }
+        }
+    }
+}
+
+/// A stream, and the kernel's socket that gives it a number.
+fn take(family: c_int, listener: &StreamListener, flags: c_int) -> Result<Option<(Stream, c_int)>> {
+    // A stream is not taken before there is a number for it.
+    if !is_readable(listener.as_fd().as_raw_fd()) {
+        return Ok(None);
+    }
+    // SAFETY: it takes three numbers.
+    let new = unsafe { real::socket(family, SOCK_STREAM | flags, 0) };
+    if new < 0 {
+        return Err(last_errno());
+    }
+    let close = || {
+        // SAFETY: the descriptor that was just made.
+        unsafe { real::close(new) };
+    };
+    if !Table::<Socket>::has_room(new) {
+        close();
+        return Err(Errno::MFILE);
+    }
+    match listener.accept() {
+        Ok((stream, _)) => Ok(Some((stream, new))),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => {
+            close();
+            Ok(None)
+        }
+        Err(error) => {
+            close();
+            report::complain("a stream was not accepted", &error);
+            Err(Errno::CONNABORTED)
+        }
+    }
+}
+
+/// # Safety
+/// As for [`accept`].
+unsafe fn tell_peer(family: c_int, stream: &Stream, place: *mut sockaddr, length: *mut socklen_t) {
+    if place.is_null() || length.is_null() {
+        return;
+    }
+    let peer = stream.peer_addr();
+    let peer = peer.map_or_else(
+        |_| names::wildcard(family),
+        |peer| names::of_family(peer, family),
+    );
+    // SAFETY: the caller's promise.
+    let _ = unsafe { names::write(&SockAddr::from(peer), place, length) };
+}

@@ -1,0 +1,150 @@
+//! Whether a socket is ready.
+
+use std::ffi::c_int;
+
+use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP, c_short};
+use portolan::stream::{Direction, Ready};
+
+use crate::connect::{Progress, advance};
+use crate::listen::{is_readable, listener};
+use crate::socket::{Kind, Socket};
+use std::os::fd::{AsFd, AsRawFd};
+
+/// What of poll(2)'s events a socket is ready for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Look {
+    pub(crate) events: c_short,
+    /// What edge-triggered sets compare: if it differs, something has happened since.
+    pub(crate) edge: Edge,
+}
+
+/// What has happened to a socket until now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Edge {
+    received_bytes: u64,
+    blocked: [u32; 2],
+    ends: c_short,
+    /// Whether it may be written to, once it was found full.
+    is_writable: bool,
+}
+
+/// Looks at a socket. From then on the descriptors of [`Socket::watch`] tell when it is ready for more.
+pub(crate) fn look(socket: &Socket, number: c_int, events: c_short) -> Look {
+    match socket.kind() {
+        Kind::Connected => connected(socket, events),
+        Kind::Listening => {
+            let listener = listener(socket, number);
+            let is_ready =
+                listener.is_some_and(|listener| is_readable(listener.as_fd().as_raw_fd()));
+            plain(if is_ready { POLLIN & events } else { 0 })
+        }
+        Kind::Connecting => match advance(socket) {
+            Progress::Connected => connected(socket, events),
+            Progress::Refused => refused(events),
+            Progress::Pending | Progress::Tcp => plain(0),
+        },
+        Kind::Refused => refused(events),
+        Kind::Fresh | Kind::Plain => plain(0),
+    }
+}
+
+impl Edge {
+    /// What of `events` an edge-triggered set reports that has reported until `last`.
+    pub(crate) fn news(self, last: Option<Self>, events: c_short) -> c_short {
+        let Some(last) = last else {
+            return events;
+        };
+        let reads = (self.received_bytes, self.blocked[0], self.ends);
+        let writes = (self.is_writable, self.blocked[1], self.ends);
+        let mut news = 0;
+        if reads != (last.received_bytes, last.blocked[0], last.ends) {
+            news |= events & !POLLOUT;
+        }
+        if writes != (last.is_writable, last.blocked[1], last.ends) {
+            news |= events & POLLOUT;
+        }
+        // With one, the kernel reports all that is ready.
+        if news == 0 { 0 } else { events }
+    }
+}
+
+fn plain(events: c_short) -> Look {
+    Look {
+        events,
+        edge: Edge::default(),
+    }
+}
+
+fn refused(events: c_short) -> Look {
+    let ends = POLLERR | POLLHUP;
+    Look {
+        events: ends | events & (POLLIN | POLLOUT | POLLRDHUP),
+        edge: Edge {
+            ends,
+            ..Edge::default()
+        },
+    }
+}
+
+fn connected(socket: &Socket, events: c_short) -> Look {
+    let Some(stream) = socket.stream() else {
+        return plain(0);
+    };
+    let ready = stream.ready_or_watch(events & (POLLIN | POLLRDHUP) != 0, events & POLLOUT != 0);
+    let found = of_ready(ready);
+    Look {
+        events: found & (events | POLLERR | POLLHUP),
+        edge: Edge {
+            received_bytes: socket.received_bytes(ready),
+            blocked: [Direction::Read, Direction::Write].map(|each| socket.blocked(each)),
+            ends: found & (POLLRDHUP | POLLERR | POLLHUP),
+            is_writable: ready.writable,
+        },
+    }
+}
+
+fn of_ready(ready: Ready) -> c_short {
+    [
+        (ready.readable, POLLIN),
+        (ready.writable, POLLOUT),
+        (ready.read_closed, POLLRDHUP),
+        (ready.hung_up || ready.failed, POLLHUP),
+        (ready.failed, POLLERR),
+    ]
+    .into_iter()
+    .filter(|(is_so, _)| *is_so)
+    .fold(0, |found, (_, event)| found | event)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_edge_is_reported_once_and_again_after_new_data_or_a_full_buffer() {
+        let first = Edge {
+            received_bytes: 10,
+            is_writable: true,
+            ..Edge::default()
+        };
+        let ready = POLLIN | POLLOUT;
+        assert_eq!(first.news(None, ready), ready);
+        assert_eq!(first.news(Some(first), ready), 0);
+        let more = Edge {
+            received_bytes: 11,
+            ..first
+        };
+        assert_eq!(more.news(Some(first), ready), ready);
+        // What is not readable is no news for readers, and none for writers.
+        let drained = Edge {
+            blocked: [1, 0],
+            ..first
+        };
+        assert_eq!(drained.news(Some(first), POLLOUT), 0);
+        let full = Edge {
+            blocked: [0, 1],
+            ..first
+        };
+        assert_eq!(full.news(Some(first), POLLOUT), POLLOUT);
+    }
+}

@@ -1,0 +1,77 @@
+//! sendmsg(2) and recvmsg(2): their pieces, and descriptors that they send along.
+
+#![allow(unsafe_code, reason = "messages of the program's")]
+
+use std::ffi::c_int;
+
+use libc::{CMSG_DATA, CMSG_FIRSTHDR, CMSG_NXTHDR, SCM_RIGHTS, SOL_SOCKET, msghdr};
+
+use crate::descriptors::lookup;
+use crate::handover;
+use crate::socket::Socket;
+use crate::transfer::{Moved, pieces, receive, send};
+
+/// # Safety
+/// As for recvmsg(2).
+pub(crate) unsafe fn receive_message(socket: &Socket, message: *mut msghdr, flags: c_int) -> Moved {
+    // SAFETY: the caller's message and its pieces.
+    unsafe {
+        let Some(message) = message.as_mut() else {
+            return Err(rustix::io::Errno::FAULT);
+        };
+        let into = pieces(message.msg_iov, message.msg_iovlen)?;
+        let received = receive(socket, into, flags)?;
+        if received.is_some() {
+            (
+                message.msg_namelen,
+                message.msg_controllen,
+                message.msg_flags,
+            ) = (0, 0, 0);
+        }
+        Ok(received)
+    }
+}
+
+/// # Safety
+/// As for sendmsg(2).
+pub(crate) unsafe fn send_message(socket: &Socket, message: *const msghdr, flags: c_int) -> Moved {
+    // SAFETY: the caller's message and its pieces.
+    unsafe {
+        let Some(message) = message.as_ref() else {
+            return Err(rustix::io::Errno::FAULT);
+        };
+        let from = pieces(message.msg_iov, message.msg_iovlen)?;
+        send(socket, from, flags)
+    }
+}
+
+/// Before a message goes to another process: what it has of streams becomes the kernel's.
+///
+/// # Safety
+/// As for sendmsg(2).
+pub(crate) unsafe fn give_streams(message: *const msghdr) {
+    // SAFETY: the caller's message, whose control data are as cmsg(3) says.
+    unsafe {
+        let Some(header) = message.as_ref() else {
+            return;
+        };
+        if header.msg_controllen == 0 || header.msg_control.is_null() {
+            return;
+        }
+        let mut control = CMSG_FIRSTHDR(message);
+        while let Some(known) = control.as_ref() {
+            if (known.cmsg_level, known.cmsg_type) == (SOL_SOCKET, SCM_RIGHTS) {
+                let data = CMSG_DATA(control);
+                let header_len = data.addr() - control.addr();
+                let count = (known.cmsg_len as usize).saturating_sub(header_len) / 4;
+                for at in 0..count {
+                    let number = data.cast::<c_int>().add(at).read_unaligned();
+                    if let Some(socket) = lookup(number) {
+                        handover::give_away(&socket);
+                    }
+                }
+            }
+            control = CMSG_NXTHDR(message, control);
+        }
+    }
+}

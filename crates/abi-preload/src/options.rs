@@ -1,0 +1,240 @@
+//! Options of sockets: those of the kernel's socket, except for what only a stream knows.
+
+#![allow(unsafe_code, reason = "values of the program's, and calls of libc")]
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use libc::{
+    FIONBIO, FIONREAD, IPPROTO_TCP, SO_DOMAIN, SO_ERROR, SO_KEEPALIVE, SO_PROTOCOL, SO_RCVTIMEO,
+    SO_SNDTIMEO, SOL_SOCKET, TCP_INFO, TCP_KEEPIDLE, TIOCOUTQ, socklen_t, timeval,
+};
+use portolan::stream::Direction;
+use portolan_abi_layout::guard::{Result, failed, last_errno};
+use rustix::io::Errno;
+
+use crate::connect::advance;
+use crate::socket::{Kind, Socket};
+use crate::transfer::of_io;
+use crate::{names, real};
+
+/// The state of a connection in `struct tcp_info`.
+const ESTABLISHED: u8 = 1;
+
+/// `getsockopt`.
+///
+/// # Safety
+/// As for getsockopt(2).
+pub(crate) unsafe fn get(
+    socket: &Socket,
+    number: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    length: *mut socklen_t,
+) -> c_int {
+    let own = match (level, name) {
+        (SOL_SOCKET, SO_ERROR) => error(socket),
+        (SOL_SOCKET, SO_DOMAIN) => Some(socket.family),
+        (SOL_SOCKET, SO_PROTOCOL) => Some(IPPROTO_TCP),
+        _ => None,
+    };
+    if let Some(own) = own {
+        // SAFETY: the caller's promise.
+        return match unsafe { put(&own.to_ne_bytes(), value, length) } {
+            Ok(()) => 0,
+            Err(errno) => failed(errno),
+        };
+    }
+    // SAFETY: the caller's promise.
+    let answer = unsafe { get_of_kernel(number, level, name, value, length) };
+    let is_info = (level, name) == (IPPROTO_TCP, TCP_INFO);
+    if answer == 0 && is_info && socket.kind() == Kind::Connected {
+        // SAFETY: the kernel has written there.
+        unsafe {
+            if *length > 0 {
+                *value.cast::<u8>() = ESTABLISHED;
+            }
+        }
+    }
+    answer
+}
+
+/// `getsockopt` of a descriptor that is the kernel's. The end of a pair answers what TCP would.
+///
+/// # Safety
+/// As for getsockopt(2).
+pub(crate) unsafe fn get_of_kernel(
+    number: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    length: *mut socklen_t,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let answer = unsafe { real::getsockopt(number, level, name, value, length) };
+    if answer == 0 || !is_options_of_tcp(number, level) {
+        return answer;
+    }
+    // SAFETY: the caller's promise.
+    match unsafe { put(&0i32.to_ne_bytes(), value, length) } {
+        Ok(()) => 0,
+        Err(errno) => failed(errno),
+    }
+}
+
+/// Whether an option failed because the number is the end of a pair, which has no options of TCP.
+fn is_options_of_tcp(number: c_int, level: c_int) -> bool {
+    let is_unknown = [Errno::OPNOTSUPP, Errno::NOPROTOOPT].contains(&last_errno());
+    is_unknown && level != SOL_SOCKET && names::is_pair(number)
+}
+
+/// # Safety
+/// The place is as getsockopt(2) says.
+unsafe fn put(bytes: &[u8], value: *mut c_void, length: *mut socklen_t) -> Result<()> {
+    if value.is_null() || length.is_null() {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        let room = (*length as usize).min(bytes.len());
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast(), room);
+        *length = room as socklen_t;
+    }
+    Ok(())
+}
+
+/// `SO_ERROR`, which it clears; `None` if the kernel knows.
+fn error(socket: &Socket) -> Option<c_int> {
+    if socket.kind() == Kind::Connecting {
+        advance(socket);
+    }
+    let noted = socket.error.swap(0, Ordering::Relaxed);
+    match (socket.kind(), socket.stream()) {
+        (_, Some(stream)) => {
+            let of_stream = stream.take_error().ok().flatten();
+            Some(of_stream.map_or(noted, |error| of_io(&error).raw_os_error()))
+        }
+        (Kind::Connecting | Kind::Refused, None) => Some(noted),
+        _ => None,
+    }
+}
+
+/// `setsockopt`.
+///
+/// # Safety
+/// As for setsockopt(2).
+pub(crate) unsafe fn set(
+    socket: &Socket,
+    number: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    length: socklen_t,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let answer = unsafe { set_of_kernel(number, level, name, value, length) };
+    if answer != 0 {
+        return answer;
+    }
+    match (level, name) {
+        (SOL_SOCKET, SO_RCVTIMEO | SO_SNDTIMEO) => {
+            let direction = match name {
+                SO_RCVTIMEO => Direction::Read,
+                _ => Direction::Write,
+            };
+            // SAFETY: the kernel has accepted a value of this type.
+            let time = unsafe { value.cast::<timeval>().read_unaligned() };
+            let us = time
+                .tv_sec
+                .saturating_mul(1_000_000)
+                .saturating_add(time.tv_usec);
+            socket.set_timeout_us(direction, u64::try_from(us).unwrap_or(0));
+        }
+        (SOL_SOCKET, SO_KEEPALIVE) | (IPPROTO_TCP, TCP_KEEPIDLE) => keep_alive(socket, number),
+        _ => {}
+    }
+    0
+}
+
+/// `setsockopt` of a descriptor that is the kernel's. The end of a pair accepts what TCP has.
+///
+/// # Safety
+/// As for setsockopt(2).
+pub(crate) unsafe fn set_of_kernel(
+    number: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    length: socklen_t,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let answer = unsafe { real::setsockopt(number, level, name, value, length) };
+    match answer != 0 && is_options_of_tcp(number, level) {
+        true => 0,
+        false => answer,
+    }
+}
+
+/// An idle stream asks as often whether its peer lives as TCP would begin to.
+pub(crate) fn keep_alive(socket: &Socket, number: c_int) {
+    let Some(stream) = socket.stream() else {
+        return;
+    };
+    let ask = |level: c_int, name: c_int| {
+        let mut value: c_int = 0;
+        let mut length = size_of::<c_int>() as socklen_t;
+        // SAFETY: a place of this length.
+        unsafe {
+            real::getsockopt(
+                number,
+                level,
+                name,
+                std::ptr::from_mut(&mut value).cast(),
+                &mut length,
+            )
+        };
+        value
+    };
+    let is_on = ask(SOL_SOCKET, SO_KEEPALIVE) != 0;
+    let seconds = u64::try_from(ask(IPPROTO_TCP, TCP_KEEPIDLE)).unwrap_or(0);
+    let interval = (is_on && seconds > 0).then(|| Duration::from_secs(seconds));
+    stream.set_keepalive(interval);
+}
+
+/// `ioctl`; `None` if the kernel answers.
+///
+/// # Safety
+/// The argument is what the request needs.
+pub(crate) unsafe fn control(
+    socket: &Socket,
+    number: c_int,
+    request: usize,
+    argument: usize,
+) -> Option<c_int> {
+    let place = argument as *mut c_int;
+    if request == FIONBIO as usize {
+        // SAFETY: the caller's promise.
+        let answer = unsafe { real::ioctl(number, request, argument) };
+        if answer == 0 {
+            // SAFETY: the kernel has read there.
+            socket.set_nonblocking(unsafe { *place } != 0);
+        }
+        return Some(answer);
+    }
+    let stream = socket.stream()?;
+    let found = if request == FIONREAD as usize {
+        stream.ready().unread_bytes as c_int
+    } else if request == TIOCOUTQ as usize {
+        0
+    } else {
+        return None;
+    };
+    if place.is_null() {
+        return Some(failed(Errno::FAULT));
+    }
+    // SAFETY: the caller's promise.
+    unsafe { *place = found };
+    Some(0)
+}

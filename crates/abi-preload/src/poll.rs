@@ -1,0 +1,219 @@
+//! poll(2) and select(2) with streams among the descriptors.
+
+#![allow(unsafe_code, reason = "sets of the program's, and calls of libc")]
+
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, c_short, fd_set, pollfd, sigset_t};
+use portolan_abi_layout::guard::{Result, last_errno};
+use rustix::io::Errno;
+
+use crate::descriptors::{has_object, lookup};
+use crate::epoll::{Set, own};
+use crate::look::look;
+use crate::real;
+use crate::socket::{Kind, Socket};
+use crate::wait::timespec_of;
+
+/// How long a call sleeps at most on what no descriptor tells: deadlines of connects, and streams that another process takes.
+const SLEEP: Duration = Duration::from_millis(100);
+
+/// A descriptor's object.
+enum Object {
+    Kernel,
+    Stream(Arc<Socket>),
+    Set(Arc<Set>),
+}
+
+fn object(fd: c_int) -> Object {
+    if let Some(socket) = lookup(fd) {
+        return Object::Stream(socket);
+    }
+    own(fd).map_or(Object::Kernel, Object::Set)
+}
+
+/// Whether poll(2) of the kernel's is enough.
+pub(crate) fn is_kernels(fds: &[pollfd]) -> bool {
+    !fds.iter().any(|fd| has_object(fd.fd))
+}
+
+/// `ppoll`: the number of descriptors with events.
+///
+/// # Errors
+/// As for ppoll(2).
+///
+/// # Safety
+/// The mask is null or one.
+pub(crate) unsafe fn poll(
+    fds: &mut [pollfd],
+    timeout: Option<Duration>,
+    mask: *const sigset_t,
+) -> Result<c_int> {
+    let until = timeout.map(|timeout| Instant::now() + timeout);
+    // One for each of the program's, then those of streams.
+    let mut kernels: Vec<pollfd> = Vec::with_capacity(2 * fds.len());
+    let mut own_fds: Vec<c_int> = Vec::with_capacity(fds.len());
+    loop {
+        kernels.clear();
+        own_fds.clear();
+        let mut is_restless = false;
+        for fd in fds.iter_mut() {
+            fd.revents = 0;
+            let mut kernel = *fd;
+            match object(fd.fd) {
+                Object::Kernel => {}
+                Object::Stream(socket) => {
+                    fd.revents = look(&socket, fd.fd, fd.events).events;
+                    let watch = socket.watch();
+                    if !watch.kernel && socket.kind() != Kind::Plain {
+                        kernel.fd = -1;
+                    }
+                    own_fds.extend(watch.own);
+                    is_restless |= socket.kind() == Kind::Connecting || socket.is_shared();
+                }
+                Object::Set(set) => {
+                    if fd.events & POLLIN != 0 && set.has_ready() {
+                        fd.revents = POLLIN;
+                    }
+                }
+            }
+            kernels.push(kernel);
+        }
+        kernels.extend(own_fds.iter().map(|fd| pollfd {
+            fd: *fd,
+            events: POLLIN,
+            revents: 0,
+        }));
+        let count = || fds.iter().filter(|fd| fd.revents != 0).count() as c_int;
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let sleep = match count() {
+            0 if is_restless => Some(left.map_or(SLEEP, |left| left.min(SLEEP))),
+            0 => left,
+            _ => Some(Duration::ZERO),
+        };
+        // SAFETY: the caller's promise.
+        let asked = unsafe { ask_kernel(&mut kernels, sleep, mask) };
+        match asked {
+            Err(_) if count() > 0 => return Ok(count()),
+            asked => asked?,
+        }
+        for (fd, kernel) in fds.iter_mut().zip(&kernels) {
+            fd.revents |= kernel.revents;
+        }
+        let count = fds.iter().filter(|fd| fd.revents != 0).count() as c_int;
+        let is_over = until.is_some_and(|until| Instant::now() >= until);
+        if count > 0 || is_over {
+            return Ok(count);
+        }
+    }
+}
+
+/// # Safety
+/// The mask is null or one.
+unsafe fn ask_kernel(
+    fds: &mut [pollfd],
+    sleep: Option<Duration>,
+    mask: *const sigset_t,
+) -> Result<()> {
+    let sleep = sleep.map(timespec_of);
+    let timeout = sleep.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: as many descriptors, a timeout or null, and the caller's mask.
+    match unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout, mask) } {
+        0.. => Ok(()),
+        _ => Err(last_errno()),
+    }
+}
+
+/// Sets of select(2), and how many numbers are in them.
+#[derive(Clone, Copy)]
+pub(crate) struct Sets {
+    pub(crate) count: c_int,
+    pub(crate) sets: [*mut fd_set; 3],
+}
+
+impl Sets {
+    /// Whether a number is in one of the sets. Numbers beyond `FD_SETSIZE` are, where the program has made its sets larger.
+    ///
+    /// # Safety
+    /// The sets are null or have as many bits as `count` says.
+    unsafe fn has(self, set: usize, number: c_int) -> bool {
+        let bits = self.sets[set].cast::<u64>();
+        // SAFETY: the caller's promise. Words of 64 bits have the order of glibc's longs.
+        !bits.is_null() && unsafe { *bits.add(number as usize / 64) >> (number % 64) & 1 != 0 }
+    }
+
+    /// # Safety
+    /// As for [`Sets::has`], with a number that is in the set.
+    unsafe fn keep(self, set: usize, number: c_int, is_kept: bool) {
+        let bits = self.sets[set].cast::<u64>();
+        let bit = 1u64 << (number % 64);
+        // SAFETY: the caller's promise.
+        unsafe {
+            let word = bits.add(number as usize / 64);
+            *word = if is_kept { *word | bit } else { *word & !bit };
+        }
+    }
+
+    /// Whether select(2) of the kernel's is enough.
+    ///
+    /// # Safety
+    /// As for [`Sets::has`].
+    pub(crate) unsafe fn is_kernels(self) -> bool {
+        !(0..self.count).any(|number| {
+            // SAFETY: the caller's promise.
+            has_object(number) && (0..3).any(|set| unsafe { self.has(set, number) })
+        })
+    }
+}
+
+/// `pselect`: the number of bits that are set.
+///
+/// # Errors
+/// As for pselect(2).
+///
+/// # Safety
+/// The sets are null or have as many bits as their count says; the mask is null or one.
+pub(crate) unsafe fn select(
+    sets: Sets,
+    timeout: Option<Duration>,
+    mask: *const sigset_t,
+) -> Result<c_int> {
+    /// What each set asks for, and what counts as it.
+    const ASKED: [c_short; 3] = [POLLIN, POLLOUT, POLLPRI];
+    const FOUND: [c_short; 3] = [POLLIN | POLLHUP | POLLERR, POLLOUT | POLLERR, POLLPRI];
+    let mut fds = Vec::new();
+    for number in 0..sets.count {
+        // SAFETY: the caller's promise.
+        let wanted = [0, 1, 2].map(|set| unsafe { sets.has(set, number) });
+        if wanted.contains(&true) {
+            let asked = wanted.iter().zip(ASKED);
+            let events = asked.filter(|(is_wanted, _)| **is_wanted);
+            fds.push(pollfd {
+                fd: number,
+                events: events.fold(0, |events, (_, event)| events | event),
+                revents: 0,
+            });
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { poll(&mut fds, timeout, mask) }?;
+    if fds.iter().any(|fd| fd.revents & libc::POLLNVAL != 0) {
+        return Err(Errno::BADF);
+    }
+    let mut bits = 0;
+    for fd in &fds {
+        for (set, found) in FOUND.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe {
+                if sets.has(set, fd.fd) {
+                    let is_kept = fd.revents & found != 0;
+                    sets.keep(set, fd.fd, is_kept);
+                    bits += c_int::from(is_kept);
+                }
+            }
+        }
+    }
+    Ok(bits)
+}

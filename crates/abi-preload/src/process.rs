@@ -1,0 +1,65 @@
+//! The process: when the library is loaded, when the process forks, and when it ends.
+
+#![allow(unsafe_code, reason = "functions that libc calls")]
+
+use std::time::{Duration, Instant};
+
+use crate::descriptors::is_table_owner;
+use crate::socket::SOCKETS;
+use crate::{handover, pump, report};
+
+/// How long a process that ends waits until its peers have what it sent.
+const DELIVERY_WAIT: Duration = Duration::from_secs(5);
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = at_load;
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_EXIT: extern "C" fn() = at_exit;
+
+extern "C" fn at_load() {
+    is_table_owner();
+    // SAFETY: functions that stay loaded, as the library does.
+    unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) };
+}
+
+unsafe extern "C" fn before_fork() {
+    handover::before_fork();
+}
+
+unsafe extern "C" fn in_child() {
+    is_table_owner();
+    report::forget();
+}
+
+/// Data that was written reaches the peers, as the kernel would see to.
+extern "C" fn at_exit() {
+    let end = || {
+        let numbers: Vec<_> = SOCKETS.numbers(0, usize::MAX).collect();
+        let sockets = numbers.into_iter().filter_map(|number| SOCKETS.get(number));
+        let (own, inherited): (Vec<_>, Vec<_>) =
+            sockets.partition(|socket| socket.owner.is_owner());
+        std::mem::forget(inherited);
+        let until = Instant::now() + DELIVERY_WAIT;
+        let streams = || own.iter().filter(|socket| !socket.is_shared());
+        let streams = || streams().filter_map(|socket| socket.stream());
+        for stream in streams() {
+            // It may have ended already.
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+        for stream in streams() {
+            let left = until.saturating_duration_since(Instant::now());
+            let _ = stream.wait_delivered(left);
+        }
+        for number in SOCKETS.numbers(0, usize::MAX).collect::<Vec<_>>() {
+            crate::descriptors::release(number);
+        }
+        drop(own);
+        pump::wait_until(until);
+        report::finish();
+    };
+    // A panic has been printed.
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(end));
+}

@@ -1,0 +1,134 @@
+//! libc's own functions, which this library's names hide.
+//!
+//! The library calls them here. Code that is linked into it (the standard library, streams, devices) calls them by their
+//! names, which the linker leads here, too (`build.rs`). So no call of Portolan's own is ever taken for the program's.
+
+#![allow(unsafe_code, reason = "functions of libc, found by name")]
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use libc::{
+    FILE, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t, size_t,
+    sockaddr, socklen_t, ssize_t, timespec, timeval,
+};
+use portolan_abi_layout::jump;
+
+/// The next definition of a name after this library's.
+fn find(name: &CStr) -> *mut c_void {
+    // SAFETY: a name that ends; RTLD_NEXT asks for what this library hides.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    match found.is_null() {
+        true => missing as *mut c_void,
+        false => found,
+    }
+}
+
+/// Stands for a function that this libc lacks.
+unsafe extern "C-unwind" fn missing() -> isize {
+    // SAFETY: the address of this thread's `errno` is always valid.
+    unsafe { *libc::__errno_location() = libc::ENOSYS };
+    -1
+}
+
+macro_rules! real {
+    ($(fn $name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)?;)*) => { $(
+        /// libc's.
+        ///
+        /// # Safety
+        /// As for it.
+        pub(crate) unsafe extern "C-unwind" fn $name($($arg: $type),*) $(-> $result)? {
+            static FOUND: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+            let mut found = FOUND.load(Ordering::Relaxed);
+            if found.is_null() {
+                let name = concat!(stringify!($name), "\0");
+                // SAFETY: it ends with the only zero.
+                found = find(unsafe { CStr::from_bytes_with_nul_unchecked(name.as_bytes()) });
+                FOUND.store(found, Ordering::Relaxed);
+            }
+            // SAFETY: libc's function of this name has this type. What comes after the fixed arguments of fcntl(2) and
+            // ioctl(2) is passed as another argument would be, in both calling conventions.
+            let function = unsafe {
+                std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($type),*) $(-> $result)?>(found)
+            };
+            // SAFETY: the caller's promise.
+            unsafe { function($($arg),*) }
+        }
+
+        std::arch::global_asm!(
+            concat!(".pushsection .text.__wrap_", stringify!($name), ",\"ax\",@progbits"),
+            concat!(".globl __wrap_", stringify!($name)),
+            concat!(".hidden __wrap_", stringify!($name)),
+            concat!(".type __wrap_", stringify!($name), ", @function"),
+            concat!("__wrap_", stringify!($name), ":"),
+            jump!(),
+            ".popsection",
+            function = sym $name,
+        );
+    )* };
+}
+
+real! {
+    fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+    fn listen(fd: c_int, backlog: c_int) -> c_int;
+    fn accept(fd: c_int, addr: *mut sockaddr, length: *mut socklen_t) -> c_int;
+    fn accept4(fd: c_int, addr: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int;
+    fn connect(fd: c_int, addr: *const sockaddr, length: socklen_t) -> c_int;
+    fn shutdown(fd: c_int, how: c_int) -> c_int;
+    fn close(fd: c_int) -> c_int;
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
+    fn closefrom(first: c_int);
+    fn read(fd: c_int, into: *mut c_void, length: size_t) -> ssize_t;
+    fn write(fd: c_int, from: *const c_void, length: size_t) -> ssize_t;
+    fn readv(fd: c_int, pieces: *const iovec, count: c_int) -> ssize_t;
+    fn writev(fd: c_int, pieces: *const iovec, count: c_int) -> ssize_t;
+    fn recv(fd: c_int, into: *mut c_void, length: size_t, flags: c_int) -> ssize_t;
+    fn send(fd: c_int, from: *const c_void, length: size_t, flags: c_int) -> ssize_t;
+    fn recvfrom(fd: c_int, into: *mut c_void, length: size_t, flags: c_int, addr: *mut sockaddr, room: *mut socklen_t) -> ssize_t;
+    fn sendto(fd: c_int, from: *const c_void, length: size_t, flags: c_int, addr: *const sockaddr, room: socklen_t) -> ssize_t;
+    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
+    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
+    fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int;
+    fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
+    fn sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
+    fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
+    fn splice(from: c_int, from_offset: *mut off_t, to: c_int, to_offset: *mut off_t, length: size_t, flags: c_uint) -> ssize_t;
+    fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int;
+    fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+    fn select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int;
+    fn pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+    fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int;
+    fn epoll_wait(set: c_int, events: *mut epoll_event, most: c_int, timeout_ms: c_int) -> c_int;
+    fn epoll_pwait(set: c_int, events: *mut epoll_event, most: c_int, timeout_ms: c_int, mask: *const sigset_t) -> c_int;
+    fn epoll_pwait2(set: c_int, events: *mut epoll_event, most: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+    fn dup(fd: c_int) -> c_int;
+    fn dup2(fd: c_int, new: c_int) -> c_int;
+    fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int;
+    fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;
+    fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int;
+    fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int;
+    fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t) -> c_int;
+    fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int;
+    fn getsockname(fd: c_int, addr: *mut sockaddr, length: *mut socklen_t) -> c_int;
+    fn getpeername(fd: c_int, addr: *mut sockaddr, length: *mut socklen_t) -> c_int;
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
+    fn execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int;
+    fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int;
+    fn execvpe(file: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    fn fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    fn __read_chk(fd: c_int, into: *mut c_void, length: size_t, room: size_t) -> ssize_t;
+    fn __recv_chk(fd: c_int, into: *mut c_void, length: size_t, room: size_t, flags: c_int) -> ssize_t;
+    fn __recvfrom_chk(fd: c_int, into: *mut c_void, length: size_t, room: size_t, flags: c_int, addr: *mut sockaddr, size: *mut socklen_t) -> ssize_t;
+    fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int, room: size_t) -> c_int;
+    fn __ppoll_chk(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t, room: size_t) -> c_int;
+    fn __read(fd: c_int, into: *mut c_void, length: size_t) -> ssize_t;
+    fn __write(fd: c_int, from: *const c_void, length: size_t) -> ssize_t;
+    fn __close(fd: c_int) -> c_int;
+    fn __send(fd: c_int, from: *const c_void, length: size_t, flags: c_int) -> ssize_t;
+    fn __connect(fd: c_int, addr: *const sockaddr, length: socklen_t) -> c_int;
+    fn __poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int;
+    fn __dup2(fd: c_int, new: c_int) -> c_int;
+    fn __fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;
+}

@@ -1,0 +1,78 @@
+//! Counts what became of the program's sockets, for whoever asks with `PORTOLAN_SOCKETS_REPORT`.
+
+use std::fmt::Display;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::settings::program;
+
+/// A file to which each process adds a line at its end, or `-` for standard error.
+const REPORT_ENV: &str = "PORTOLAN_SOCKETS_REPORT";
+
+pub(crate) static CONNECTED: AtomicU64 = AtomicU64::new(0);
+pub(crate) static ACCEPTED: AtomicU64 = AtomicU64::new(0);
+/// Connects that went on with TCP.
+pub(crate) static TCP_CONNECTS: AtomicU64 = AtomicU64::new(0);
+/// Connections that a listener accepted from TCP.
+pub(crate) static TCP_ACCEPTS: AtomicU64 = AtomicU64::new(0);
+/// Streams that a child process took over.
+pub(crate) static HANDED_OVER: AtomicU64 = AtomicU64::new(0);
+
+pub(crate) fn count(what: &AtomicU64) {
+    what.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A forked child begins anew.
+pub(crate) fn forget() {
+    for what in [
+        &CONNECTED,
+        &ACCEPTED,
+        &TCP_CONNECTS,
+        &TCP_ACCEPTS,
+        &HANDED_OVER,
+    ] {
+        what.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Writes the line of a process that ends, if one was asked for and the process had sockets.
+pub(crate) fn finish() {
+    let Some(place) = std::env::var_os(REPORT_ENV) else {
+        return;
+    };
+    let [connected, accepted, tcp_connects, tcp_accepts, handed_over] = [
+        &CONNECTED,
+        &ACCEPTED,
+        &TCP_CONNECTS,
+        &TCP_ACCEPTS,
+        &HANDED_OVER,
+    ]
+    .map(|what| what.swap(0, Ordering::Relaxed));
+    if [connected, accepted, tcp_connects, tcp_accepts] == [0; 4] {
+        return;
+    }
+    let line = format!(
+        "{} ({}): rsockets {connected} connected, {accepted} accepted, {handed_over} handed over; \
+         TCP {tcp_connects} connected, {tcp_accepts} accepted\n",
+        program(),
+        std::process::id()
+    );
+    if place == "-" {
+        let _ = std::io::stderr().write_all(line.as_bytes());
+        return;
+    }
+    let file = std::fs::File::options()
+        .append(true)
+        .create(true)
+        .open(place);
+    // A program must not fail because of its report.
+    let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
+}
+
+/// Says on standard error, once per process, why sockets stay TCP's.
+pub(crate) fn complain(what: &str, error: &dyn Display) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        eprintln!("librspreload (portolan): {what}: {error}");
+    }
+}

@@ -1,0 +1,197 @@
+//! Which sockets become streams: rdma-core's configuration file, and the environment.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use libc::{AF_INET, AF_INET6, c_int};
+use portolan::StreamOptions;
+
+/// rdma-core's file: `program domain type protocol`, one rule a line. Without rules all streams are taken.
+const RULES: &str = "/etc/rdma/rsocket/preload_config";
+/// Takes the place of that file.
+const RULES_ENV: &str = "PORTOLAN_SOCKETS_CONFIG";
+/// Ports that become streams: `80,8000-8099`, or `!22` for all but these.
+const PORTS_ENV: &str = "PORTOLAN_SOCKETS_PORTS";
+/// How long a connect tries to find an rsocket before it uses TCP, in milliseconds.
+const TIMEOUT_ENV: &str = "PORTOLAN_SOCKETS_TIMEOUT_MS";
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// Rules and ranges that are read at most.
+const RULES_MAX: usize = 1024;
+
+#[derive(Debug)]
+pub(crate) struct Settings {
+    /// Whether this program's sockets of IPv4 and IPv6 are taken.
+    domains: [bool; 2],
+    ports: Ports,
+    pub(crate) options: StreamOptions,
+}
+
+/// A set of ports.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Ports {
+    ranges: Vec<(u16, u16)>,
+    /// The set is all but the ranges.
+    is_inverted: bool,
+}
+
+pub(crate) fn settings() -> &'static Settings {
+    static SETTINGS: OnceLock<Settings> = OnceLock::new();
+    SETTINGS.get_or_init(Settings::read)
+}
+
+impl Settings {
+    fn read() -> Self {
+        let path = std::env::var_os(RULES_ENV).unwrap_or_else(|| RULES.into());
+        let rules = std::fs::read_to_string(Path::new(&path)).unwrap_or_default();
+        let ports = std::env::var(PORTS_ENV).unwrap_or_default();
+        let timeout = std::env::var(TIMEOUT_ENV)
+            .ok()
+            .and_then(|text| text.parse().ok());
+        Self {
+            domains: [AF_INET, AF_INET6].map(|domain| admits(&rules, &program(), domain)),
+            ports: Ports::parse(&ports),
+            options: StreamOptions {
+                timeout: timeout.map_or(TIMEOUT, Duration::from_millis),
+                ..StreamOptions::default()
+            },
+        }
+    }
+
+    pub(crate) fn takes_domain(&self, domain: c_int) -> bool {
+        match domain {
+            AF_INET => self.domains[0],
+            AF_INET6 => self.domains[1],
+            _ => false,
+        }
+    }
+
+    pub(crate) fn takes(&self, address: &SocketAddr) -> bool {
+        self.ports.has(address.port())
+    }
+}
+
+/// The program's name, as `program_invocation_short_name` has it.
+pub(crate) fn program() -> String {
+    let name = std::env::args_os().next().unwrap_or_default();
+    let name = Path::new(&name).file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+/// Whether the rules admit a stream of this domain. A rule's program is the beginning of a name, or `*`.
+fn admits(rules: &str, program: &str, domain: c_int) -> bool {
+    let mut found = rules.lines().take(RULES_MAX).filter_map(rule).peekable();
+    if found.peek().is_none() {
+        return true;
+    }
+    found.any(|rule| {
+        let program = program.to_ascii_lowercase();
+        rule.program
+            .is_none_or(|name| program.starts_with(&name.to_ascii_lowercase()))
+            && rule.domain.is_none_or(|its| its == domain)
+            && rule.is_stream
+    })
+}
+
+struct Rule<'a> {
+    /// `None` is every program.
+    program: Option<&'a str>,
+    domain: Option<c_int>,
+    is_stream: bool,
+}
+
+/// A line; `None` for comments and what is no rule.
+fn rule(line: &str) -> Option<Rule<'_>> {
+    if line.starts_with('#') {
+        return None;
+    }
+    let mut words = line.split_whitespace();
+    let (program, domain, kind, protocol) =
+        (words.next()?, words.next()?, words.next()?, words.next()?);
+    let strip = |word: &str, prefixes: &[&str]| {
+        let word = word.to_ascii_uppercase();
+        let stripped = prefixes.iter().find_map(|prefix| word.strip_prefix(prefix));
+        stripped.map_or(word.clone(), str::to_owned)
+    };
+    let domain = match strip(domain, &["AF_", "PF_"]).as_str() {
+        "*" => None,
+        "INET" => Some(AF_INET),
+        "INET6" => Some(AF_INET6),
+        // A rule for InfiniBand's addresses, which no socket here has.
+        "IB" => Some(-1),
+        _ => return None,
+    };
+    let has_kind = match strip(kind, &["SOCK_"]).as_str() {
+        "*" | "STREAM" => true,
+        "DGRAM" => false,
+        _ => return None,
+    };
+    let has_protocol = match strip(protocol, &["IPPROTO_"]).as_str() {
+        "*" | "TCP" => true,
+        "UDP" => false,
+        _ => return None,
+    };
+    Some(Rule {
+        program: Some(program).filter(|name| *name != "*"),
+        domain,
+        is_stream: has_kind && has_protocol,
+    })
+}
+
+impl Ports {
+    /// Words that are no ports are ignored.
+    fn parse(text: &str) -> Self {
+        let text = text.trim();
+        let (is_inverted, list) = match text.strip_prefix('!') {
+            Some(list) => (true, list),
+            None => (text.is_empty(), text),
+        };
+        let ranges = list.split(',').take(RULES_MAX).filter_map(|word| {
+            let (first, last) = word.split_once('-').unwrap_or((word, word));
+            Some((first.trim().parse().ok()?, last.trim().parse().ok()?))
+        });
+        Self {
+            ranges: ranges.collect(),
+            is_inverted,
+        }
+    }
+
+    fn has(&self, port: u16) -> bool {
+        let is_in = self
+            .ranges
+            .iter()
+            .any(|(first, last)| (*first..=*last).contains(&port));
+        is_in != self.is_inverted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_rules_every_stream_is_taken_and_with_rules_those_that_one_admits() {
+        assert!(admits("", "curl", AF_INET));
+        assert!(admits("# curl inet stream tcp\n", "nc", AF_INET6));
+        let rules = "# a comment\nredis * * *\ncurl INET6 SOCK_STREAM tcp\niperf3 * dgram *\n";
+        assert!(admits(rules, "redis-server", AF_INET));
+        assert!(admits(rules, "curl", AF_INET6));
+        assert!(!admits(rules, "curl", AF_INET));
+        assert!(!admits(rules, "iperf3", AF_INET));
+        assert!(!admits(rules, "nc", AF_INET));
+        // What is no rule admits nothing and forbids nothing.
+        assert!(admits("curl inet stream\nnonsense a b c\n", "nc", AF_INET));
+    }
+
+    #[test]
+    fn ports_are_a_list_of_ranges_or_all_but_these() {
+        let all = Ports::parse("");
+        assert!(all.has(1) && all.has(65_535));
+        let some = Ports::parse("80, 8000-8099,x");
+        assert!(some.has(80) && some.has(8000) && some.has(8099));
+        assert!(!some.has(81) && !some.has(8100));
+        let but = Ports::parse("!22,53");
+        assert!(!but.has(22) && !but.has(53) && but.has(80));
+    }
+}

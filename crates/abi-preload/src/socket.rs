@@ -1,0 +1,341 @@
+//! A socket of the program: a TCP socket of the kernel's, which gives it its number and its options, and a stream.
+//!
+//! | kind | what the kernel's socket does | what the stream does |
+//! |---|---|---|
+//! | fresh | everything | - |
+//! | listening | listens, for peers without rsockets | listens |
+//! | connecting | nothing yet | connects |
+//! | connected | keeps number and options | carries the data |
+//! | refused | has refused the connect at once | - |
+//! | plain | everything, and the number leaves the table | - |
+
+use std::ffi::c_int;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use portolan::stream::{Connecting, Direction, Ready};
+use portolan::{Stream, StreamListener};
+use portolan_threads::fork::ForkGuard;
+use portolan_threads::lock::Mutex;
+
+use crate::pump;
+use crate::table::Table;
+
+/// The program's sockets.
+pub(crate) static SOCKETS: Table<Socket> = Table::new();
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Fresh,
+    Listening,
+    Connecting,
+    Connected,
+    Refused,
+    Plain,
+}
+
+impl Kind {
+    fn of(number: u8) -> Self {
+        let kinds = [
+            Self::Fresh,
+            Self::Listening,
+            Self::Connecting,
+            Self::Connected,
+            Self::Refused,
+        ];
+        kinds
+            .get(usize::from(number))
+            .copied()
+            .unwrap_or(Self::Plain)
+    }
+}
+
+/// What a kind needs besides.
+pub(crate) enum Phase {
+    Nothing,
+    Listening(Listening),
+    Connecting(Box<Attempt>),
+}
+
+/// A listener. Its rsocket listens from the first call that asks for connections, so that of processes that share a
+/// listening socket the one listens that accepts.
+#[derive(Default)]
+pub(crate) struct Listening {
+    pub(crate) listener: Option<Arc<StreamListener>>,
+    pub(crate) retry_at: Option<Instant>,
+}
+
+/// A connect that is under way.
+pub(crate) struct Attempt {
+    pub(crate) connecting: Connecting,
+    /// The destination as the program gave it, for TCP.
+    pub(crate) destination: socket2::SockAddr,
+}
+
+/// Is told of changes of a socket.
+pub(crate) trait Watcher: Send + Sync {
+    /// The socket has another descriptor to watch, or none.
+    fn changed(&self, number: c_int);
+    /// A call has found it not ready.
+    fn touched(&self, number: c_int);
+    /// The number is closed.
+    fn closed(&self, number: c_int);
+}
+
+pub(crate) struct Socket {
+    pub(crate) owner: ForkGuard,
+    /// Names it to the service that hands streams over.
+    pub(crate) id: u64,
+    pub(crate) family: c_int,
+    kind: AtomicU8,
+    pub(crate) phase: Mutex<Phase>,
+    stream: OnceLock<Stream>,
+    nonblocking: AtomicBool,
+    /// Of receives and sends, in microseconds; 0 without end.
+    timeouts_us: [AtomicU64; 2],
+    /// Its descriptors.
+    numbers: Mutex<Vec<c_int>>,
+    watchers: Mutex<Vec<(c_int, Weak<dyn Watcher>)>>,
+    is_watched: AtomicBool,
+    /// Bytes that the program has read.
+    consumed_bytes: AtomicU64,
+    /// How often a direction was found not ready.
+    blocked: [AtomicU32; 2],
+    /// For `SO_ERROR`.
+    pub(crate) error: AtomicI32,
+    /// The other end of what the number refers to since a fork.
+    pair: Mutex<Option<OwnedFd>>,
+    is_shared: AtomicBool,
+}
+
+impl Socket {
+    pub(crate) fn new(family: c_int, kind: Kind, phase: Phase, is_nonblocking: bool) -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Self {
+            owner: ForkGuard::new(),
+            id: LAST.fetch_add(1, Ordering::Relaxed) + 1,
+            family,
+            kind: AtomicU8::new(kind as u8),
+            phase: Mutex::new(phase),
+            stream: OnceLock::new(),
+            nonblocking: AtomicBool::new(is_nonblocking),
+            timeouts_us: [const { AtomicU64::new(0) }; 2],
+            numbers: Mutex::default(),
+            watchers: Mutex::default(),
+            is_watched: AtomicBool::new(false),
+            consumed_bytes: AtomicU64::new(0),
+            blocked: [const { AtomicU32::new(0) }; 2],
+            error: AtomicI32::new(0),
+            pair: Mutex::default(),
+            is_shared: AtomicBool::new(false),
+        }
+    }
+
+    /// A socket that a listener has accepted.
+    pub(crate) fn accepted(family: c_int, stream: Stream, is_nonblocking: bool) -> Self {
+        let socket = Self::new(family, Kind::Connecting, Phase::Nothing, is_nonblocking);
+        socket.connect(stream);
+        socket
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        Kind::of(self.kind.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn set_kind(&self, kind: Kind) {
+        self.kind.store(kind as u8, Ordering::Release);
+    }
+
+    /// Gives it its stream.
+    pub(crate) fn connect(&self, stream: Stream) {
+        // Calls of the program wait in this library; the end of a stream never makes `close` wait.
+        let _ = stream.set_nonblocking(true);
+        let _ = self.stream.set(stream);
+        self.set_kind(Kind::Connected);
+    }
+
+    /// Its stream, if it is connected.
+    pub(crate) fn stream(&self) -> Option<&Stream> {
+        match self.kind() {
+            Kind::Connected => self.stream.get(),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_nonblocking(&self) -> bool {
+        self.nonblocking.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_nonblocking(&self, is_nonblocking: bool) {
+        self.nonblocking.store(is_nonblocking, Ordering::Relaxed);
+    }
+
+    pub(crate) fn timeout(&self, direction: Direction) -> Option<Duration> {
+        let us = self.timeouts_us[direction as usize].load(Ordering::Relaxed);
+        (us > 0).then(|| Duration::from_micros(us))
+    }
+
+    pub(crate) fn set_timeout_us(&self, direction: Direction, us: u64) {
+        self.timeouts_us[direction as usize].store(us, Ordering::Relaxed);
+    }
+
+    /// One of its descriptors.
+    pub(crate) fn number(&self) -> c_int {
+        self.numbers.lock().first().copied().unwrap_or(-1)
+    }
+
+    pub(crate) fn numbers(&self) -> Vec<c_int> {
+        self.numbers.lock().clone()
+    }
+
+    pub(crate) fn consume(&self, bytes: usize) {
+        self.consumed_bytes
+            .fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Bytes that have arrived since the connect.
+    pub(crate) fn received_bytes(&self, ready: Ready) -> u64 {
+        self.consumed_bytes.load(Ordering::Relaxed) + u64::from(ready.unread_bytes)
+    }
+
+    /// How often a direction was found not ready.
+    pub(crate) fn blocked(&self, direction: Direction) -> u32 {
+        self.blocked[direction as usize].load(Ordering::Relaxed)
+    }
+
+    /// A call has found a direction not ready: edge-triggered sets report it when it is ready again.
+    pub(crate) fn note_blocked(&self, direction: Direction) {
+        self.blocked[direction as usize].fetch_add(1, Ordering::Relaxed);
+        self.tell(|watcher, number| watcher.touched(number));
+    }
+
+    /// There is another descriptor to watch.
+    pub(crate) fn tell_change(&self) {
+        self.tell(|watcher, number| watcher.changed(number));
+    }
+
+    fn tell(&self, what: impl Fn(&dyn Watcher, c_int)) {
+        if !self.is_watched.load(Ordering::Acquire) {
+            return;
+        }
+        let watchers = self.watchers.lock().clone();
+        for (number, watcher) in watchers {
+            if let Some(watcher) = watcher.upgrade() {
+                what(&*watcher, number);
+            }
+        }
+    }
+
+    pub(crate) fn add_watcher(&self, number: c_int, watcher: Weak<dyn Watcher>) {
+        let mut watchers = self.watchers.lock();
+        watchers.retain(|(_, known)| known.strong_count() > 0);
+        watchers.push((number, watcher));
+        self.is_watched.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn remove_watcher(&self, number: c_int, watcher: &Weak<dyn Watcher>) {
+        let mut watchers = self.watchers.lock();
+        watchers.retain(|(its, known)| *its != number || !known.ptr_eq(watcher));
+    }
+
+    /// Whether a child process may have it, too.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.is_shared.load(Ordering::Acquire)
+    }
+
+    /// From now on its numbers refer to the other end of `pair`.
+    pub(crate) fn share(&self, pair: OwnedFd) {
+        *self.pair.lock() = Some(pair);
+        self.is_shared.store(true, Ordering::Release);
+    }
+
+    /// Lets the kernel carry its data from now on: a service moves it between the stream and the pair.
+    pub(crate) fn hand_over(&self) {
+        let Some(pair) = self.pair.lock().take() else {
+            return;
+        };
+        let Some(stream) = self.stream.get().cloned() else {
+            return;
+        };
+        self.set_kind(Kind::Plain);
+        for number in self.numbers() {
+            let _ = SOCKETS.take(number);
+        }
+        self.tell_change();
+        pump::start(stream, pair);
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if !self.owner.is_owner() {
+            // Its stream and what it watches are the parent's.
+            std::mem::forget(self.stream.take());
+            let phase = std::mem::replace(self.phase.get_mut(), Phase::Nothing);
+            std::mem::forget(phase);
+            return;
+        }
+        // A child process may have the number still.
+        if let (Some(pair), Some(stream)) = (self.pair.get_mut().take(), self.stream.take()) {
+            pump::start(stream, pair);
+        }
+    }
+}
+
+/// Enters a socket by one of its numbers.
+pub(crate) fn enter(number: c_int, socket: &Arc<Socket>) {
+    socket.numbers.lock().push(number);
+    // A number that an uncaught call closed leaves its socket here.
+    drop(SOCKETS.put(number, socket.clone()));
+}
+
+/// Takes a number out; with the last one the socket ends.
+pub(crate) fn leave(number: c_int) {
+    if let Some(socket) = SOCKETS.take(number) {
+        socket.tell(|watcher, its| {
+            if its == number {
+                watcher.closed(its);
+            }
+        });
+        socket.numbers.lock().retain(|known| *known != number);
+    }
+}
+
+/// The descriptors to wait for, until something of a socket may have changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Watch {
+    /// The number itself, for what the kernel reports.
+    pub(crate) kernel: bool,
+    /// One that becomes readable.
+    pub(crate) own: Option<RawFd>,
+}
+
+impl Socket {
+    pub(crate) fn watch(&self) -> Watch {
+        let own = |fd: RawFd| Watch {
+            kernel: false,
+            own: Some(fd),
+        };
+        if let Some(stream) = self.stream() {
+            return own(stream.as_fd().as_raw_fd());
+        }
+        match (&*self.phase.lock(), self.kind()) {
+            (Phase::Connecting(attempt), _) => own(attempt.connecting.as_fd().as_raw_fd()),
+            (Phase::Listening(listening), _) => {
+                let listener = listening.listener.as_ref();
+                Watch {
+                    kernel: true,
+                    own: listener.map(|listener| listener.as_fd().as_raw_fd()),
+                }
+            }
+            (Phase::Nothing, Kind::Refused) => Watch::default(),
+            (Phase::Nothing, _) => Watch {
+                kernel: true,
+                own: None,
+            },
+        }
+    }
+}

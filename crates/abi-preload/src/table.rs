@@ -1,0 +1,73 @@
+//! Objects by descriptor number: bounded, and read without a lock.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arc_swap::ArcSwapOption;
+
+/// Numbers from here on are the kernel's alone.
+pub(crate) const NUMBERS_MAX: usize = 65_536;
+
+pub(crate) struct Table<T> {
+    /// Asked first: most numbers are none of ours, and a call on them costs one load.
+    used: [AtomicBool; NUMBERS_MAX],
+    slots: [ArcSwapOption<T>; NUMBERS_MAX],
+}
+
+impl<T> Table<T> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            used: [const { AtomicBool::new(false) }; NUMBERS_MAX],
+            slots: [const { ArcSwapOption::const_empty() }; NUMBERS_MAX],
+        }
+    }
+
+    fn at(number: c_int) -> Option<usize> {
+        usize::try_from(number).ok().filter(|at| *at < NUMBERS_MAX)
+    }
+
+    /// Whether a number has an object.
+    #[inline]
+    pub(crate) fn has(&self, number: c_int) -> bool {
+        Self::at(number).is_some_and(|at| self.used[at].load(Ordering::Acquire))
+    }
+
+    pub(crate) fn get(&self, number: c_int) -> Option<Arc<T>> {
+        match self.has(number) {
+            true => self.slots[number as usize].load_full(),
+            false => None,
+        }
+    }
+
+    /// Whether there is a place for the number.
+    pub(crate) fn has_room(number: c_int) -> bool {
+        Self::at(number).is_some()
+    }
+
+    /// Gives a number an object; returns the former one. Without a place for it, the number stays the kernel's.
+    pub(crate) fn put(&self, number: c_int, object: Arc<T>) -> Option<Arc<T>> {
+        let at = Self::at(number)?;
+        let former = self.slots[at].swap(Some(object));
+        self.used[at].store(true, Ordering::Release);
+        former
+    }
+
+    pub(crate) fn take(&self, number: c_int) -> Option<Arc<T>> {
+        if !self.has(number) {
+            return None;
+        }
+        let at = Self::at(number)?;
+        self.used[at].store(false, Ordering::Release);
+        self.slots[at].swap(None)
+    }
+
+    /// The numbers from `first` to `last` that have objects.
+    pub(crate) fn numbers(&self, first: usize, last: usize) -> impl Iterator<Item = c_int> {
+        let end = last.saturating_add(1).min(NUMBERS_MAX);
+        let numbers = first.min(end)..end;
+        numbers
+            .filter(|at| self.used[*at].load(Ordering::Acquire))
+            .map(|at| at as c_int)
+    }
+}

@@ -1,0 +1,209 @@
+//! Sending and receiving.
+
+#![allow(unsafe_code, reason = "memory of the program's")]
+
+use std::ffi::c_int;
+use std::io::{self, ErrorKind};
+use std::time::Instant;
+
+use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, iovec};
+use portolan::Stream;
+use portolan::stream::Direction;
+use portolan_abi_layout::guard::{Result, errno_of};
+use rustix::io::Errno;
+
+use crate::connect;
+use crate::socket::{Kind, Socket};
+use crate::wait::{Woken, wait_direction};
+
+/// Most pieces of one call (`IOV_MAX`).
+const PIECES_MAX: usize = 1024;
+
+/// A call's result: `None` if the kernel carries the data, and the call is its own.
+pub(crate) type Moved = Result<Option<usize>>;
+
+/// # Safety
+/// There are `count` pieces, or none.
+pub(crate) unsafe fn pieces<'a>(first: *const iovec, count: usize) -> Result<&'a [iovec]> {
+    match (first.is_null(), count) {
+        (_, 0) => Ok(&[]),
+        (true, _) => Err(Errno::FAULT),
+        (false, count) if count > PIECES_MAX => Err(Errno::INVAL),
+        // SAFETY: the caller's promise.
+        (false, count) => Ok(unsafe { std::slice::from_raw_parts(first, count) }),
+    }
+}
+
+/// The stream of a socket, which may have to connect first.
+fn stream(socket: &Socket, may_wait: bool) -> Result<Option<&Stream>> {
+    if socket.kind() == Kind::Connecting {
+        match may_wait && !socket.is_nonblocking() {
+            true => connect::finish(socket)?,
+            false => {
+                connect::advance(socket);
+            }
+        }
+        if socket.kind() == Kind::Connecting {
+            return Err(Errno::AGAIN);
+        }
+    }
+    Ok(socket.stream())
+}
+
+/// Receives into pieces of the program's memory.
+///
+/// # Errors
+/// As for recvmsg(2).
+///
+/// # Safety
+/// The pieces are memory that the program does not touch during the call.
+pub(crate) unsafe fn receive(socket: &Socket, into: &[iovec], flags: c_int) -> Moved {
+    if flags & MSG_OOB != 0 {
+        return Err(Errno::INVAL);
+    }
+    let may_wait = !socket.is_nonblocking() && flags & MSG_DONTWAIT == 0;
+    let Some(stream) = stream(socket, may_wait)? else {
+        return Ok(None);
+    };
+    let (peeks, waits_for_all) = (flags & MSG_PEEK != 0, flags & MSG_WAITALL != 0);
+    let until = may_wait
+        .then(|| socket.timeout(Direction::Read))
+        .flatten()
+        .map(|timeout| Instant::now() + timeout);
+    let mut total = 0;
+    let mut scratch = Vec::new();
+    for piece in into.iter().filter(|piece| piece.iov_len > 0) {
+        let place = match flags & MSG_TRUNC != 0 {
+            // TCP throws the data away (tcp(7)).
+            true => {
+                scratch.resize(piece.iov_len.min(1 << 20), 0);
+                &mut scratch[..]
+            }
+            // SAFETY: memory of the program's, which is the call's until it returns.
+            false => unsafe {
+                std::slice::from_raw_parts_mut(piece.iov_base.cast::<u8>(), piece.iov_len)
+            },
+        };
+        let mut filled = 0;
+        while filled < place.len() {
+            let rest = &mut place[filled..];
+            let read = match peeks {
+                true => stream.try_peek(rest),
+                false => stream.try_read(rest),
+            };
+            match read {
+                // What is peeked at stays, so one look is all.
+                Ok(length) if peeks => return Ok(Some(total + length)),
+                Ok(0) => return Ok(Some(total)),
+                Ok(length) => {
+                    socket.consume(length);
+                    filled += length;
+                    total += length;
+                    // There was no more.
+                    if filled < place.len() && !waits_for_all {
+                        return Ok(Some(total));
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let goes_on = may_wait && (total == 0 || waits_for_all);
+                    if !goes_on {
+                        socket.note_blocked(Direction::Read);
+                        return match total {
+                            0 => Err(Errno::AGAIN),
+                            total => Ok(Some(total)),
+                        };
+                    }
+                    match wait_direction(socket, stream, Direction::Read, until) {
+                        Ok(Woken::Ready) => {}
+                        Ok(Woken::HandedOver) if total == 0 => return Ok(None),
+                        Ok(Woken::HandedOver) => return Ok(Some(total)),
+                        Err(_) if total > 0 => return Ok(Some(total)),
+                        Err(errno) => return Err(errno),
+                    }
+                }
+                Err(_) if total > 0 => return Ok(Some(total)),
+                Err(error) => return Err(of_io(&error)),
+            }
+        }
+    }
+    Ok(Some(total))
+}
+
+/// Sends pieces of the program's memory.
+///
+/// # Errors
+/// As for sendmsg(2).
+///
+/// # Safety
+/// The pieces are memory that the program does not change during the call.
+pub(crate) unsafe fn send(socket: &Socket, from: &[iovec], flags: c_int) -> Moved {
+    if flags & MSG_OOB != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    let may_wait = !socket.is_nonblocking() && flags & MSG_DONTWAIT == 0;
+    let Some(stream) = stream(socket, may_wait)? else {
+        return Ok(None);
+    };
+    let until = may_wait
+        .then(|| socket.timeout(Direction::Write))
+        .flatten()
+        .map(|timeout| Instant::now() + timeout);
+    let mut total = 0;
+    for piece in from.iter().filter(|piece| piece.iov_len > 0) {
+        // SAFETY: memory of the program's, which stays as it is until the call returns.
+        let mut data =
+            unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len) };
+        while !data.is_empty() {
+            match stream.try_write(data) {
+                Ok(length) => {
+                    total += length;
+                    data = &data[length..];
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if !may_wait {
+                        socket.note_blocked(Direction::Write);
+                        return match total {
+                            0 => Err(Errno::AGAIN),
+                            total => Ok(Some(total)),
+                        };
+                    }
+                    match wait_direction(socket, stream, Direction::Write, until) {
+                        Ok(Woken::Ready) => {}
+                        Ok(Woken::HandedOver) if total == 0 => return Ok(None),
+                        Ok(Woken::HandedOver) => return Ok(Some(total)),
+                        Err(_) if total > 0 => return Ok(Some(total)),
+                        Err(errno) => return Err(errno),
+                    }
+                }
+                Err(_) if total > 0 => return Ok(Some(total)),
+                Err(error) => {
+                    let errno = of_io(&error);
+                    if errno == Errno::PIPE && flags & MSG_NOSIGNAL == 0 {
+                        // SAFETY: it sends this thread a signal.
+                        unsafe { libc::raise(libc::SIGPIPE) };
+                    }
+                    return Err(errno);
+                }
+            }
+        }
+    }
+    Ok(Some(total))
+}
+
+/// The errno of a stream's error, as TCP has it.
+pub(crate) fn of_io(error: &io::Error) -> Errno {
+    match error.kind() {
+        ErrorKind::WouldBlock => return Errno::AGAIN,
+        ErrorKind::BrokenPipe => return Errno::PIPE,
+        ErrorKind::ConnectionReset => return Errno::CONNRESET,
+        ErrorKind::NotConnected => return Errno::NOTCONN,
+        _ => {}
+    }
+    let inner = error.get_ref();
+    let inner = inner.and_then(|inner| inner.downcast_ref::<portolan::Error>());
+    match (inner, error.raw_os_error()) {
+        (Some(inner), _) => errno_of(inner.errno()),
+        (None, Some(number)) => errno_of(number),
+        (None, None) => Errno::IO,
+    }
+}

@@ -1,0 +1,143 @@
+//! Waiting in the kernel, and what signals do to it.
+
+#![allow(unsafe_code, reason = "calls of libc")]
+
+use std::ffi::c_int;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use libc::{POLLIN, POLLOUT, pollfd, timespec};
+use portolan::Stream;
+use portolan::stream::Direction;
+use portolan_abi_layout::guard::{Result, last_errno};
+use rustix::io::Errno;
+
+use crate::real;
+use crate::socket::Socket;
+use std::os::fd::AsFd;
+
+/// How long a call looks again before it sleeps.
+const SPIN: Duration = Duration::from_micros(20);
+/// How long a call sleeps at most on a stream that another process may take.
+const SHARED_SLEEP: Duration = Duration::from_millis(100);
+
+/// A C timeout.
+pub(crate) fn timespec_of(left: Duration) -> timespec {
+    timespec {
+        tv_sec: left.as_secs().min(i64::MAX as u64) as i64,
+        tv_nsec: left.subsec_nanos().into(),
+    }
+}
+
+/// Waits until a descriptor is readable or the time is over.
+///
+/// # Errors
+/// `EINTR` after a signal whose handler interrupts calls.
+pub(crate) fn wait_readable(fd: BorrowedFd<'_>, left: Option<Duration>) -> Result<()> {
+    let mut fds = [pollfd {
+        fd: fd.as_raw_fd(),
+        events: POLLIN,
+        revents: 0,
+    }];
+    wait_for(&mut fds, left)
+}
+
+/// Waits for one of several descriptors.
+///
+/// # Errors
+/// As for [`wait_readable`].
+pub(crate) fn wait_for(fds: &mut [pollfd], left: Option<Duration>) -> Result<()> {
+    let left = left.map(timespec_of);
+    let timeout = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: as many descriptors, a timeout or null, and no mask.
+    let found = unsafe {
+        real::ppoll(
+            fds.as_mut_ptr(),
+            fds.len() as libc::nfds_t,
+            timeout,
+            std::ptr::null(),
+        )
+    };
+    match (found, last_errno()) {
+        (0.., _) => Ok(()),
+        (_, Errno::INTR) if all_restart() => Ok(()),
+        (_, errno) => Err(errno),
+    }
+}
+
+/// Whether the program's handlers let calls go on (`SA_RESTART`). poll(2) never does, but receiving from TCP would.
+fn all_restart() -> bool {
+    (1..=libc::SIGRTMAX()).all(|signal| {
+        // SAFETY: zeros are a valid sigaction; the kernel fills it.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: it asks for the action of a signal.
+        let known = unsafe { libc::sigaction(signal, std::ptr::null(), &mut action) } == 0;
+        let is_caught = ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction);
+        !known || !is_caught || action.sa_flags & libc::SA_RESTART != 0
+    })
+}
+
+/// Why a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Woken {
+    Ready,
+    /// The kernel carries the data from here on.
+    HandedOver,
+}
+
+/// Waits until a direction of a connected socket may be ready.
+///
+/// # Errors
+/// `EAGAIN` when the socket's timeout is over; `EINTR`.
+pub(crate) fn wait_direction(
+    socket: &Socket,
+    stream: &Stream,
+    direction: Direction,
+    until: Option<Instant>,
+) -> Result<Woken> {
+    let spin_until = Instant::now() + SPIN;
+    loop {
+        if stream.ready().is(direction) {
+            return Ok(Woken::Ready);
+        }
+        if Instant::now() >= spin_until {
+            break;
+        }
+        std::hint::spin_loop();
+    }
+    loop {
+        let [read, write] = [Direction::Read, Direction::Write].map(|each| each == direction);
+        if stream.ready_or_watch(read, write).is(direction) {
+            return Ok(Woken::Ready);
+        }
+        if socket.stream().is_none() {
+            return Ok(Woken::HandedOver);
+        }
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Err(Errno::AGAIN);
+        }
+        let left = match socket.is_shared() {
+            true => Some(left.map_or(SHARED_SLEEP, |left| left.min(SHARED_SLEEP))),
+            false => left,
+        };
+        wait_readable(stream.as_fd(), left)?;
+    }
+}
+
+/// Waits until the kernel's socket is ready in one direction.
+///
+/// # Errors
+/// `EINTR`.
+pub(crate) fn wait_kernel(fd: c_int, direction: Direction, left: Option<Duration>) -> Result<()> {
+    let events = match direction {
+        Direction::Read => POLLIN,
+        Direction::Write => POLLOUT,
+    };
+    let mut fds = [pollfd {
+        fd,
+        events,
+        revents: 0,
+    }];
+    wait_for(&mut fds, left)
+}
