@@ -155,7 +155,6 @@
 //! * [`reach`]: whether a GID is reachable, like `ibv_gid_reachable(3)`.
 //! * [`sa`] and [`wire`]: the subnet administrator's client, and the formats of packets.
 
-mod address_turn;
 pub mod cm;
 pub mod connection;
 pub mod datagram;

@@ -2,19 +2,21 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use std::time::Instant;
 
 use portolan_provider::cm::EventType;
 use portolan_provider::traits::Provider;
-use portolan_provider::{Cause, Error, Result, Step};
+use portolan_provider::{Result, Step};
 
 use super::established::Connection;
 use super::inner::Inner;
 use super::options::Options;
-use super::race::{Race, Runner};
+use super::race::Race;
+use super::steps::{Attempt, Steps};
 use crate::cm::{CmId, Event, EventChannel};
+use crate::deadline;
 use crate::resolve::resolve;
-use crate::{address_turn, deadline};
 
 /// Creates outgoing connections.
 #[derive(Clone, Debug, Default)]
@@ -78,15 +80,15 @@ impl Connector {
     ///
     /// # Errors
     /// The name is unknown, the destination is unreachable, no listener is there, the peer rejects,
-    /// or the deadline passes: [`Error`] reports the cause and the step.
+    /// or the deadline passes: [`Error`](crate::Error) reports the cause and the step.
     pub fn connect(&self, destination: &str) -> Result<Connection> {
         let deadline = deadline::after(self.options.timeout);
         let resolved = resolve(destination)?.into_iter();
         let addresses: Vec<SocketAddr> = resolved.map(|each| each.addr).collect();
         match addresses[..] {
-            [only] => self.connect_by(only, deadline),
+            [only] => Connecting::start(self, only, deadline)?.finish(),
             _ => {
-                let start = |address, deadline| Attempt::start(self, address, deadline);
+                let start = |address, deadline| Connecting::start(self, address, deadline);
                 Race::new(start, destination, addresses, deadline).run()
             }
         }
@@ -97,18 +99,7 @@ impl Connector {
     /// # Errors
     /// As for [`Connector::connect`].
     pub fn connect_to(&self, destination: SocketAddr) -> Result<Connection> {
-        self.connect_by(destination, deadline::after(self.options.timeout))
-    }
-
-    fn connect_by(&self, destination: SocketAddr, deadline: Instant) -> Result<Connection> {
-        let mut attempt = Attempt::start(self, destination, deadline)?;
-        loop {
-            let event = attempt.events.next_event_within(attempt.left());
-            let event = event.map_err(|error| attempt.explain(error))?;
-            if let Some(connection) = attempt.advance(&event)? {
-                return Ok(connection);
-            }
-        }
+        Connecting::start(self, destination, deadline::after(self.options.timeout))?.finish()
     }
 
     #[cfg(feature = "tokio")]
@@ -117,21 +108,15 @@ impl Connector {
     }
 }
 
-/// One attempt at one address, driven by events.
+/// One attempt at one address.
 #[derive(Debug)]
-pub(crate) struct Attempt {
+pub(crate) struct Connecting {
     options: Options,
-    source: Option<SocketAddr>,
-    id: CmId,
-    events: EventChannel,
-    destination: SocketAddr,
-    started: Instant,
-    deadline: Instant,
-    step: Step,
+    steps: Steps,
     inner: Option<Arc<Inner>>,
 }
 
-impl Attempt {
+impl Connecting {
     /// Starts to resolve the destination.
     pub(crate) fn start(
         connector: &Connector,
@@ -144,107 +129,38 @@ impl Attempt {
         };
         let events = EventChannel::open_on(provider)?;
         let id = CmId::new(&events)?;
-        let (options, step) = (connector.options.clone(), Step::ResolveAddress);
-        let attempt = Self {
-            options,
-            source: connector.source,
-            id,
-            events,
-            destination,
-            started: Instant::now(),
-            deadline,
-            step,
+        Ok(Self {
+            options: connector.options.clone(),
+            steps: Steps::start(id, events, connector.source, destination, deadline)?,
             inner: None,
-        };
-        let started = attempt.resolve_address();
-        started.map_err(|error| attempt.explain(error))?;
-        Ok(attempt)
+        })
     }
+}
 
-    fn resolve_address(&self) -> Result<()> {
-        address_turn::start(&self.id, self.source, self.destination, self.deadline)
-    }
+impl Attempt for Connecting {
+    type Prize = Connection;
 
-    /// Handles the event that ends a step and starts the next step. Returns the connection after
-    /// the last one.
-    pub(crate) fn advance(&mut self, event: &Event) -> Result<Option<Connection>> {
-        let advanced = self.take_step(event);
-        advanced.map_err(|error| self.explain(error))
+    fn steps(&self) -> &Steps {
+        &self.steps
     }
 
     fn take_step(&mut self, event: &Event) -> Result<Option<Connection>> {
-        match (self.step, event.event_type()) {
-            (Step::ResolveAddress, EventType::AddrResolved) => {
-                self.step = Step::ResolveRoute;
-                self.id.resolve_route(self.left())?;
-            }
-            (Step::ResolveAddress, EventType::AddrError)
-                if address_turn::is_over(event, self.deadline) =>
-            {
-                self.resolve_address()?;
-            }
+        let steps = &mut self.steps;
+        match (steps.step, event.event_type()) {
+            (Step::ResolveAddress, EventType::AddrResolved) => steps.resolve_route()?,
             (Step::ResolveRoute, EventType::RouteResolved) => {
-                self.step = Step::Connect;
-                let inner = Inner::new(self.id.clone(), self.events.clone(), &self.options)?;
+                steps.step = Step::Connect;
+                let inner = Inner::new(steps.id.clone(), steps.events.clone(), &self.options)?;
                 self.inner = Some(inner);
-                self.id.connect(&self.options.conn_param())?;
+                steps.id.connect(&self.options.conn_param())?;
             }
             (Step::Connect, EventType::Established) => {
                 let private_data = event.private_data().to_vec();
                 let made = self.inner.take();
                 return Ok(made.map(|inner| Connection::new(inner, private_data)));
             }
-            (step, other) => {
-                let wanted = "the step's success";
-                let unexpected = || Error::invalid(step, "event", wanted, other);
-                return Err(event.failure().unwrap_or_else(unexpected));
-            }
+            _ => return Err(steps.unexpected(event)),
         }
         Ok(None)
-    }
-
-    /// Adds both ends' addresses to an error. For a missed deadline, also adds the attempt's
-    /// duration and step.
-    pub(crate) fn explain(&self, mut error: Error) -> Error {
-        if let Cause::TimedOut { after_ms, .. } | Cause::GroupSilent { after_ms, .. } =
-            &mut error.cause
-        {
-            *after_ms = self.started.elapsed().as_millis() as u64;
-        }
-        if error.step == Step::Event {
-            error.step = self.step;
-        }
-        let known = self.id.addresses().unwrap_or_default();
-        error.between(known.local, known.remote.or(Some(self.destination.into())))
-    }
-
-    fn left(&self) -> Duration {
-        // The provider rejects a zero timeout. A minimal one makes the wait, not the start, report
-        // the deadline.
-        deadline::left(self.deadline).max(Duration::from_millis(1))
-    }
-}
-
-impl Runner for Attempt {
-    type Prize = Connection;
-
-    fn take_events(&mut self) -> Result<Option<Connection>> {
-        loop {
-            let event = self.events.try_next_event();
-            let Some(event) = event.map_err(|error| self.explain(error))? else {
-                return Ok(None);
-            };
-            if let Some(connection) = self.advance(&event)? {
-                return Ok(Some(connection));
-            }
-        }
-    }
-
-    fn events(&self) -> &EventChannel {
-        &self.events
-    }
-
-    fn explain(&self, error: Error) -> Error {
-        Self::explain(self, error)
     }
 }

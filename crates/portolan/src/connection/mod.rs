@@ -33,10 +33,11 @@ mod posting;
 mod race;
 mod readiness;
 mod spin;
+mod steps;
 
 pub use batch::{Batch, Unposted};
 #[cfg(feature = "tokio")]
-pub(crate) use connector::Attempt;
+pub(crate) use connector::Connecting;
 pub use connector::Connector;
 pub use established::Connection;
 pub(crate) use inner::{Inner, ends_connection};
@@ -45,9 +46,10 @@ pub use listener::{Incoming, Listener};
 pub(crate) use listener::{accept_outcome, unconfirmed};
 pub use options::Options;
 pub use posting::Request;
+pub(crate) use race::Race;
 pub(crate) use race::no_address;
 #[cfg(feature = "tokio")]
 pub(crate) use race::{ATTEMPT_DELAY, Failures};
-pub(crate) use race::{Race, Runner};
 pub use readiness::Readiness;
 pub(crate) use spin::Spin;
+pub(crate) use steps::{Attempt, Steps};

@@ -10,35 +10,20 @@ use portolan_provider::{Cause, Error, Result, Step};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::cm::EventChannel;
+use super::steps::Attempt;
 use crate::deadline;
 
 /// How long an attempt runs alone before the next address is tried as well (RFC 8305 section 5,
 /// Connection Attempt Delay).
 pub(crate) const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
-/// An attempt at one address, driven by events.
-pub(crate) trait Runner: Sized {
-    /// The result of a successful attempt.
-    type Prize;
-
-    /// Handles pending events; returns the result when complete.
-    fn take_events(&mut self) -> Result<Option<Self::Prize>>;
-
-    /// The channel of its events.
-    fn events(&self) -> &EventChannel;
-
-    /// Adds both ends' addresses to an error.
-    fn explain(&self, error: Error) -> Error;
-}
-
 /// The running attempts and the failures of the others.
 #[derive(Debug)]
-pub(crate) struct Race<Start, Attempt> {
+pub(crate) struct Race<Start, A> {
     start: Start,
     deadline: Instant,
     waiting: VecDeque<SocketAddr>,
-    running: Vec<Attempt>,
+    running: Vec<A>,
     failed: Failures,
     next_start: Instant,
 }
@@ -50,10 +35,10 @@ pub(crate) struct Failures {
     errors: Vec<Error>,
 }
 
-impl<Start, Attempt> Race<Start, Attempt>
+impl<Start, A> Race<Start, A>
 where
-    Start: Fn(SocketAddr, Instant) -> Result<Attempt>,
-    Attempt: Runner,
+    Start: Fn(SocketAddr, Instant) -> Result<A>,
+    A: Attempt,
 {
     /// Creates a race to the addresses of `name`. `start` starts each attempt with the common
     /// deadline.
@@ -74,7 +59,7 @@ where
     }
 
     /// Runs until an attempt succeeds, all have failed, or the deadline passes.
-    pub(crate) fn run(mut self) -> Result<Attempt::Prize> {
+    pub(crate) fn run(mut self) -> Result<A::Prize> {
         loop {
             if let Some(prize) = self.advance() {
                 return Ok(prize);
@@ -109,7 +94,7 @@ where
     }
 
     /// Handles the attempts' events. A failed attempt lets the next one start at once.
-    fn advance(&mut self) -> Option<Attempt::Prize> {
+    fn advance(&mut self) -> Option<A::Prize> {
         let mut at = 0;
         while let Some(attempt) = self.running.get_mut(at) {
             match attempt.take_events() {
@@ -130,7 +115,7 @@ where
         let (after_ms, retries) = (0, 0);
         for attempt in self.running.drain(..) {
             let late = Error::new(Step::Event, Cause::TimedOut { after_ms, retries });
-            self.failed.add(attempt.explain(late));
+            self.failed.add(attempt.steps().explain(late));
         }
         for address in self.waiting.drain(..) {
             self.failed.add_untried(address);
@@ -144,7 +129,7 @@ where
             false => self.deadline.min(self.next_start),
         };
         let timeout = Timespec::try_from(deadline::left(until)).unwrap_or_default();
-        let events = self.running.iter().map(Runner::events);
+        let events = self.running.iter().map(|each| &each.steps().events);
         let mut ready: Vec<_> = events
             .map(|events| PollFd::new(events, PollFlags::IN))
             .collect();

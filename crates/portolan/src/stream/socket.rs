@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use portolan_provider::cm::{ConnParam, EventType, IdOption};
 use portolan_provider::traits::Provider;
@@ -14,8 +14,8 @@ use super::listener::StreamListener;
 use super::options::{StreamOptions, conn_param};
 use super::stream::Stream;
 use crate::cm::{CmId, Event, EventChannel};
-use crate::connection::{Listener, Runner};
-use crate::{address_turn, deadline};
+use crate::connection::{Attempt, Listener, Steps};
+use crate::deadline;
 
 /// A socket that is neither connected nor listens. Most programs use [`Stream::connect`] and [`StreamListener::bind`].
 ///
@@ -29,12 +29,8 @@ pub struct Socket {
 /// A connect in progress.
 #[derive(Debug)]
 pub struct Connecting {
-    socket: Socket,
     options: StreamOptions,
-    destination: SocketAddr,
-    started: Instant,
-    deadline: Instant,
-    step: Step,
+    steps: Steps,
     core: Option<Core>,
 }
 
@@ -97,18 +93,12 @@ impl Socket {
         options: &StreamOptions,
         deadline: Instant,
     ) -> Result<Connecting> {
-        let connecting = Connecting {
-            socket: self,
+        let (id, events) = (self.id, self.events);
+        Ok(Connecting {
             options: options.clone(),
-            destination,
-            started: Instant::now(),
-            deadline,
-            step: Step::ResolveAddress,
+            steps: Steps::start(id, events, options.source, destination, deadline)?,
             core: None,
-        };
-        let started = connecting.resolve_address();
-        started.map_err(|error| connecting.explain(error))?;
-        Ok(connecting)
+        })
     }
 }
 
@@ -139,12 +129,10 @@ impl Connecting {
     /// The destination is unreachable, no listener is there, the peer does not use rsocket, or the deadline passed.
     pub fn try_finish(&mut self) -> Result<Option<Stream>> {
         let found = self.take_events()?;
-        if found.is_none() && deadline::left(self.deadline).is_zero() {
+        if found.is_none() && deadline::left(self.steps.deadline).is_zero() {
             let (after_ms, retries) = (0, 0);
-            return Err(self.explain(Error::new(
-                Step::Event,
-                Cause::TimedOut { after_ms, retries },
-            )));
+            let late = Error::new(Step::Event, Cause::TimedOut { after_ms, retries });
+            return Err(self.steps.explain(late));
         }
         Ok(found)
     }
@@ -153,14 +141,8 @@ impl Connecting {
     ///
     /// # Errors
     /// As for [`Connecting::try_finish`].
-    pub fn finish(mut self) -> Result<Stream> {
-        loop {
-            let event = self.socket.events.next_event_within(self.left());
-            let event = event.map_err(|error| self.explain(error))?;
-            if let Some(stream) = self.advance(&event)? {
-                return Ok(stream);
-            }
-        }
+    pub fn finish(self) -> Result<Stream> {
+        Attempt::finish(self)
     }
 
     /// The socket that connects.
@@ -170,39 +152,29 @@ impl Connecting {
 
     /// When the connect fails.
     pub fn deadline(&self) -> Instant {
-        self.deadline
+        self.steps.deadline
     }
 
     /// The id.
     pub fn id(&self) -> &CmId {
-        &self.socket.id
+        &self.steps.id
     }
+}
 
-    fn resolve_address(&self) -> Result<()> {
-        let id = &self.socket.id;
-        address_turn::start(id, self.options.source, self.destination, self.deadline)
-    }
+impl Attempt for Connecting {
+    type Prize = Stream;
 
-    fn advance(&mut self, event: &Event) -> Result<Option<Stream>> {
-        let advanced = self.take_step(event);
-        advanced.map_err(|error| self.explain(error))
+    fn steps(&self) -> &Steps {
+        &self.steps
     }
 
     fn take_step(&mut self, event: &Event) -> Result<Option<Stream>> {
-        match (self.step, event.event_type()) {
-            (Step::ResolveAddress, EventType::AddrResolved) => {
-                self.step = Step::ResolveRoute;
-                self.socket.id.resolve_route(self.left())?;
-            }
-            (Step::ResolveAddress, EventType::AddrError)
-                if address_turn::is_over(event, self.deadline) =>
-            {
-                self.resolve_address()?;
-            }
+        let steps = &mut self.steps;
+        match (steps.step, event.event_type()) {
+            (Step::ResolveAddress, EventType::AddrResolved) => steps.resolve_route()?,
             (Step::ResolveRoute, EventType::RouteResolved) => {
-                self.step = Step::Connect;
-                let (id, events) = (self.socket.id.clone(), self.socket.events.clone());
-                let core = Core::new(id, events, &self.options)?;
+                steps.step = Step::Connect;
+                let core = Core::new(steps.id.clone(), steps.events.clone(), &self.options)?;
                 let param = ConnParam {
                     private_data: core.conn_data().into_boxed_slice(),
                     // iWARP reads during the connect.
@@ -210,7 +182,7 @@ impl Connecting {
                     ..conn_param()
                 };
                 self.core = Some(core);
-                self.socket.id.connect(&param)?;
+                steps.id.connect(&param)?;
             }
             (Step::Connect, EventType::Established) => {
                 let Some(core) = self.core.take() else {
@@ -219,61 +191,15 @@ impl Connecting {
                 core.connected(event.private_data(), true)?;
                 return Ok(Some(Stream::new(core)));
             }
-            (step, other) => {
-                let wanted = "the step's success";
-                let unexpected = || Error::invalid(step, "event", wanted, other);
-                return Err(event.failure().unwrap_or_else(unexpected));
-            }
+            _ => return Err(steps.unexpected(event)),
         }
         Ok(None)
-    }
-
-    fn explain(&self, mut error: Error) -> Error {
-        if let Cause::TimedOut { after_ms, .. } | Cause::GroupSilent { after_ms, .. } =
-            &mut error.cause
-        {
-            *after_ms = self.started.elapsed().as_millis() as u64;
-        }
-        if error.step == Step::Event {
-            error.step = self.step;
-        }
-        let known = self.socket.id.addresses().unwrap_or_default();
-        error.between(known.local, known.remote.or(Some(self.destination.into())))
-    }
-
-    fn left(&self) -> Duration {
-        // The provider rejects a zero timeout.
-        deadline::left(self.deadline).max(Duration::from_millis(1))
     }
 }
 
 impl AsFd for Connecting {
     /// Readable while there is something for [`Connecting::try_finish`] to do.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
-
-impl Runner for Connecting {
-    type Prize = Stream;
-
-    fn take_events(&mut self) -> Result<Option<Stream>> {
-        loop {
-            let event = self.socket.events.try_next_event();
-            let Some(event) = event.map_err(|error| self.explain(error))? else {
-                return Ok(None);
-            };
-            if let Some(stream) = self.advance(&event)? {
-                return Ok(Some(stream));
-            }
-        }
-    }
-
-    fn events(&self) -> &EventChannel {
-        &self.socket.events
-    }
-
-    fn explain(&self, error: Error) -> Error {
-        Self::explain(self, error)
+        self.steps.events.as_fd()
     }
 }

@@ -47,20 +47,40 @@ pub trait KeptInPlace: Sized {
     fn from_keeper(keeper: Self::Keeper) -> Self;
 }
 
-impl KeptInPlace for Vec<u8> {
-    type Keeper = Self;
+/// Memory whose bytes stay where they are when it is moved.
+macro_rules! keeps_itself {
+    ($($(#[$cfg:meta])* $memory:ty, writable: $is_writable:literal, [$($borrow:tt)+];)*) => {$(
+        $(#[$cfg])*
+        impl KeptInPlace for $memory {
+            type Keeper = Self;
 
-    fn into_keeper(self) -> Self {
-        self
-    }
+            const IS_WRITABLE: bool = $is_writable;
 
-    fn place(keeper: &mut Self) -> NonNull<[u8]> {
-        NonNull::from(&mut keeper[..])
-    }
+            fn into_keeper(self) -> Self {
+                self
+            }
 
-    fn from_keeper(keeper: Self) -> Self {
-        keeper
-    }
+            fn place(keeper: &mut Self) -> NonNull<[u8]> {
+                NonNull::from($($borrow)+ keeper[..])
+            }
+
+            fn from_keeper(keeper: Self) -> Self {
+                keeper
+            }
+        }
+    )*};
+}
+
+keeps_itself! {
+    Vec<u8>, writable: true, [&mut];
+    #[cfg(feature = "bytes")]
+    bytes::BytesMut, writable: true, [&mut];
+    #[cfg(feature = "bytes")]
+    bytes::Bytes, writable: false, [&];
+    #[cfg(feature = "memmap2")]
+    memmap2::MmapMut, writable: true, [&mut];
+    #[cfg(feature = "memmap2")]
+    memmap2::Mmap, writable: false, [&];
 }
 
 /// A boxed slice as a vector: the compiler may assume that a moved box is the only pointer to its bytes.
@@ -81,77 +101,5 @@ impl KeptInPlace for Box<[u8]> {
     fn from_keeper(keeper: Boxed) -> Self {
         // Length and capacity are equal, so nothing is moved.
         keeper.0.into_boxed_slice()
-    }
-}
-
-#[cfg(feature = "bytes")]
-impl KeptInPlace for bytes::BytesMut {
-    type Keeper = Self;
-
-    fn into_keeper(self) -> Self {
-        self
-    }
-
-    fn place(keeper: &mut Self) -> NonNull<[u8]> {
-        NonNull::from(&mut keeper[..])
-    }
-
-    fn from_keeper(keeper: Self) -> Self {
-        keeper
-    }
-}
-
-#[cfg(feature = "memmap2")]
-impl KeptInPlace for memmap2::MmapMut {
-    type Keeper = Self;
-
-    fn into_keeper(self) -> Self {
-        self
-    }
-
-    fn place(keeper: &mut Self) -> NonNull<[u8]> {
-        NonNull::from(&mut keeper[..])
-    }
-
-    fn from_keeper(keeper: Self) -> Self {
-        keeper
-    }
-}
-
-#[cfg(feature = "bytes")]
-impl KeptInPlace for bytes::Bytes {
-    type Keeper = Self;
-
-    const IS_WRITABLE: bool = false;
-
-    fn into_keeper(self) -> Self {
-        self
-    }
-
-    fn place(keeper: &mut Self) -> NonNull<[u8]> {
-        NonNull::from(&keeper[..])
-    }
-
-    fn from_keeper(keeper: Self) -> Self {
-        keeper
-    }
-}
-
-#[cfg(feature = "memmap2")]
-impl KeptInPlace for memmap2::Mmap {
-    type Keeper = Self;
-
-    const IS_WRITABLE: bool = false;
-
-    fn into_keeper(self) -> Self {
-        self
-    }
-
-    fn place(keeper: &mut Self) -> NonNull<[u8]> {
-        NonNull::from(&keeper[..])
-    }
-
-    fn from_keeper(keeper: Self) -> Self {
-        keeper
     }
 }

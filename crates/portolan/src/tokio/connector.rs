@@ -8,7 +8,7 @@ use portolan_provider::{Result, Step};
 use super::connection::AsyncConnection;
 use super::race::race;
 use super::runtime::{runtime, within};
-use crate::connection::{Attempt, Connector};
+use crate::connection::{Connecting, Connector};
 use crate::deadline;
 use crate::resolve::resolve_async;
 
@@ -44,7 +44,7 @@ impl Connector {
         deadline: std::time::Instant,
     ) -> Result<AsyncConnection> {
         let connector = self.clone();
-        let start = move |address, deadline| Attempt::start(&connector, address, deadline);
+        let start = move |address, deadline| Connecting::start(&connector, address, deadline);
         AsyncConnection::new(race(start, name, addresses, deadline).await?)
     }
 }

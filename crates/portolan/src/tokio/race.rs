@@ -13,7 +13,7 @@ use portolan_provider::{Cause, Error, Result, Step};
 
 use super::runtime::{Watched, of_ended_task, reached, runtime, runtime_error, watch};
 use crate::cm::EventChannel;
-use crate::connection::{ATTEMPT_DELAY, Failures, Runner};
+use crate::connection::{ATTEMPT_DELAY, Attempt, Failures};
 use crate::deadline;
 
 /// An attempt that waits for its events.
@@ -34,7 +34,7 @@ pub(super) async fn race<A>(
     deadline: Instant,
 ) -> Result<A::Prize>
 where
-    A: Runner + Send + 'static,
+    A: Attempt + Send + 'static,
 {
     let runtime = runtime(Step::Connect)?;
     let start = Arc::new(start);
@@ -56,7 +56,7 @@ where
             for attempt in running.drain(..) {
                 let (after_ms, retries) = (0, 0);
                 let late = Error::new(Step::Event, Cause::TimedOut { after_ms, retries });
-                failed.add(attempt.attempt.explain(late));
+                failed.add(attempt.attempt.steps().explain(late));
             }
             begun
                 .into_iter()
@@ -83,7 +83,7 @@ where
                 let address = starting.take().map(|(address, _)| address.into());
                 match begun {
                     Ok(attempt) => {
-                        let events = attempt.events().clone();
+                        let events = attempt.steps().events.clone();
                         let events = watch(Watched(events), Step::Connect)?;
                         running.push(Running { events, attempt });
                     }
@@ -100,7 +100,7 @@ where
 }
 
 /// Handles the attempts' events; returns the first success.
-fn advance<A: Runner>(running: &mut Vec<Running<A>>, failed: &mut Failures) -> Option<A::Prize> {
+fn advance<A: Attempt>(running: &mut Vec<Running<A>>, failed: &mut Failures) -> Option<A::Prize> {
     let mut at = 0;
     while let Some(each) = running.get_mut(at) {
         match each.attempt.take_events() {
