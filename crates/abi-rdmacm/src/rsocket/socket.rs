@@ -155,7 +155,7 @@ impl Rsocket {
             }
             Err(error) => {
                 let errno = of_error(&error);
-                let socket = connecting.socket().clone();
+                let socket = connecting.socket();
                 self.refuse(state, socket, errno);
                 Err(errno)
             }

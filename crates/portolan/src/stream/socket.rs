@@ -17,7 +17,7 @@ use crate::cm::{CmId, Event, EventChannel};
 use crate::connection::{Attempt, Listener, Steps};
 use crate::deadline;
 
-/// A socket that is neither connected nor listens. Most programs use [`Stream::connect`] and [`StreamListener::bind`].
+/// A socket that neither connects nor listens yet. Most programs use [`Stream::connect`] and [`StreamListener::bind`].
 ///
 /// A clone is the same socket. It keeps the descriptor open if [`Socket::connect`] or [`Socket::listen`] fails.
 #[derive(Clone, Debug)]
@@ -146,11 +146,12 @@ impl Connecting {
     }
 
     /// The socket that connects.
-    pub fn socket(&self) -> &Socket {
-        &self.socket
+    pub fn socket(&self) -> Socket {
+        let (id, events) = (self.steps.id.clone(), self.steps.events.clone());
+        Socket { id, events }
     }
 
-    /// When the connect fails.
+    /// The time when the connect fails.
     pub fn deadline(&self) -> Instant {
         self.steps.deadline
     }

@@ -126,7 +126,6 @@ fn records_are_seen_when_they_are_published_and_one_that_was_not_ended_never() {
     };
     for byte in [1, 2] {
         let place = begin(&mut writer, byte);
-        assert_eq!(place.len, 5);
         writer.end(place);
     }
     let _ = begin(&mut writer, 3);
