@@ -10,6 +10,7 @@ use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Written by the writer: its position, and whether it waits for room.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Tail {
     position: AtomicU64,
     wants_room: AtomicU32,
@@ -17,12 +18,14 @@ pub(crate) struct Tail {
 
 /// Written by the reader: its position in one ring.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Head {
     position: AtomicU64,
 }
 
 /// Written by the reader: whether it must be woken for any of its rings.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Asleep(AtomicU32);
 
 impl Tail {

@@ -9,10 +9,12 @@ use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// The right that one thread of a process uses; 0 if none.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Hazard(AtomicU64);
 
 /// Whether a right exists: an odd number while it does. Each change increments it.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Version(AtomicU32);
 
 impl Hazard {

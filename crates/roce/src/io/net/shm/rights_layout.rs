@@ -1,4 +1,6 @@
 //! The layout of a table of rights in its file, and of a process's announcements in its ring's file.
+//!
+//! Builds by different compilers share the files, so every structure in one is laid out as in C.
 
 #![allow(unsafe_code, reason = "atomics in memory that processes share")]
 
@@ -38,12 +40,14 @@ pub(super) const RIGHTS: [(Access, u32); 3] = [
 
 /// Whether the table is valid. It is not while a tap must see every packet.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Header {
     pub(super) open: AtomicU32,
 }
 
 /// A queue pair that accepts requests.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct QpEntry {
     /// Rights, its number and its peer's; 0 for an empty slot.
     pub(super) word: AtomicU64,
@@ -52,7 +56,7 @@ pub(super) struct QpEntry {
 }
 
 #[derive(Debug)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub(super) struct KeyEntry {
     pub(super) version: Version,
     pub(super) rkey: AtomicU32,
@@ -130,4 +134,34 @@ pub(super) fn key_of(word: u64) -> Slot {
 
 pub(super) fn qp_of(word: u64) -> Slot {
     Slot((word & 0x00FF_FFFF) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+
+    use super::*;
+
+    #[test]
+    fn the_table_lies_as_every_build_has_it() {
+        assert_eq!(
+            [offset_of!(QpEntry, word), offset_of!(QpEntry, domain)],
+            [0, 8]
+        );
+        let words = [
+            offset_of!(KeyEntry, version),
+            offset_of!(KeyEntry, rkey),
+            offset_of!(KeyEntry, pd),
+            offset_of!(KeyEntry, rights),
+            offset_of!(KeyEntry, file),
+        ];
+        assert_eq!(words, [0, 4, 8, 12, 16]);
+        let numbers = [
+            offset_of!(KeyEntry, iova),
+            offset_of!(KeyEntry, length),
+            offset_of!(KeyEntry, offset),
+        ];
+        assert_eq!(numbers, [24, 32, 40]);
+        assert_eq!((size_of::<QpEntry>(), size_of::<KeyEntry>()), (16, 64));
+    }
 }
