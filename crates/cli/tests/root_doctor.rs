@@ -106,7 +106,7 @@ fn holder_called(name: &str) -> Child {
     let folder = std::env::temp_dir().join(format!("portolan-holder-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let program = folder.join(name);
-    std::fs::copy("/bin/sleep", &program).unwrap();
+    copy_program("/bin/sleep", &program);
     let port = OwnedFd::from(UdpSocket::bind("0.0.0.0:4791").unwrap());
     let holder = Command::new(&program).arg("60").stdin(port).spawn();
     let holder = holder.unwrap();
@@ -251,7 +251,7 @@ fn destinations_without_a_route_and_interfaces_without_a_carrier_are_reported() 
 fn as_user(name: &str, uid: u32, limit: &[&str]) -> Output {
     // Only root may be able to read the build folder.
     let copy = std::env::temp_dir().join(format!("portolan-{name}-{}", std::process::id()));
-    std::fs::copy(env!("CARGO_BIN_EXE_portolan"), &copy).unwrap();
+    copy_program(env!("CARGO_BIN_EXE_portolan"), &copy);
     sh(&format!("chmod 755 {}", copy.display()));
     let output = Command::new("setpriv")
         .args([format!("--reuid={uid}"), format!("--regid={uid}")])

@@ -10,7 +10,7 @@ mod installed;
 
 use std::process::{Command, Stdio};
 
-use common::{output_of, stderr, stdout};
+use common::{copy_program, output_of, stderr, stdout};
 use compiler::Compiled;
 use installed::{Installed, as_user};
 
@@ -44,7 +44,7 @@ fn call(name: &str, alices: &str, bobs: &str) -> (bool, String) {
     let installed = Installed::new(name);
     let compiled = Compiled::new(name);
     let program = compiled.program("crates/cli/tests/c/pings.c");
-    std::fs::copy(program, installed.0.join("pings")).unwrap();
+    copy_program(program, installed.0.join("pings"));
     let user = |user, trust| format!("env PORTOLAN_TRUST={trust} {}", as_user(user));
     let child = Command::new("unshare")
         .args(["--net", "sh", "-uc", SCRIPT])

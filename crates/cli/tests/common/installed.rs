@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::common::{output_of, own_network, stderr, stdout};
+use crate::common::{copy_program, output_of, own_network, stderr, stdout};
 
 /// The command and its libraries in a folder that every user can read; removed on drop. The folder must not
 /// exist before: its owner could replace the programs that root runs.
@@ -23,12 +23,12 @@ impl Installed {
         fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
         fs::set_permissions(&work, Permissions::from_mode(0o1777)).unwrap();
         let command = Path::new(env!("CARGO_BIN_EXE_portolan"));
-        fs::copy(command, folder.join("portolan")).unwrap();
+        copy_program(command, folder.join("portolan"));
         let built = command.parent().unwrap();
         for library in ["libibverbs.so", "librdmacm.so"] {
             let places = [built.join(library), built.join("deps").join(library)];
             let found = places.iter().find(|place| place.is_file()).unwrap();
-            fs::copy(found, folder.join(library)).unwrap();
+            copy_program(found, folder.join(library));
         }
         Self(folder)
     }

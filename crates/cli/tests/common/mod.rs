@@ -3,7 +3,9 @@
 #![allow(dead_code, reason = "each test program uses its part of this")]
 
 use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 /// Time limit of any command, even under valgrind and on a busy machine.
@@ -48,6 +50,15 @@ pub(crate) fn output_of(mut child: Child) -> Output {
         stdout: collect(stdout),
         stderr: collect(stderr),
     }
+}
+
+/// Copies a program that is run afterwards. Another process does it: if this one had the file open for writing, a process
+/// that another test starts meanwhile would inherit it, and the program could not be run ("Text file busy").
+pub(crate) fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let copied = Command::new("cp")
+        .args([from.as_ref(), to.as_ref()])
+        .status();
+    assert!(copied.unwrap().success());
 }
 
 /// Waits until a ping has reported its first answer. Its later output remains to be read.
@@ -146,6 +157,21 @@ impl Listening {
             address,
             stdout: Some(stdout),
         }
+    }
+
+    /// Reads its output up to the line that contains `what`, within the time limit.
+    pub(crate) fn read_until(&mut self, what: &'static str) -> String {
+        let mut stdout = self.stdout.take().unwrap();
+        let (send, receive) = channel();
+        std::thread::spawn(move || {
+            let mut text = String::new();
+            while !text.contains(what) && stdout.read_line(&mut text).unwrap() > 0 {}
+            let _ = send.send((stdout, text));
+        });
+        let (stdout, text) = receive.recv_timeout(PATIENCE).expect(what);
+        assert!(text.contains(what), "it ended: {text}");
+        self.stdout = Some(stdout);
+        text
     }
 
     /// Waits for its end. Returns its status and its output after the first line.

@@ -71,7 +71,12 @@ impl Process {
         let copy = COPIES.fetch_add(1, Ordering::Relaxed);
         let name = format!("portolan-group-{}-{copy}", std::process::id());
         let program = std::env::temp_dir().join(name);
-        std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+        // By another process: one that another test starts meanwhile would inherit the open file, and this program
+        // could not be run ("Text file busy").
+        let copied = Command::new("cp")
+            .args([std::env::current_exe().unwrap(), program.clone()])
+            .status();
+        assert!(copied.unwrap().success());
         let mut command = Self::command_of(&program, port);
         command.uid(uid).gid(uid).current_dir("/");
         command.envs(setting);
