@@ -9,13 +9,16 @@ use std::time::{Duration, Instant};
 use portolan_provider::verbs::SendOp;
 use portolan_threads::processors;
 
-use crate::harness::{End, PATIENCE, Shape, config, pass_in_own_process, stack};
+use crate::harness::{End, PATIENCE, Shape, config, stack};
 
 const READS: u32 = 20;
 
-#[test]
-fn reads_from_an_idle_program_need_few_wake_ups_and_cost_nothing_afterwards() {
-    pass_in_own_process("looking_on::read_from_process");
+/// Runs alone: a thread that other programs keep from its processor sleeps after each request.
+mod against_the_clock {
+    #[test]
+    fn reads_from_an_idle_program_need_few_wake_ups_and_cost_nothing_afterwards() {
+        crate::harness::pass_in_own_process("looking_on::read_from_process");
+    }
 }
 
 /// The test itself, in a separate process.
