@@ -40,6 +40,12 @@ fn the_store_is_read_by_who_wrote_nothing() {
 
 #[cfg(feature = "tokio")]
 #[test]
+fn fifty_clients_stream_in_both_directions_by_grpc() {
+    assert_eq!(output_of("grpc"), "50 clients got 20 answers each\n");
+}
+
+#[cfg(feature = "tokio")]
+#[test]
 fn http_over_a_stream_brings_every_response_whole() {
     assert_eq!(output_of("http"), "200 responses of 100000 bytes\n");
 }
@@ -99,5 +105,5 @@ fn every_example_is_short_and_says_how_to_run_it() {
         assert!(text.contains("//! `"), "{}", path.display());
         seen += 1;
     }
-    assert_eq!(seen, 11);
+    assert_eq!(seen, 12);
 }

@@ -1,6 +1,6 @@
 //! Many streams in one process, and one after the other: what they cost while they idle, and what they leave behind.
 //!
-//! Each test measures a process of its own. `PORTOLAN_TEST_IDLE_STREAMS=10000` and `PORTOLAN_TEST_CONNECTS=100000` say how
+//! Each test measures a process of its own. `PORTOLAN_TEST_IDLE_STREAMS=1600` and `PORTOLAN_TEST_CONNECTS=100000` say how
 //! many; `--nocapture` prints the figures.
 
 use std::io::{Read, Write};
