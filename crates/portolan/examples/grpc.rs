@@ -1,20 +1,17 @@
-//! gRPC over RDMA: tonic serves 50 clients, each with a call that streams in both directions.
+//! gRPC over RDMA: tonic serves 50 clients, each with a call that is echoed as it streams.
 //!
 //! `cargo run --release -p portolan --features tokio --example grpc`
 
 use hyper::http::uri::PathAndQuery;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use portolan::stream::{AsyncStream, AsyncStreamListener};
-use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming, transport::Endpoint};
-use tonic_prost::ProstCodec;
 use tower::service_fn;
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
-type Codec = ProstCodec<u64, u64>;
+type Codec = tonic_prost::ProstCodec<u64, u64>;
 
-/// Sends each number back when it comes.
 async fn echo(call: Request<Streaming<u64>>) -> Result<Response<Streaming<u64>>, Status> {
     Ok(Response::new(call.into_inner()))
 }
@@ -53,9 +50,10 @@ async fn main() -> Result<(), Error> {
     let listener = AsyncStreamListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?.to_string();
     tokio::spawn(serve(listener));
-    let clients = JoinSet::from_iter((0..50).map(|_| sail(address.clone())));
-    let ended = clients.join_all().await.into_iter();
-    ended.collect::<Result<(), Error>>()?;
+    let clients = tokio::task::JoinSet::from_iter((0..50).map(|_| sail(address.clone())));
+    for ended in clients.join_all().await {
+        ended?;
+    }
     println!("50 clients got 20 answers each");
     Ok(())
 }
