@@ -6,6 +6,8 @@
 #[path = "../tests/io/harness.rs"]
 mod harness;
 
+use std::net::{TcpListener, UdpSocket};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -30,6 +32,13 @@ fn main() {
         println!("{best:.0} ns");
         return;
     }
+    if !std::env::args().any(|arg| arg == "sends") {
+        one_sided();
+    }
+    two_sided();
+}
+
+fn one_sided() {
     let one_sided = pair(true);
     println!("64 bytes, post to completion    median   yardstick   ratio");
     let a = &one_sided.a;
@@ -58,27 +67,34 @@ fn main() {
             rates_by_turns(&name, "memcpy", subject, || memcpy_rate(size));
         }
     }
-    let two_sided = pair(false);
+}
+
+fn two_sided() {
     println!("64 bytes, half round trip       median   yardstick   ratio");
-    by_turns("send", "bare flag", || ping_pong(&two_sided), bare_flag);
-    // Without the receives that are left.
-    let two_sided = pair(false);
-    by_turns(
-        "send, one thread for both",
-        "memcpy",
-        || both_ends(&two_sided),
-        || copies(64),
-    );
-    let two_sided = pair(false);
-    by_turns(
-        "32 sends, one thread, each",
-        "memcpy",
-        || batches(&two_sided),
-        || copies(64),
-    );
-    println!("sends one way                 millions/s");
-    let mut rates: Vec<f64> = (0..ROUNDS).map(|_| send_rate(&pair(false))).collect();
-    println!("  {:<24} {:>12.2}", "send of 64 B", median(&mut rates));
+    let ends = pair(false);
+    by_turns("send", "bare flag", || ping_pong(&ends), bare_flag);
+    let ends = pair(false);
+    by_turns("send", "polled UDP", || ping_pong(&ends), polled_udp);
+    let has_ucx = ucx("tag_lat", 1000).is_some();
+    if has_ucx {
+        let ends = pair(false);
+        let yardstick = || ucx("tag_lat", 100_000).unwrap_or(f64::NAN);
+        by_turns("send", "UCX tag_lat", || ping_pong(&ends), yardstick);
+    } else {
+        println!("  (ucx_perftest is not installed)");
+    }
+    println!("64 bytes, work of both ends by one thread");
+    let ends = pair(false);
+    by_turns("send", "memcpy", || both_ends(&ends), || copies(64));
+    let ends = pair(false);
+    by_turns("32 sends, each", "memcpy", || batches(&ends), || copies(64));
+    println!("sends of 64 bytes one way");
+    if has_ucx {
+        let yardstick = || ucx("tag_bw", 500_000).unwrap_or(f64::NAN);
+        by_turns("each", "UCX tag_bw", || sends(&pair(false)), yardstick);
+    } else {
+        by_turns("each", "memcpy", || sends(&pair(false)), || copies(64));
+    }
 }
 
 /// Two ends that reach each other through memory.
@@ -221,6 +237,18 @@ fn gib(bytes: usize, elapsed: Duration) -> f64 {
     bytes as f64 / elapsed.as_secs_f64() / f64::from(1 << 30)
 }
 
+/// Half the median of the times of many round trips, in nanoseconds.
+fn round_trips(mut once: impl FnMut()) -> f64 {
+    let mut times: Vec<f64> = (0..REQUESTS)
+        .map(|_| {
+            let start = Instant::now();
+            once();
+            start.elapsed().as_nanos() as f64
+        })
+        .collect();
+    median(&mut times) / 2.0
+}
+
 /// Two threads hand a word to each other.
 fn bare_flag() -> f64 {
     let words = [AtomicU64::new(0), AtomicU64::new(0)];
@@ -237,12 +265,66 @@ fn bare_flag() -> f64 {
             }
         });
         let mut value = 0;
-        each(|| {
+        round_trips(|| {
             value += 1;
             words[0].store(value, Ordering::Release);
             wait(&words[1], value);
-        }) / 2.0
+        })
     })
+}
+
+/// Two threads send each other 64 bytes by UDP, and ask for them without sleeping.
+fn polled_udp() -> f64 {
+    let bind = || UdpSocket::bind("127.0.0.1:0").unwrap();
+    let ends = [bind(), bind()];
+    for (end, other) in [(&ends[0], &ends[1]), (&ends[1], &ends[0])] {
+        end.connect(other.local_addr().unwrap()).unwrap();
+        end.set_nonblocking(true).unwrap();
+    }
+    let send = |end: &UdpSocket| assert_eq!(end.send(&[1; 64]).unwrap(), 64);
+    let receive = |end: &UdpSocket| while end.recv(&mut [0; 64]).is_err() {};
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..REQUESTS {
+                receive(&ends[1]);
+                send(&ends[1]);
+            }
+        });
+        round_trips(|| {
+            send(&ends[0]);
+            receive(&ends[0]);
+        })
+    })
+}
+
+/// The median that ucx_perftest reports of a test with 64 bytes over its posix transport, in nanoseconds; `None` if it is
+/// not installed.
+fn ucx(test: &str, count: u32) -> Option<f64> {
+    let port = free_port().to_string();
+    let command = || {
+        let mut command = Command::new("ucx_perftest");
+        let set = command.env("UCX_TLS", "posix,self").args(["-p", &port]);
+        set.stdout(Stdio::piped()).stderr(Stdio::null());
+        command
+    };
+    let mut server = command().spawn().ok()?;
+    std::thread::sleep(Duration::from_millis(500));
+    let count = count.to_string();
+    let args = ["127.0.0.1", "-t", test, "-s", "64", "-n", &count];
+    let ended = command().args(args).output().unwrap();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let text = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let line = text.lines().find(|line| line.starts_with("Final:"));
+    let line = line.unwrap_or_else(|| panic!("what ucx_perftest says: {text}"));
+    let us: f64 = line.split_whitespace().nth(2).unwrap().parse().unwrap();
+    Some(us * 1000.0)
+}
+
+/// A free port for a server of TCP.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
 }
 
 fn ping_pong(pair: &Pair) -> f64 {
@@ -264,10 +346,10 @@ fn ping_pong(pair: &Pair) -> f64 {
                 send(b);
             }
         });
-        each(|| {
+        round_trips(|| {
             send(a);
             receive(a);
-        }) / 2.0
+        })
     });
     // What is left of both.
     for end in [a, b] {
@@ -326,9 +408,11 @@ fn post_unsignaled(end: &End, is_signaled: bool) {
     end.qp.post_send(&wr).unwrap();
 }
 
-/// Sends a second, of which every thirty-second completes, to an end that takes them all.
-fn send_rate(pair: &Pair) -> f64 {
+/// Nanoseconds of a send, of which every thirty-second completes, to an end that takes them all: the median of stretches
+/// of 960.
+fn sends(pair: &Pair) -> f64 {
     const BATCH: u64 = 32;
+    const STRETCH: u64 = 30 * BATCH;
     let (a, b) = (&pair.a, &pair.b);
     let ready = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -360,8 +444,8 @@ fn send_rate(pair: &Pair) -> f64 {
         while !ready.load(Ordering::Acquire) {
             std::hint::spin_loop();
         }
-        let start = Instant::now();
         let (mut under_way, mut out) = (0, [WorkCompletion::EMPTY; 16]);
+        let (mut times, mut start) = (Vec::new(), Instant::now());
         for number in 0..SENDS {
             let last = number % BATCH == BATCH - 1;
             post_unsignaled(a, last);
@@ -369,10 +453,14 @@ fn send_rate(pair: &Pair) -> f64 {
             while under_way >= 4 {
                 under_way -= a.cq.poll(&mut out).unwrap() as u64;
             }
+            if (number + 1) % STRETCH == 0 {
+                times.push(start.elapsed().as_nanos() as f64 / STRETCH as f64);
+                start = Instant::now();
+            }
         }
         while under_way > 0 {
             under_way -= a.cq.poll(&mut out).unwrap() as u64;
         }
-        SENDS as f64 / start.elapsed().as_secs_f64() / 1e6
+        median(&mut times)
     })
 }

@@ -53,7 +53,7 @@ pub use memory::{
 };
 pub use output::{
     AtomicKind, AtomicOperation, Completion, Direct, DirectOperation, Payload, Placement,
-    PlacementSource, Queue, Segment, Transmit,
+    PlacementSource, Queue, Segment, SendOnly, Transmit,
 };
 pub use path::{Destination, Path};
 pub use qp::{QueuePair, ReceiveDomain, ReceiveEntry, ReceiveSource};

@@ -3,6 +3,8 @@
 use core::ops::Range;
 
 use portolan_provider::verbs::{Srqn, WorkCompletion};
+use portolan_wire::bth::BthRepr;
+use portolan_wire::eth::ImmDtRepr;
 use portolan_wire::rocev2::Headers;
 
 use super::Path;
@@ -28,6 +30,28 @@ impl Transmit<'_> {
             + self.payload.len()
             + usize::from(self.headers.bth.pad_count)
             + portolan_wire::rocev2::ICRC_LEN
+    }
+}
+
+/// A packet that is a whole send, to be built like a [`Transmit`]. See
+/// [`QueuePair::poll_send_only`](super::QueuePair::poll_send_only).
+#[derive(Clone, Copy, Debug)]
+pub struct SendOnly<'a> {
+    /// The base header, complete.
+    pub bth: BthRepr,
+    /// The only other header, if the opcode has it.
+    pub immediate: Option<ImmDtRepr>,
+    /// The bytes that follow the headers.
+    pub payload: Payload<'a>,
+}
+
+impl SendOnly<'_> {
+    /// All its headers.
+    pub fn headers(&self) -> Headers {
+        Headers {
+            immdt: self.immediate,
+            ..self.bth.into()
+        }
     }
 }
 

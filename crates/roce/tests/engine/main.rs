@@ -14,6 +14,7 @@ mod loss;
 mod malformed;
 mod model;
 mod not_ready;
+mod send_only;
 mod shared_receives;
 mod states;
 mod transfer;

@@ -119,6 +119,7 @@ impl Run {
         };
         let mut pair = Pair::new(Options {
             seed: rng.next(),
+            sends_first: rng.below(2) == 1,
             mtu: [Mtu::Mtu256, Mtu::Mtu1024][rng.below(2) as usize],
             psn: 0xFF_FFFF_u32.wrapping_sub(rng.below(200) as u32),
             timeout: 16,

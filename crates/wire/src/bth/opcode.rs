@@ -223,9 +223,12 @@ impl Opcode {
     /// The RC opcode of the same operation, if this is an XRC opcode; otherwise the opcode itself.
     #[inline]
     pub const fn as_rc(self) -> Opcode {
-        match (self.transport(), Opcode::known(self.value() & 0x1F)) {
-            (Transport::Xrc, Some(rc)) => rc,
-            _ => self,
+        if !matches!(self.transport(), Transport::Xrc) {
+            return self;
+        }
+        match Opcode::known(self.value() & 0x1F) {
+            Some(rc) => rc,
+            None => self,
         }
     }
 

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use portolan_provider::verbs::{NetworkHeader, QpAttr};
 use portolan_wire::Qpn;
-use portolan_wire::bth::Opcode;
+use portolan_wire::bth::{BthRepr, Opcode};
 use portolan_wire::rocev2::{Headers, ICRC_LEN, pad_len};
 use portolan_wire::{PKey, Psn};
 
@@ -50,15 +50,27 @@ impl<'a> Context<'a> {
 
     /// Builds the headers for the peer. `opcode` is an RC opcode, which becomes the XRC opcode if necessary.
     pub(super) fn headers(&self, opcode: Opcode, psn: Psn, payload_len: u32) -> Headers {
+        self.bth(opcode, psn, payload_len).into()
+    }
+
+    /// The base header of [`headers`](Self::headers).
+    #[inline]
+    pub(super) fn bth(&self, opcode: Opcode, psn: Psn, payload_len: u32) -> BthRepr {
         let opcode = match self.is_xrc {
             true => opcode.as_xrc(),
             false => opcode,
         };
-        let mut headers = Headers::new(opcode, self.attr.dest_qpn, psn);
-        headers.bth.pkey = PKey::DEFAULT;
-        headers.bth.pad_count = pad_len(payload_len as usize) as u8;
-        headers
+        base_header(self.attr, opcode, psn, payload_len)
     }
+}
+
+/// The base header of a packet for the peer.
+#[inline]
+pub(super) fn base_header(attr: &QpAttr, opcode: Opcode, psn: Psn, payload_len: u32) -> BthRepr {
+    let mut bth = BthRepr::new(opcode, attr.dest_qpn, psn);
+    bth.pkey = PKey::DEFAULT;
+    bth.pad_count = pad_len(payload_len as usize) as u8;
+    bth
 }
 
 /// Whether a packet fits into the host's current budget.

@@ -25,18 +25,20 @@ use portolan_provider::verbs::{
 };
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_wire::Qpn;
+use portolan_wire::bth::{BthRepr, Opcode};
+use portolan_wire::eth::AethRepr;
 use portolan_wire::rocev2::Packet;
 
 use super::{
     AtomicOperation, Completion, Destination, Direct, MemoryOperation, MemoryTable, Path, Payload,
-    PdId, Placement, QpConfig, QpCounters, Segment, Transmit, WindowError,
+    PdId, Placement, QpConfig, QpCounters, Segment, SendOnly, Transmit, WindowError,
 };
 pub(super) use receive_queue::check_pieces;
 pub use receive_queue::{ReceiveDomain, ReceiveEntry, ReceiveSource};
 pub(super) use send_queue::full;
 
 use arrival::check_packet;
-use context::Context;
+use context::{Context, base_header};
 use outbox::Outbox;
 use reliable::Reliable;
 use requester::{Built, Source};
@@ -450,6 +452,58 @@ impl QueuePair {
         }
     }
 
+    /// The next packet of an RC queue pair, if it is a whole send, without or with immediate data, that is sent for the
+    /// first time. It is the packet that [`poll_transmit`](Self::poll_transmit) would return next, except that it goes
+    /// before acknowledgements. A host may ask for such packets first, which costs less; `None` says nothing about others.
+    #[inline]
+    pub fn poll_send_only(&mut self, now: Duration, memory: &MemoryTable) -> Option<SendOnly<'_>> {
+        if self.qp_type() != QpType::Rc {
+            return None;
+        }
+        let cx = Context::new(&self.config, &self.attr, now, memory);
+        let halves = self.service.reliable_mut()?;
+        if !halves.responder.only_acknowledges() {
+            return None;
+        }
+        let (segments, out) = (&mut self.segments, &mut self.outbox);
+        let head = halves.requester.send_only(&cx, segments, out)?;
+        let payload = match head.inline {
+            Some(entry) => Payload::Inline(halves.requester.inline_bytes(entry)),
+            None => Payload::Segments(&self.segments),
+        };
+        let counters = &mut self.outbox.counters;
+        counters.packets_sent += 1;
+        counters.bytes_sent += payload.len() as u64;
+        Some(SendOnly {
+            bth: head.bth,
+            immediate: head.immediate,
+            payload,
+        })
+    }
+
+    /// The headers of the acknowledgement of an RC queue pair, if it is positive and the only response that waits: what
+    /// [`poll_transmit`](Self::poll_transmit) would return, at less cost.
+    #[inline]
+    pub fn poll_acknowledgement(&mut self) -> Option<(BthRepr, AethRepr)> {
+        if self.qp_type() != QpType::Rc {
+            return None;
+        }
+        let responder = &mut self.service.reliable_mut()?.responder;
+        let (psn, aeth) = responder.lone_acknowledgement()?;
+        self.outbox.counters.packets_sent += 1;
+        Some((base_header(&self.attr, Opcode::RcAck, psn, 0), aeth))
+    }
+
+    /// Whether [`poll_transmit`](Self::poll_transmit) has nothing to return, and nothing to do, until something is posted
+    /// or arrives. False says nothing.
+    #[inline]
+    pub fn is_transmit_idle(&self) -> bool {
+        let is_idle = |halves: &Reliable| {
+            halves.responder.has_answered_all() && halves.requester.has_sent_all()
+        };
+        self.attr.state == QpState::Rts && self.service.reliable().is_some_and(is_idle)
+    }
+
     /// The request whose turn it is, if the host may carry it out by itself instead of asking for its packets: a
     /// one-sided one of an RC queue pair, with nothing unacknowledged before it. When that is done,
     /// [`complete_direct`](Self::complete_direct) completes it; otherwise nothing has happened.
@@ -471,6 +525,13 @@ impl QueuePair {
             len: head.len,
             local,
         })
+    }
+
+    /// Whether [`poll_direct`](Self::poll_direct) may have a request.
+    #[inline]
+    pub fn is_one_sided_next(&self) -> bool {
+        let halves = self.service.reliable();
+        halves.is_some_and(|halves| halves.requester.is_one_sided_next())
     }
 
     /// The request of [`poll_direct`](Self::poll_direct) was carried out.

@@ -35,6 +35,7 @@ impl Host {
         if let Some(link) = &state.link
             && link.peer_memory().is_some()
             && qp.qp_type == QpType::Rc
+            && state.engine.is_one_sided_next()
             && !self.monitor.tap.is_plugged()
         {
             self.go_direct_to(&Arc::clone(link), state);

@@ -135,6 +135,40 @@ pub(crate) unsafe fn gather(payload: &Payload<'_>, mut out: &mut [u8]) {
     }
 }
 
+/// Copies a packet's payload to `addr`.
+///
+/// # Safety
+/// As for [`gather`]; `addr` is the address of as many bytes as the payload has, which only the caller writes to.
+pub(crate) unsafe fn gather_at(payload: &Payload<'_>, addr: u64) {
+    let mut to = std::ptr::with_exposed_provenance_mut::<u8>(addr as usize);
+    let mut one = |from: *const u8, len: usize| {
+        // SAFETY: by the caller's promise both are valid for `len` bytes, and registered memory is no ring.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from, to, len);
+            to = to.add(len);
+        }
+    };
+    match payload {
+        Payload::Inline(bytes) => one(bytes.as_ptr(), bytes.len()),
+        Payload::Segments(segments) => {
+            for Segment { addr, len } in *segments {
+                let from = std::ptr::with_exposed_provenance::<u8>(*addr as usize);
+                one(from, *len as usize);
+            }
+        }
+    }
+}
+
+/// Zeroes memory of this process's own.
+///
+/// # Safety
+/// `addr` is the address of `len` bytes that only the caller writes to.
+pub(crate) unsafe fn clear(addr: u64, len: usize) {
+    let to = std::ptr::with_exposed_provenance_mut::<u8>(addr as usize);
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::write_bytes(to, 0, len) };
+}
+
 fn copy_prefix(out: &mut [u8], bytes: &[u8]) {
     let len = out.len().min(bytes.len());
     if let (Some(out), Some(bytes)) = (out.get_mut(..len), bytes.get(..len)) {

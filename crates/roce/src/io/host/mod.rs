@@ -26,6 +26,7 @@ pub(crate) mod multicast;
 pub(crate) mod qp_table;
 pub(crate) mod queue_pair;
 pub(crate) mod readings;
+mod send_only;
 pub(crate) mod settle;
 pub(crate) mod shared_receive_queue;
 mod stage;

@@ -29,6 +29,10 @@ impl Host {
     /// If the owner polls, the last packets of a stream may wait until it polls or posts again. Packets that are sent
     /// together form one datagram, and cost one system call at both ends.
     pub(crate) fn posted(&self, qp: &QpCore, state: &mut LockedQp) {
+        if state.owes && state.engine.tail_can_wait() {
+            // It is to be settled soon, and this with it.
+            return;
+        }
         self.go_direct(qp, state);
         if state.owes || state.deferred || state.engine.has_sends() {
             self.packets_posted(qp, state, self.clock.now());
@@ -160,6 +164,12 @@ impl Host {
         if socket.is_full() && (state.deferred || socket.defers(qp.qpn)) {
             state.deferred = true;
             return;
+        }
+        if socket.is_ring() {
+            self.transmit_sends(state, socket, &path, now, memory);
+            if state.engine.is_transmit_idle() {
+                return;
+            }
         }
         let flow = match socket.is_ring() {
             true => None,

@@ -45,6 +45,8 @@ pub(crate) struct Options {
     pub(crate) rd_atomic: u8,
     pub(crate) access: Access,
     pub(crate) flow: FlowConfig,
+    /// The hosts ask for whole sends and lone acknowledgements first.
+    pub(crate) sends_first: bool,
 }
 
 impl Default for Options {
@@ -69,6 +71,7 @@ impl Default for Options {
             rd_atomic: 4,
             access: all_rights(),
             flow: FlowConfig::default(),
+            sends_first: false,
         }
     }
 }
@@ -77,6 +80,7 @@ pub(crate) struct Host {
     pub(crate) qp: QueuePair,
     pub(crate) memory: MemoryTable,
     pub(crate) ram: Vec<u8>,
+    pub(crate) sends_first: bool,
     /// Address of the first byte of `ram`.
     pub(crate) base: u64,
     pub(crate) sends: Vec<WorkCompletion>,
@@ -125,6 +129,7 @@ impl Host {
             qp: make(config).expect("a modest queue pair"),
             memory,
             ram: vec![0; RAM_BYTES],
+            sends_first: options.sends_first,
             base,
             sends: Vec::new(),
             receives: Vec::new(),
@@ -252,28 +257,31 @@ impl Host {
     }
 
     fn build_packet(&mut self, now: Duration) -> Option<Vec<u8>> {
-        let budget = MAX_HEADERS_LEN + 4096 + ICRC_LEN;
-        let transmit = self.qp.poll_transmit(now, &self.memory, budget);
-        transmit.map(|transmit| {
-            let mut bytes = vec![0; transmit.headers.len()];
-            transmit
-                .headers
-                .emit(&mut bytes)
-                .expect("headers that fit their opcode");
-            match transmit.payload {
-                Payload::Inline(inline) => bytes.extend_from_slice(inline),
-                Payload::Segments(segments) => {
-                    for segment in segments {
-                        let start = (segment.addr - self.base) as usize;
-                        bytes.extend_from_slice(&self.ram[start..][..segment.len as usize]);
-                    }
-                }
+        if self.sends_first {
+            if let Some(send) = self.qp.poll_send_only(now, &self.memory) {
+                return Some(assemble(
+                    &send.headers(),
+                    &send.payload,
+                    self.base,
+                    &self.ram,
+                ));
             }
-            let pad = usize::from(transmit.headers.bth.pad_count);
-            bytes.resize(bytes.len() + pad + ICRC_LEN, 0);
-            assert_eq!(bytes.len(), transmit.udp_payload_len());
-            bytes
-        })
+            if let Some((bth, aeth)) = self.qp.poll_acknowledgement() {
+                let headers = Headers {
+                    aeth: Some(aeth),
+                    ..bth.into()
+                };
+                let nothing = Payload::Inline(&[]);
+                return Some(assemble(&headers, &nothing, self.base, &self.ram));
+            }
+        }
+        let budget = MAX_HEADERS_LEN + 4096 + ICRC_LEN;
+        let was_idle = self.qp.is_transmit_idle();
+        let transmit = self.qp.poll_transmit(now, &self.memory, budget)?;
+        assert!(!was_idle, "there was something to send");
+        let bytes = assemble(&transmit.headers, &transmit.payload, self.base, &self.ram);
+        assert_eq!(bytes.len(), transmit.udp_payload_len());
+        Some(bytes)
     }
 
     /// Takes completions and events.
@@ -290,6 +298,26 @@ impl Host {
             self.events.push(event);
         }
     }
+}
+
+/// The bytes of a packet, with an empty ICRC. `ram` is the memory at `base`.
+fn assemble(headers: &Headers, payload: &Payload<'_>, base: u64, ram: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; headers.len()];
+    headers
+        .emit(&mut bytes)
+        .expect("headers that fit their opcode");
+    match payload {
+        Payload::Inline(inline) => bytes.extend_from_slice(inline),
+        Payload::Segments(segments) => {
+            for segment in *segments {
+                let start = (segment.addr - base) as usize;
+                bytes.extend_from_slice(&ram[start..][..segment.len as usize]);
+            }
+        }
+    }
+    let pad = usize::from(headers.bth.pad_count);
+    bytes.resize(bytes.len() + pad + ICRC_LEN, 0);
+    bytes
 }
 
 /// `len` bytes that depend on `seed` and position.

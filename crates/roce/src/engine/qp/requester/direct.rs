@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use portolan_provider::verbs::{QpState, RemoteAddr, SendOp};
 use portolan_wire::Qpn;
 
-use super::{EntryData, Requester};
+use super::{EntryData, Requester, SendEntry};
 use crate::engine::qp::context::Context;
 use crate::engine::qp::outbox::Outbox;
 use crate::engine::qp::segment::{self, SgeCursor};
@@ -57,6 +57,14 @@ impl Requester {
             len: entry.len,
             is_inline,
         })
+    }
+
+    /// Whether the oldest request is a one-sided one, and nothing was sent of it.
+    #[inline]
+    pub(in crate::engine::qp) fn is_one_sided_next(&self) -> bool {
+        let is_unsent = |entry: &&SendEntry| entry.first == self.una && self.una == self.frontier;
+        let entry = self.queue.front().filter(is_unsent);
+        entry.is_some_and(|entry| operation_of(&entry.op).is_some())
     }
 
     /// The host has carried the oldest request out: it is complete.

@@ -50,7 +50,7 @@ impl Requester {
         let mut part = self.message_part(cx, self.queue.get(self.entry)?)?;
         part.headers.bth.ack_request = true;
         let source = self.locate(cx, &part, segments).ok()?;
-        self.advance(cx, &part, out);
+        self.advance(cx, part.packets, true, out);
         Some(Built {
             headers: part.headers,
             source,

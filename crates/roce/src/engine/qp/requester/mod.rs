@@ -18,6 +18,7 @@ mod direct;
 mod drain;
 mod local;
 mod reads;
+mod send_only;
 mod transmit;
 
 use core::time::Duration;

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use portolan_provider::verbs::{SendOp, WcStatus};
-use portolan_wire::bth::Opcode;
+use portolan_wire::bth::{BthRepr, Opcode};
 use portolan_wire::eth::{IethRepr, ImmDtRepr, RethRepr};
 use portolan_wire::rocev2::Headers;
 
@@ -34,6 +34,13 @@ pub(in crate::engine::qp) enum Source {
     Segments,
     /// The inline bytes of an entry of the send queue.
     Inline { entry: usize, range: Range<usize> },
+}
+
+/// What every packet of a send or write has.
+pub(super) struct MessageBase {
+    pub(super) bth: BthRepr,
+    pub(super) immediate: Option<ImmDtRepr>,
+    pub(super) payload_len: u32,
 }
 
 /// A part of an entry that is sent as one packet.
@@ -89,19 +96,21 @@ impl Requester {
             headers: part.headers,
             source,
         };
-        self.advance(cx, &part, out);
+        self.advance(cx, part.packets, part.headers.bth.ack_request, out);
         Ok(Some(built))
     }
 
     /// A fenced request waits until earlier reads and atomics are complete (`IBV_SEND_FENCE` of ibv_post_send(3)).
-    fn is_fenced(&self, entry: &SendEntry) -> bool {
+    #[inline]
+    pub(super) fn is_fenced(&self, entry: &SendEntry) -> bool {
         let earlier_read = |read: ReadRequest| read.first < entry.first;
         let entry_waits = entry.fence && !is_planted(Mutant::FenceIgnored);
         entry_waits && self.next == entry.first && self.reads.oldest().is_some_and(earlier_read)
     }
 
-    /// The next packet of a send or write.
-    pub(super) fn message_part(&self, cx: &Context<'_>, entry: &SendEntry) -> Option<Part> {
+    /// The next packet of a send or write, as far as all of them have it.
+    #[inline]
+    pub(super) fn message_base(&self, cx: &Context<'_>, entry: &SendEntry) -> Option<MessageBase> {
         let mtu = cx.mtu();
         let in_flight = self.in_flight(mtu);
         if self.window.room(in_flight, mtu) < u64::from(mtu)
@@ -113,9 +122,29 @@ impl Requester {
         let payload_len = (u64::from(entry.len) - offset).min(mtu.into()) as u32;
         let (is_first, is_last) = (self.next == entry.first, self.next + 1 == entry.end);
         let (opcode, immediate) = opcode_of(&entry.op, is_first, is_last);
-        let mut headers = cx.headers(opcode, self.psn(self.next), payload_len);
+        let mut bth = cx.bth(opcode, self.psn(self.next), payload_len);
+        bth.solicited = is_last && entry.solicited;
+        bth.ack_request = (is_last && self.wants_completion(entry))
+            || self.is_ack_due()
+            || self.window.room(in_flight + u64::from(mtu), mtu) < u64::from(mtu);
+        Some(MessageBase {
+            bth,
+            immediate: immediate.map(|imm| ImmDtRepr(imm.to_ne_bytes())),
+            payload_len,
+        })
+    }
+
+    /// The next packet of a send or write.
+    pub(super) fn message_part(&self, cx: &Context<'_>, entry: &SendEntry) -> Option<Part> {
+        let MessageBase {
+            bth,
+            immediate,
+            payload_len,
+        } = self.message_base(cx, entry)?;
+        let opcode = bth.opcode;
+        let mut headers = Headers::from(bth);
         headers.xrceth = entry.xrceth;
-        headers.immdt = immediate.map(|imm| ImmDtRepr(imm.to_ne_bytes()));
+        headers.immdt = immediate;
         if let SendOp::SendWithInv(rkey) = entry.op
             && opcode.has_ieth()
         {
@@ -124,10 +153,6 @@ impl Requester {
         if opcode.has_reth() {
             headers.reth = reth(&entry.op, 0, entry.len);
         }
-        headers.bth.solicited = is_last && entry.solicited;
-        headers.bth.ack_request = (is_last && self.wants_completion(entry))
-            || self.is_ack_due()
-            || self.window.room(in_flight + u64::from(mtu), mtu) < u64::from(mtu);
         Some(Part {
             headers,
             payload_len,
@@ -236,14 +261,21 @@ impl Requester {
         Err(self.fail(self.next, WcStatus::LocProtErr, cx.qpn, out))
     }
 
-    /// The part was built and counts as sent.
-    pub(super) fn advance(&mut self, cx: &Context<'_>, part: &Part, out: &mut Outbox) {
+    /// A part of so many packets was built and counts as sent.
+    #[inline]
+    pub(super) fn advance(
+        &mut self,
+        cx: &Context<'_>,
+        packets: u64,
+        ack_request: bool,
+        out: &mut Outbox,
+    ) {
         let Some(entry) = self.queue.get(self.entry) else {
             return;
         };
         let fresh = self.next >= self.frontier;
         let idle = self.una == self.frontier;
-        let end = self.next + part.packets;
+        let end = self.next + packets;
         if entry.awaits_data() && self.reads.containing(self.next).is_none() {
             self.reads.push(ReadRequest {
                 first: self.next,
@@ -256,13 +288,13 @@ impl Requester {
         }
         self.next = end;
         self.frontier = self.frontier.max(end);
-        if part.headers.bth.ack_request {
+        if ack_request {
             self.since_ack_request = 0;
         } else {
             self.since_ack_request += 1;
         }
         self.retransmit
-            .on_transmit(cx.now, end, idle, fresh && part.headers.bth.ack_request);
+            .on_transmit(cx.now, end, idle, fresh && ack_request);
         out.counters.retransmits += u64::from(!fresh);
     }
 }

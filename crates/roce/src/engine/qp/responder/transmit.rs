@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use portolan_provider::verbs::{Access, RefusedMemory};
+use portolan_wire::Psn;
 use portolan_wire::bth::Opcode;
 use portolan_wire::eth::{AethRepr, AtomicAckEthRepr, CREDITS_UNLIMITED, NakCode, Syndrome};
 use portolan_wire::rocev2::Headers;
@@ -17,6 +18,33 @@ impl Responder {
     /// Whether read data are next to be sent; acknowledgements do not count.
     pub(in crate::engine::qp) fn is_streaming(&self) -> bool {
         matches!(self.replies.front(), Some(Reply::Read(_)))
+    }
+
+    /// Whether no response waits but an acknowledgement.
+    #[inline]
+    pub(in crate::engine::qp) fn only_acknowledges(&self) -> bool {
+        self.replies.data() == 0
+    }
+
+    /// Whether no response waits.
+    #[inline]
+    pub(in crate::engine::qp) fn has_answered_all(&self) -> bool {
+        self.replies.front().is_none()
+    }
+
+    /// The positive acknowledgement that waits, if it is the only response; it counts as sent.
+    #[inline]
+    pub(in crate::engine::qp) fn lone_acknowledgement(&mut self) -> Option<(Psn, AethRepr)> {
+        let Some(Reply::Acknowledge(acknowledge)) = self.replies.front().copied() else {
+            return None;
+        };
+        let is_positive = matches!(acknowledge.syndrome, Syndrome::Ack { .. });
+        if !is_positive || !self.only_acknowledges() {
+            return None;
+        }
+        self.progress_unreported = false;
+        self.replies.pop_front();
+        Some((acknowledge.psn, aeth_of(&acknowledge)))
     }
 
     /// The next response packet that the budget permits. Stores the segments of its payload in `segments`.
@@ -111,11 +139,15 @@ impl Responder {
 
 fn acknowledge_headers(cx: &Context<'_>, acknowledge: &Acknowledge) -> Headers {
     let mut headers = cx.headers(Opcode::RcAck, acknowledge.psn, 0);
-    headers.aeth = Some(AethRepr {
+    headers.aeth = Some(aeth_of(acknowledge));
+    headers
+}
+
+fn aeth_of(acknowledge: &Acknowledge) -> AethRepr {
+    AethRepr {
         syndrome: acknowledge.syndrome,
         msn: acknowledge.msn,
-    });
-    headers
+    }
 }
 
 fn atomic_headers(cx: &Context<'_>, atomic: &AtomicReply) -> Headers {

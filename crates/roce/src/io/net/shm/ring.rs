@@ -213,11 +213,7 @@ impl Writer {
         };
         let end = self.tail + (skipped + padded) as u64;
         if end > self.room_until {
-            let used = self.tail.wrapping_sub(self.board.head(self.place).read());
-            if used > RING_LEN as u64 {
-                return Err(Broken);
-            }
-            self.room_until = self.tail - used + RING_LEN as u64;
+            self.look_for_room()?;
             if end > self.room_until {
                 return Ok(None);
             }
@@ -235,6 +231,43 @@ impl Writer {
     #[inline]
     pub(crate) fn end(&mut self, place: Place) {
         self.tail = place.end;
+    }
+
+    /// Whether a record with a payload of `len` bytes has room, wherever it comes to lie.
+    ///
+    /// # Errors
+    /// The reader broke the rules.
+    #[inline]
+    pub(crate) fn has_room(&mut self, len: usize) -> Result<bool, Broken> {
+        let end = self.tail + 2 * (HEADER_LEN + len).next_multiple_of(ALIGN) as u64;
+        if end > self.room_until {
+            self.look_for_room()?;
+        }
+        Ok(end <= self.room_until)
+    }
+
+    /// Reads the reader's position.
+    fn look_for_room(&mut self) -> Result<(), Broken> {
+        let used = self.tail.wrapping_sub(self.board.head(self.place).read());
+        if used > RING_LEN as u64 {
+            return Err(Broken);
+        }
+        self.room_until = self.tail - used + RING_LEN as u64;
+        Ok(())
+    }
+
+    /// Writes the first bytes of the payload of a record that was begun.
+    #[inline]
+    pub(crate) fn put(&self, place: &Place, bytes: &[u8]) {
+        if bytes.len() <= place.len {
+            self.mapping.copy_in(place.at, bytes);
+        }
+    }
+
+    /// The address of the payload of a record that was begun.
+    #[inline]
+    pub(crate) fn addr_of(&self, place: &Place) -> u64 {
+        self.mapping.addr() + place.at as u64
     }
 
     /// Has the reader see all records. Returns whether its bell is to be rung.

@@ -146,6 +146,60 @@ enum Outlet {
     },
 }
 
+/// A ring that a queue pair writes packets into, one by one, which its reader then sees together.
+#[derive(Debug)]
+pub(crate) struct OpenRing<'a> {
+    writer: MutexGuard<'a, Writer>,
+    bell: &'a Doorbell,
+    socket: &'a SendSocket,
+    head: RecordHead,
+    packets: usize,
+    bytes: usize,
+}
+
+impl OpenRing<'_> {
+    /// Whether there is room for a packet of `len` bytes.
+    pub(crate) fn has_room(&mut self, len: usize) -> bool {
+        match self.writer.has_room(len) {
+            Ok(has_room) => has_room,
+            Err(Broken) => {
+                self.socket.close();
+                false
+            }
+        }
+    }
+
+    /// Writes a packet: its headers, and `rest_len` bytes, which `write_rest` writes to the address that it is given.
+    /// Without room, it is lost.
+    #[inline]
+    pub(crate) fn write(&mut self, headers: &[u8], rest_len: usize, write_rest: impl FnOnce(u64)) {
+        let len = headers.len() + rest_len;
+        self.head.packet_len = len;
+        let Ok(Some(place)) = self.writer.begin(&self.head, len) else {
+            return;
+        };
+        self.writer.put(&place, headers);
+        write_rest(self.writer.addr_of(&place) + headers.len() as u64);
+        self.writer.end(place);
+        self.packets += 1;
+        self.bytes += len;
+    }
+
+    /// Has the reader see them.
+    pub(crate) fn publish(mut self, monitor: &Monitor) {
+        if self.packets == 0 {
+            return;
+        }
+        if self.writer.publish() {
+            self.bell.ring();
+        }
+        let counters = &monitor.counters;
+        counters.sent_packets.add(self.packets);
+        counters.sent_bytes.add(self.bytes);
+        counters.sent_through_memory.add(self.packets);
+    }
+}
+
 /// Packets and queue pairs that wait for room.
 #[derive(Debug, Default)]
 struct Waiting {
@@ -253,6 +307,29 @@ impl SendSocket {
         if let Outlet::Ring { writer, .. } = &self.outlet {
             writer.lock().want_room();
         }
+    }
+
+    /// The ring, unless packets wait for room in it.
+    #[inline]
+    pub(crate) fn open_ring(&self, path: &Path) -> Option<OpenRing<'_>> {
+        let Outlet::Ring { writer, bell, .. } = &self.outlet else {
+            return None;
+        };
+        if self.is_full() || self.is_closed() {
+            return None;
+        }
+        Some(OpenRing {
+            writer: writer.lock(),
+            bell,
+            socket: self,
+            head: RecordHead {
+                source: SocketAddr::new(path.local, self.port),
+                destination: path.remote.ip(),
+                packet_len: 0,
+            },
+            packets: 0,
+            bytes: 0,
+        })
     }
 
     /// Passes datagrams from `first` on to the kernel or to the ring. Returns how many it took, at least one.

@@ -1,0 +1,74 @@
+//! Sends of one packet, for a host whose way to the peer needs no more than that packet.
+//!
+//! What is sent is the packet that [`transmit`](Requester::transmit) would have built, and counts as sent in the same way.
+//! Whatever is out of the ordinary is left to `transmit`.
+
+use alloc::vec::Vec;
+
+use portolan_provider::verbs::{QpState, SendOp};
+use portolan_wire::bth::BthRepr;
+use portolan_wire::eth::ImmDtRepr;
+
+use super::{EntryData, Requester};
+use crate::engine::Segment;
+use crate::engine::qp::context::Context;
+use crate::engine::qp::outbox::Outbox;
+use crate::engine::qp::segment::SgeCursor;
+
+/// A packet, without the borrow of its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine::qp) struct SendOnlyHead {
+    pub(in crate::engine::qp) bth: BthRepr,
+    pub(in crate::engine::qp) immediate: Option<ImmDtRepr>,
+    /// The entry with the bytes, if they are inline.
+    pub(in crate::engine::qp) inline: Option<usize>,
+}
+
+impl Requester {
+    /// The next request, if it is a send of one packet that may leave now. `segments` is filled with the places of its
+    /// bytes.
+    pub(in crate::engine::qp) fn send_only(
+        &mut self,
+        cx: &Context<'_>,
+        segments: &mut Vec<Segment>,
+        out: &mut Outbox,
+    ) -> Option<SendOnlyHead> {
+        let entry = self.queue.get(self.entry)?;
+        let is_send = matches!(entry.op, SendOp::Send | SendOp::SendWithImm(_));
+        let is_next = entry.first == self.next && entry.end == self.next + 1;
+        let is_fresh = self.next == self.frontier && !self.retransmit.is_rnr_waiting();
+        if !is_send
+            || !is_next
+            || !is_fresh
+            || cx.attr.state != QpState::Rts
+            || entry.xrceth.is_some()
+        {
+            return None;
+        }
+        if self.is_fenced(entry) {
+            return None;
+        }
+        let base = self.message_base(cx, entry)?;
+        let inline = match &entry.data {
+            EntryData::Inline(_) => Some(self.entry),
+            EntryData::Sges(sges) => {
+                let whole = 0..u64::from(entry.len);
+                let mut cursor = SgeCursor::default();
+                let gathered = cursor.gather(sges, whole, cx.pd, cx.memory, segments);
+                gathered.ok()?;
+                None
+            }
+        };
+        self.advance(cx, 1, base.bth.ack_request, out);
+        Some(SendOnlyHead {
+            bth: base.bth,
+            immediate: base.immediate,
+            inline,
+        })
+    }
+
+    /// Whether there is nothing to send until something is posted or arrives.
+    pub(in crate::engine::qp) fn has_sent_all(&self) -> bool {
+        self.entry >= self.queue.len() && !self.retransmit.is_rnr_waiting()
+    }
+}
