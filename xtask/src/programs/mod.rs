@@ -4,6 +4,7 @@
 mod beside;
 mod case;
 mod cases;
+mod crates;
 mod document;
 mod pair;
 mod ready;
@@ -25,7 +26,7 @@ use document::Row;
 use side::{Files, Side, Sides};
 
 /// The programs' packages, and what their namespace needs.
-const PACKAGES: [Package; 14] = [
+const PACKAGES: [Package; 16] = [
     Package {
         name: "rdmacm-utils",
         purpose: "rping and the other programs of librdmacm",
@@ -65,6 +66,14 @@ const PACKAGES: [Package; 14] = [
     Package {
         name: "libmpich-dev",
         purpose: "the compiler of MPICH",
+    },
+    Package {
+        name: "netpipe-openmpi",
+        purpose: "messages of every size by Open MPI",
+    },
+    Package {
+        name: "netpipe-mpich2",
+        purpose: "messages of every size by MPICH",
     },
     Package {
         name: "fio",
@@ -119,6 +128,9 @@ pub(crate) fn run_all(arguments: &Arguments) -> Result<ExitCode> {
     if !arguments.no_build {
         workspace.cargo(&[&release[..], &install::PACKAGES, &targets].concat())?;
     }
+    if !arguments.no_build {
+        crates::ensure_built(&workspace)?;
+    }
     ensure!(
         Namespace::is_possible(workspace.is_root)?,
         "{}",
@@ -161,6 +173,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     if !Namespace::is_possible(workspace.is_root)? {
         return Ok(Outcome::LeftOut(namespace::UNAVAILABLE.into()));
     }
+    crates::ensure_built(workspace)?;
     let quick = cases::all().into_iter().filter(|case| case.is_quick);
     let quick: Vec<Case> = quick.collect();
     let rows = side_by_side(&quick, |case| play(workspace, Files::Whole, case));

@@ -1,6 +1,7 @@
 //! The rows.
 
 mod connection_manager;
+mod crates;
 mod libfabric;
 mod mixed;
 mod mpi;
@@ -33,6 +34,7 @@ pub(super) fn all() -> Vec<Case> {
         ucx::cases(),
         mpi::cases(),
         storage::cases(),
+        crates::cases(),
     ]
     .concat()
 }

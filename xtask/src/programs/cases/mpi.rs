@@ -1,5 +1,6 @@
 //! MPI over UCX and over libfabric: a program that checks data moved around a ring, from all to all and
-//! one-sided (crates/lab/c/mpi.c). All processes are on this host; shared memory between them is disabled.
+//! one-sided (crates/lab/c/mpi.c), and NetPIPE, which measures messages of every size, or compares them. All processes are on this
+//! host; shared memory between them is disabled.
 
 use super::super::case::{Case, Data, Expected, Saying, c};
 use super::ETHERNET_DEVICE;
@@ -13,46 +14,54 @@ const RIGHT: &[Saying] = &[
     ("atomics: right", 1),
 ];
 
+/// NetPIPE's last size.
+const UP_TO_1_MIB: &[Saying] = &[(" 1048579 bytes ", 1)];
+/// It says this of each size, of which there are 105.
+const COMPARED: &[Saying] = &[("Integrity check passed", 105)];
+
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for processes in [2, 4] {
+        let run = |kind: &str, arguments: &str| run(&format!("{kind} -np {processes} {arguments}"));
         for transport in ["rc", "ud"] {
-            cases.push(open_mpi_on_ucx(processes, transport));
+            let case = run("openmpi", &open_mpi_on_ucx(transport));
+            cases.push(if processes == 2 { case.quick() } else { case });
         }
         for layer in ["ofi_rxm", "ofi_rxd"] {
-            cases.push(open_mpi_on_libfabric(processes, layer));
+            cases.push(run("openmpi", &open_mpi_on_libfabric(layer)));
         }
         for transport in ["rc", "ud"] {
-            cases.push(mpich(processes, transport));
+            cases.push(run("mpich", &mpich(transport)));
         }
     }
     cases.push(openib());
+    for transport in ["rc", "ud"] {
+        cases.extend(netpipe("openmpi", &open_mpi_on_ucx(transport)));
+        cases.extend(netpipe("mpich", &mpich(transport)));
+    }
+    cases.extend(netpipe("openmpi", &open_mpi_on_libfabric("ofi_rxm")));
     cases
 }
 
-fn open_mpi_on_ucx(processes: u32, transport: &str) -> Case {
-    let case = run(&format!(
-        "openmpi -np {processes} --mca pml ucx --mca osc ucx --mca pml_ucx_tls any --mca pml_ucx_devices any \
+fn open_mpi_on_ucx(transport: &str) -> String {
+    format!(
+        "--mca pml ucx --mca osc ucx --mca pml_ucx_tls any --mca pml_ucx_devices any \
          -x UCX_NET_DEVICES={ETHERNET_DEVICE}:1 -x UCX_TLS={transport},self"
-    ));
-    match processes {
-        2 => case.quick(),
-        _ => case,
-    }
+    )
 }
 
-fn open_mpi_on_libfabric(processes: u32, layer: &str) -> Case {
-    run(&format!(
-        "openmpi -np {processes} --mca pml cm --mca mtl ofi --mca osc ^sm,ucx \
+fn open_mpi_on_libfabric(layer: &str) -> String {
+    format!(
+        "--mca pml cm --mca mtl ofi --mca osc ^sm,ucx \
          --mca mtl_ofi_provider_include verbs;{layer}"
-    ))
+    )
 }
 
-fn mpich(processes: u32, transport: &str) -> Case {
-    run(&format!(
-        "mpich -np {processes} -genv MPIR_CVAR_NOLOCAL 1 -genv UCX_NET_DEVICES {ETHERNET_DEVICE}:1 \
+fn mpich(transport: &str) -> String {
+    format!(
+        "-genv MPIR_CVAR_NOLOCAL 1 -genv UCX_NET_DEVICES {ETHERNET_DEVICE}:1 \
          -genv UCX_TLS {transport},self"
-    ))
+    )
 }
 
 /// Debian's openib can only connect in a way that RoCE does not support.
@@ -65,6 +74,19 @@ fn openib() -> Case {
         "All possible valid names:     udcm",
         1,
     )]))
+}
+
+fn netpipe(kind: &str, arguments: &str) -> [Case; 2] {
+    let play = |what: &str| {
+        let script = format!("sh xtask/src/programs/netpipe.sh {kind} {what} {arguments}");
+        Case::alone(GROUP, c(&script)).on_ethernet()
+    };
+    [
+        play("compare")
+            .client_says(COMPARED)
+            .data(Data::ComparedByBoth),
+        play("measure").client_says(UP_TO_1_MIB).data(Data::Unseen),
+    ]
 }
 
 fn run(arguments: &str) -> Case {

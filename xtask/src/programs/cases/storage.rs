@@ -1,26 +1,75 @@
-//! Storage over RDMA: fio's engine, and tgt's target of iSER with libiscsi's initiator. Each script has both ends.
+//! Storage over RDMA: fio's engine, and tgt's target of iSER with libiscsi's initiator.
 
-use super::super::case::{Case, Data, c};
+use super::super::case::{Case, Data, Expected, Ready, Saying, c};
 use crate::namespace::ETHERNET_ADDRESS;
 
 const GROUP: &str = "storage";
+const FIO_PORT: u16 = 4420;
+/// tgt's, of iSER.
+const ISER_PORT: u16 = 3261;
+/// 256 requests of 64 KiB.
+const FIO: &str = "fio --thread --ioengine=rdma --port=4420 --bs=64k --size=16m";
+/// fio's server posts as many receives as its depth is, and again when it has verified a block; its connections ask for no retries
+/// when there is no receive (`rnr_retry_count` 0). So the server has a receive for every block.
+const ALL_RECEIVES: u32 = 256;
+const ENDED: &[Saying] = &[("err= 0", 1)];
 
 pub(super) fn cases() -> Vec<Case> {
-    let fio = |verb: &str| {
-        let script = format!("sh xtask/src/programs/fio.sh {verb} {ETHERNET_ADDRESS}");
-        Case::alone(GROUP, c(&script))
-            .client_says(&[("both ends ended well", 1)])
-            .on_ethernet()
+    let tgt = |end: &str| {
+        c(&format!(
+            "sh xtask/src/programs/tgt.sh {end} {ETHERNET_ADDRESS}"
+        ))
     };
-    let tgt = format!("sh xtask/src/programs/tgt.sh {ETHERNET_ADDRESS}");
     vec![
-        fio("send").data(Data::ComparedByBoth),
-        fio("write").data(Data::Unseen),
-        fio("read").data(Data::Unseen),
-        Case::alone(GROUP, c(&tgt))
+        sends(),
+        fio("write", "", "").data(Data::Unseen),
+        fio("read", "", "").data(Data::Unseen),
+        overrun(),
+        Case::pair(GROUP, tgt("serve"), Ready::Listener(ISER_PORT), tgt("call"))
+            .server(Expected::stays())
             .client_says(&[("iSER: right", 1)])
             .data(Data::ComparedByClient)
             .on_ethernet()
             .quick(),
     ]
+}
+
+/// The end that calls "writes" whatever the verb is, and the other "reads".
+fn fio(verb: &str, serves: &str, calls: &str) -> Case {
+    let server = c(&format!("{} {serves}", server(ALL_RECEIVES)));
+    let client = c(&format!("{} {calls}", client(verb)));
+    Case::pair(GROUP, server, Ready::Listener(FIO_PORT), client)
+        .both_say(ENDED)
+        .on_ethernet()
+}
+
+fn server(receives: u32) -> String {
+    format!("{FIO} --name=server --rw=read --iodepth={receives}")
+}
+
+fn client(verb: &str) -> String {
+    format!(
+        "{FIO} --name=client --rw=write --iodepth=8 --verb={verb} --hostname={ETHERNET_ADDRESS}"
+    )
+}
+
+/// What is sent is verified where it arrives. What is read and written is not known to fio's other end.
+fn sends() -> Case {
+    let verify = "--verify=crc32c --verify_state_save=0";
+    fio("send", verify, &format!("{verify} --do_verify=0"))
+        .data(Data::ComparedByBoth)
+        .quick()
+}
+
+/// A server with one receive and a client that sends eight blocks at once. The client is told, and then waits for ever: after a
+/// completion with an error fio's engine waits for another event.
+fn overrun() -> Case {
+    let client = c(&format!("timeout --foreground --signal=KILL 10 {}", client("send")));
+    Case::pair(GROUP, c(&server(1)), Ready::Listener(FIO_PORT), client)
+        .server(Expected::stays())
+        .client(Expected::refused(&[(
+            "cq completion status 13(RNR retry counter exceeded)",
+            1,
+        )]))
+        .on_ethernet()
 }
