@@ -93,88 +93,42 @@ pub struct Ece {
     pub options: u32,
 }
 
-/// Event types with the numbers of `enum rdma_cm_event_type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u32)]
-#[non_exhaustive]
-#[allow(
-    missing_docs,
-    reason = "each is described in rdma_get_cm_event(3) under its name"
-)]
-pub enum EventType {
-    AddrResolved = 0,
-    AddrError = 1,
-    RouteResolved = 2,
-    RouteError = 3,
-    ConnectRequest = 4,
-    ConnectResponse = 5,
-    ConnectError = 6,
-    Unreachable = 7,
-    Rejected = 8,
-    Established = 9,
-    Disconnected = 10,
-    DeviceRemoval = 11,
-    MulticastJoin = 12,
-    MulticastError = 13,
-    AddrChange = 14,
-    TimewaitExit = 15,
-    AddrinfoResolved = 16,
-    AddrinfoError = 17,
-    User = 18,
+crate::enum_table! {
+    /// Event types with the numbers of `enum rdma_cm_event_type`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    #[repr(u32)]
+    #[non_exhaustive]
+    #[allow(
+        missing_docs,
+        reason = "each is described in rdma_get_cm_event(3) under its name"
+    )]
+    pub enum EventType {
+        AddrResolved = 0 => "RDMA_CM_EVENT_ADDR_RESOLVED",
+        AddrError = 1 => "RDMA_CM_EVENT_ADDR_ERROR",
+        RouteResolved = 2 => "RDMA_CM_EVENT_ROUTE_RESOLVED",
+        RouteError = 3 => "RDMA_CM_EVENT_ROUTE_ERROR",
+        ConnectRequest = 4 => "RDMA_CM_EVENT_CONNECT_REQUEST",
+        ConnectResponse = 5 => "RDMA_CM_EVENT_CONNECT_RESPONSE",
+        ConnectError = 6 => "RDMA_CM_EVENT_CONNECT_ERROR",
+        Unreachable = 7 => "RDMA_CM_EVENT_UNREACHABLE",
+        Rejected = 8 => "RDMA_CM_EVENT_REJECTED",
+        Established = 9 => "RDMA_CM_EVENT_ESTABLISHED",
+        Disconnected = 10 => "RDMA_CM_EVENT_DISCONNECTED",
+        DeviceRemoval = 11 => "RDMA_CM_EVENT_DEVICE_REMOVAL",
+        MulticastJoin = 12 => "RDMA_CM_EVENT_MULTICAST_JOIN",
+        MulticastError = 13 => "RDMA_CM_EVENT_MULTICAST_ERROR",
+        AddrChange = 14 => "RDMA_CM_EVENT_ADDR_CHANGE",
+        TimewaitExit = 15 => "RDMA_CM_EVENT_TIMEWAIT_EXIT",
+        AddrinfoResolved = 16 => "RDMA_CM_EVENT_ADDRINFO_RESOLVED",
+        AddrinfoError = 17 => "RDMA_CM_EVENT_ADDRINFO_ERROR",
+        User = 18 => "RDMA_CM_EVENT_USER",
+    }
 }
 
 impl EventType {
-    /// Every type, in the order of its number.
-    pub const ALL: [Self; 19] = [
-        Self::AddrResolved,
-        Self::AddrError,
-        Self::RouteResolved,
-        Self::RouteError,
-        Self::ConnectRequest,
-        Self::ConnectResponse,
-        Self::ConnectError,
-        Self::Unreachable,
-        Self::Rejected,
-        Self::Established,
-        Self::Disconnected,
-        Self::DeviceRemoval,
-        Self::MulticastJoin,
-        Self::MulticastError,
-        Self::AddrChange,
-        Self::TimewaitExit,
-        Self::AddrinfoResolved,
-        Self::AddrinfoError,
-        Self::User,
-    ];
-
     /// The type with this number; `None` for a number that only newer kernels use.
     pub fn from_number(number: u32) -> Option<Self> {
         Self::ALL.get(number as usize).copied()
-    }
-
-    /// The name as `rdma_event_str(3)` spells it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::AddrResolved => "RDMA_CM_EVENT_ADDR_RESOLVED",
-            Self::AddrError => "RDMA_CM_EVENT_ADDR_ERROR",
-            Self::RouteResolved => "RDMA_CM_EVENT_ROUTE_RESOLVED",
-            Self::RouteError => "RDMA_CM_EVENT_ROUTE_ERROR",
-            Self::ConnectRequest => "RDMA_CM_EVENT_CONNECT_REQUEST",
-            Self::ConnectResponse => "RDMA_CM_EVENT_CONNECT_RESPONSE",
-            Self::ConnectError => "RDMA_CM_EVENT_CONNECT_ERROR",
-            Self::Unreachable => "RDMA_CM_EVENT_UNREACHABLE",
-            Self::Rejected => "RDMA_CM_EVENT_REJECTED",
-            Self::Established => "RDMA_CM_EVENT_ESTABLISHED",
-            Self::Disconnected => "RDMA_CM_EVENT_DISCONNECTED",
-            Self::DeviceRemoval => "RDMA_CM_EVENT_DEVICE_REMOVAL",
-            Self::MulticastJoin => "RDMA_CM_EVENT_MULTICAST_JOIN",
-            Self::MulticastError => "RDMA_CM_EVENT_MULTICAST_ERROR",
-            Self::AddrChange => "RDMA_CM_EVENT_ADDR_CHANGE",
-            Self::TimewaitExit => "RDMA_CM_EVENT_TIMEWAIT_EXIT",
-            Self::AddrinfoResolved => "RDMA_CM_EVENT_ADDRINFO_RESOLVED",
-            Self::AddrinfoError => "RDMA_CM_EVENT_ADDRINFO_ERROR",
-            Self::User => "RDMA_CM_EVENT_USER",
-        }
     }
 }
 

@@ -10,6 +10,7 @@
 //! * [`address`]: socket addresses as the rdma_cm uses them.
 //! * [`error`]: one error type for all providers; `errno` is derived from it in one place.
 //! * [`number_map`]: a hash for maps keyed by id numbers, and with feature `std` such maps.
+//! * [`enum_table`]: defines an enum together with the list of its variants and their names.
 //! * `traits` (feature `std`): the traits that a provider implements.
 //!
 //! Without the feature `std` the crate is `no_std` with `alloc`; the protocol engines use it that
@@ -24,6 +25,7 @@ pub mod cm;
 pub mod error;
 pub mod holder;
 pub mod number_map;
+mod table;
 #[cfg(feature = "std")]
 pub mod traits;
 pub mod verbs;
