@@ -34,69 +34,35 @@ const fn place(kind: AttributeId) -> usize {
     kind as usize - AttributeId::Req as usize
 }
 
-/// Why a message was dropped or an event was not reported.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub enum DropReason {
-    /// It is not a well-formed message of the connection manager.
-    Malformed,
-    /// A message type that this engine does not support (alternate paths).
-    Unsupported,
-    /// Its communication ids belong to no connection here, or to one with another host.
-    UnknownId,
-    /// Its id's state does not allow it: late, early or repeated.
-    Unexpected,
-    /// It contradicts the connection, such as a DREQ for another queue pair.
-    Mismatch,
-    /// The listener's backlog is full.
-    BacklogFull,
-    /// There are too many half-open connections, and all are too young to displace.
-    HalfOpenFull,
-    /// A half-open connection that a new request displaced.
-    Displaced,
-    /// No id is free for a connection request.
-    IdsFull,
-    /// The queue of events is full.
-    EventsFull,
-    /// The queue of messages to send is full.
-    TransmitsFull,
-    /// An event of a child that is not accepted yet and has no owner.
-    NoOwner,
-}
-
-impl DropReason {
-    /// Every reason.
-    pub const ALL: [Self; 12] = [
-        Self::Malformed,
-        Self::Unsupported,
-        Self::UnknownId,
-        Self::Unexpected,
-        Self::Mismatch,
-        Self::BacklogFull,
-        Self::HalfOpenFull,
-        Self::Displaced,
-        Self::IdsFull,
-        Self::EventsFull,
-        Self::TransmitsFull,
-        Self::NoOwner,
-    ];
-
-    /// Its name in counters.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Malformed => "malformed",
-            Self::Unsupported => "unsupported",
-            Self::UnknownId => "unknown_id",
-            Self::Unexpected => "unexpected",
-            Self::Mismatch => "mismatch",
-            Self::BacklogFull => "backlog_full",
-            Self::HalfOpenFull => "half_open_full",
-            Self::Displaced => "displaced",
-            Self::IdsFull => "ids_full",
-            Self::EventsFull => "events_full",
-            Self::TransmitsFull => "transmits_full",
-            Self::NoOwner => "no_owner",
-        }
+portolan_provider::enum_table! {
+    /// Why a message was dropped or an event was not reported.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[repr(usize)]
+    pub enum DropReason {
+        /// It is not a well-formed message of the connection manager.
+        Malformed => "malformed",
+        /// A message type that this engine does not support (alternate paths).
+        Unsupported => "unsupported",
+        /// Its communication ids belong to no connection here, or to one with another host.
+        UnknownId => "unknown_id",
+        /// Its id's state does not allow it: late, early or repeated.
+        Unexpected => "unexpected",
+        /// It contradicts the connection, such as a DREQ for another queue pair.
+        Mismatch => "mismatch",
+        /// The listener's backlog is full.
+        BacklogFull => "backlog_full",
+        /// There are too many half-open connections, and all are too young to displace.
+        HalfOpenFull => "half_open_full",
+        /// A half-open connection that a new request displaced.
+        Displaced => "displaced",
+        /// No id is free for a connection request.
+        IdsFull => "ids_full",
+        /// The queue of events is full.
+        EventsFull => "events_full",
+        /// The queue of messages to send is full.
+        TransmitsFull => "transmits_full",
+        /// An event of a child that is not accepted yet and has no owner.
+        NoOwner => "no_owner",
     }
 }
 

@@ -6,137 +6,142 @@
 
 use portolan_provider::error::{Cause, Error, Result, Step};
 
-/// The state of an id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum State {
-    /// Created, without an address.
-    Idle,
-    /// Has a local address (`RDMA_CM_ADDR_BOUND`).
-    AddrBound,
-    /// Accepts connection requests (`RDMA_CM_LISTEN`).
-    Listen,
-    /// Waits for the answer to [`Query::Address`](crate::Query::Address) (`RDMA_CM_ADDR_QUERY`).
-    AddrQuery,
-    /// The way to the destination is known (`RDMA_CM_ADDR_RESOLVED`).
-    AddrResolved,
-    /// Has a path (`RDMA_CM_ROUTE_RESOLVED`).
-    RouteResolved,
-    /// Active: REQ sent (`IB_CM_REQ_SENT`).
-    ReqSent,
-    /// Active: the peer acknowledged the REQ by MRA and wants more time (`IB_CM_MRA_REQ_RCVD`).
-    MraReqRcvd,
-    /// Active: REP received, RTU not yet sent (`IB_CM_REP_RCVD` and `IB_CM_MRA_REP_SENT`). rdma_cm enters the latter at
-    /// once without sending anything; a repeated REP is answered by MRA.
-    RepRcvd,
-    /// Passive: REQ received, not yet answered (`IB_CM_REQ_RCVD` and `IB_CM_MRA_REQ_SENT`). A repeated REQ is answered
-    /// by MRA.
-    ReqRcvd,
-    /// Passive: REP sent (`IB_CM_REP_SENT`).
-    RepSent,
-    /// Passive: the peer acknowledged the REP by MRA (`IB_CM_MRA_REP_RCVD`).
-    MraRepRcvd,
-    /// Connected (`IB_CM_ESTABLISHED`).
-    Established,
-    /// DREQ sent (`IB_CM_DREQ_SENT`).
-    DreqSent,
-    /// DREQ received, not yet answered (`IB_CM_DREQ_RCVD`).
-    DreqRcvd,
-    /// Active, datagrams: SIDR REQ sent (`IB_CM_SIDR_REQ_SENT`).
-    SidrReqSent,
-    /// Active, datagrams: the peer's queue pair is known. (Linux's ib_cm returns to idle; its rdma_cm is connected.)
-    SidrResolved,
-    /// Passive, datagrams: SIDR REQ received, not yet answered (`IB_CM_SIDR_REQ_RCVD`).
-    SidrReqRcvd,
-    /// Passive, datagrams: answered by SIDR REP, with success or not. (Linux's ib_cm returns to idle and treats a copy
-    /// of the request as new.)
-    SidrReplied,
-    /// Closed; late packets may still arrive (`IB_CM_TIMEWAIT`).
-    Timewait,
-    /// Closed; nothing follows (`IB_CM_IDLE` of a used connection).
-    Closed,
-    /// The device was removed: the id can only be destroyed (`RDMA_CM_DEVICE_REMOVAL`).
-    DeviceRemoval,
+portolan_provider::enum_table! {
+    /// The state of an id.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum State {
+        /// Created, without an address.
+        Idle => "idle",
+        /// Has a local address (`RDMA_CM_ADDR_BOUND`).
+        AddrBound => "bound",
+        /// Accepts connection requests (`RDMA_CM_LISTEN`).
+        Listen => "listening",
+        /// Waits for the answer to [`Query::Address`](crate::Query::Address) (`RDMA_CM_ADDR_QUERY`).
+        AddrQuery => "resolving its address",
+        /// The way to the destination is known (`RDMA_CM_ADDR_RESOLVED`).
+        AddrResolved => "address resolved",
+        /// Has a path (`RDMA_CM_ROUTE_RESOLVED`).
+        RouteResolved => "route resolved",
+        /// Active: REQ sent (`IB_CM_REQ_SENT`).
+        ReqSent => "REQ sent",
+        /// Active: the peer acknowledged the REQ by MRA and wants more time (`IB_CM_MRA_REQ_RCVD`).
+        MraReqRcvd => "REQ acknowledged by MRA",
+        /// Active: REP received, RTU not yet sent (`IB_CM_REP_RCVD` and `IB_CM_MRA_REP_SENT`). rdma_cm enters the
+        /// latter at once without sending anything; a repeated REP is answered by MRA.
+        RepRcvd => "REP received",
+        /// Passive: REQ received, not yet answered (`IB_CM_REQ_RCVD` and `IB_CM_MRA_REQ_SENT`). A repeated REQ is
+        /// answered by MRA.
+        ReqRcvd => "REQ received",
+        /// Passive: REP sent (`IB_CM_REP_SENT`).
+        RepSent => "REP sent",
+        /// Passive: the peer acknowledged the REP by MRA (`IB_CM_MRA_REP_RCVD`).
+        MraRepRcvd => "REP acknowledged by MRA",
+        /// Connected (`IB_CM_ESTABLISHED`).
+        Established => "established",
+        /// DREQ sent (`IB_CM_DREQ_SENT`).
+        DreqSent => "DREQ sent",
+        /// DREQ received, not yet answered (`IB_CM_DREQ_RCVD`).
+        DreqRcvd => "DREQ received",
+        /// Active, datagrams: SIDR REQ sent (`IB_CM_SIDR_REQ_SENT`).
+        SidrReqSent => "SIDR REQ sent",
+        /// Active, datagrams: the peer's queue pair is known. (Linux's ib_cm returns to idle; its rdma_cm is
+        /// connected.)
+        SidrResolved => "service resolved",
+        /// Passive, datagrams: SIDR REQ received, not yet answered (`IB_CM_SIDR_REQ_RCVD`).
+        SidrReqRcvd => "SIDR REQ received",
+        /// Passive, datagrams: answered by SIDR REP, with success or not. (Linux's ib_cm returns to idle and treats a
+        /// copy of the request as new.)
+        SidrReplied => "SIDR REP sent",
+        /// Closed; late packets may still arrive (`IB_CM_TIMEWAIT`).
+        Timewait => "time-wait",
+        /// Closed; nothing follows (`IB_CM_IDLE` of a used connection).
+        Closed => "closed",
+        /// The device was removed: the id can only be destroyed (`RDMA_CM_DEVICE_REMOVAL`).
+        DeviceRemoval => "device removed",
+    }
 }
 
-/// Events of an id: commands of its owner, messages of its peer, and timeouts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Event {
-    /// Command: bind to a local address.
-    Bind,
-    /// Command: join a multicast group.
-    Join,
-    /// Command: resolve a destination.
-    ResolveAddr,
-    /// The caller answered the address query.
-    AddressFound,
-    /// The caller could not answer the address query.
-    AddressFailed,
-    /// The address query timed out.
-    AddressTimeout,
-    /// Command: make a path to the resolved destination.
-    ResolveRoute,
-    /// Command: listen.
-    Listen,
-    /// Command: connect.
-    Connect,
-    /// Command: connect, of an id for datagrams: send a SIDR REQ.
-    ConnectDatagram,
-    /// Command: accept the request.
-    Accept,
-    /// Command: complete the active side by hand (RTU).
-    Establish,
-    /// Command: reject.
-    Reject,
-    /// Command: disconnect.
-    Disconnect,
-    /// Command: the queue pair received data before the RTU.
-    NotifyEstablished,
-    /// Command: destroy the id.
-    Destroy,
-    /// A new REQ. On a listener it creates a child; the child itself leaves [`State::Idle`].
-    ReqReceived,
-    /// A copy of the REQ that created this id.
-    ReqRepeated,
-    /// The first REP.
-    RepReceived,
-    /// REP from a queue pair that belongs to another of our connections.
-    RepStale,
-    /// A copy of the REP.
-    RepRepeated,
-    /// RTU.
-    RtuReceived,
-    /// MRA for the message that awaits an answer.
-    MraReceived,
-    /// REJ with any reason but "stale connection".
-    RejReceived,
-    /// REJ with the reason "stale connection" (10).
-    RejStaleReceived,
-    /// DREQ.
-    DreqReceived,
-    /// DREP.
-    DrepReceived,
-    /// A REQ or REP showed that the peer has forgotten this connection.
-    FoundStale,
-    /// A new SIDR REQ. On a listener it creates a child; the child itself leaves [`State::Idle`].
-    SidrReqReceived,
-    /// A copy of the SIDR REQ that created this id.
-    SidrReqRepeated,
-    /// SIDR REP with a queue pair.
-    SidrRepReceived,
-    /// SIDR REP without one.
-    SidrRepRefused,
-    /// A new connection displaces this half-open one.
-    Displaced,
-    /// The last retransmission got no answer.
-    Unanswered,
-    /// Time-wait ended.
-    TimewaitOver,
-    /// The device that it is bound to was removed.
-    DeviceRemoved,
-    /// The hardware address of the device that it is bound to changed.
-    HardwareAddressChanged,
-    /// The hardware address of the next hop to its peer changed.
-    NeighbourChanged,
+portolan_provider::enum_table! {
+    /// Events of an id: commands of its owner, messages of its peer, and timeouts.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum Event {
+        /// Command: bind to a local address.
+        Bind,
+        /// Command: join a multicast group.
+        Join,
+        /// Command: resolve a destination.
+        ResolveAddr,
+        /// The caller answered the address query.
+        AddressFound,
+        /// The caller could not answer the address query.
+        AddressFailed,
+        /// The address query timed out.
+        AddressTimeout,
+        /// Command: make a path to the resolved destination.
+        ResolveRoute,
+        /// Command: listen.
+        Listen,
+        /// Command: connect.
+        Connect,
+        /// Command: connect, of an id for datagrams: send a SIDR REQ.
+        ConnectDatagram,
+        /// Command: accept the request.
+        Accept,
+        /// Command: complete the active side by hand (RTU).
+        Establish,
+        /// Command: reject.
+        Reject,
+        /// Command: disconnect.
+        Disconnect,
+        /// Command: the queue pair received data before the RTU.
+        NotifyEstablished,
+        /// Command: destroy the id.
+        Destroy,
+        /// A new REQ. On a listener it creates a child; the child itself leaves [`State::Idle`].
+        ReqReceived,
+        /// A copy of the REQ that created this id.
+        ReqRepeated,
+        /// The first REP.
+        RepReceived,
+        /// REP from a queue pair that belongs to another of our connections.
+        RepStale,
+        /// A copy of the REP.
+        RepRepeated,
+        /// RTU.
+        RtuReceived,
+        /// MRA for the message that awaits an answer.
+        MraReceived,
+        /// REJ with any reason but "stale connection".
+        RejReceived,
+        /// REJ with the reason "stale connection" (10).
+        RejStaleReceived,
+        /// DREQ.
+        DreqReceived,
+        /// DREP.
+        DrepReceived,
+        /// A REQ or REP showed that the peer has forgotten this connection.
+        FoundStale,
+        /// A new SIDR REQ. On a listener it creates a child; the child itself leaves [`State::Idle`].
+        SidrReqReceived,
+        /// A copy of the SIDR REQ that created this id.
+        SidrReqRepeated,
+        /// SIDR REP with a queue pair.
+        SidrRepReceived,
+        /// SIDR REP without one.
+        SidrRepRefused,
+        /// A new connection displaces this half-open one.
+        Displaced,
+        /// The last retransmission got no answer.
+        Unanswered,
+        /// Time-wait ended.
+        TimewaitOver,
+        /// The device that it is bound to was removed.
+        DeviceRemoved,
+        /// The hardware address of the device that it is bound to changed.
+        HardwareAddressChanged,
+        /// The hardware address of the next hop to its peer changed.
+        NeighbourChanged,
+    }
 }
 
 /// The result of a transition.
@@ -299,60 +304,6 @@ pub const fn transition(state: State, event: Event) -> Option<(Next, Source)> {
 }
 
 impl State {
-    /// Every state.
-    pub const ALL: [Self; 22] = [
-        Self::Idle,
-        Self::AddrBound,
-        Self::Listen,
-        Self::AddrQuery,
-        Self::AddrResolved,
-        Self::RouteResolved,
-        Self::ReqSent,
-        Self::MraReqRcvd,
-        Self::RepRcvd,
-        Self::ReqRcvd,
-        Self::RepSent,
-        Self::MraRepRcvd,
-        Self::Established,
-        Self::DreqSent,
-        Self::DreqRcvd,
-        Self::SidrReqSent,
-        Self::SidrResolved,
-        Self::SidrReqRcvd,
-        Self::SidrReplied,
-        Self::Timewait,
-        Self::Closed,
-        Self::DeviceRemoval,
-    ];
-
-    /// Its name in words, for errors and listings.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Idle => "idle",
-            Self::AddrBound => "bound",
-            Self::Listen => "listening",
-            Self::AddrQuery => "resolving its address",
-            Self::AddrResolved => "address resolved",
-            Self::RouteResolved => "route resolved",
-            Self::ReqSent => "REQ sent",
-            Self::MraReqRcvd => "REQ acknowledged by MRA",
-            Self::RepRcvd => "REP received",
-            Self::ReqRcvd => "REQ received",
-            Self::RepSent => "REP sent",
-            Self::MraRepRcvd => "REP acknowledged by MRA",
-            Self::Established => "established",
-            Self::DreqSent => "DREQ sent",
-            Self::DreqRcvd => "DREQ received",
-            Self::SidrReqSent => "SIDR REQ sent",
-            Self::SidrResolved => "service resolved",
-            Self::SidrReqRcvd => "SIDR REQ received",
-            Self::SidrReplied => "SIDR REP sent",
-            Self::Timewait => "time-wait",
-            Self::Closed => "closed",
-            Self::DeviceRemoval => "device removed",
-        }
-    }
-
     /// Whether a child is half-open: its peer sent a request and has not confirmed the reply.
     pub(crate) const fn is_half_open(self) -> bool {
         matches!(
@@ -390,48 +341,6 @@ impl State {
 }
 
 impl Event {
-    /// Every event.
-    pub const ALL: [Self; 38] = [
-        Self::Bind,
-        Self::Join,
-        Self::ResolveAddr,
-        Self::AddressFound,
-        Self::AddressFailed,
-        Self::AddressTimeout,
-        Self::ResolveRoute,
-        Self::Listen,
-        Self::Connect,
-        Self::ConnectDatagram,
-        Self::Accept,
-        Self::Establish,
-        Self::Reject,
-        Self::Disconnect,
-        Self::NotifyEstablished,
-        Self::Destroy,
-        Self::ReqReceived,
-        Self::ReqRepeated,
-        Self::RepReceived,
-        Self::RepStale,
-        Self::RepRepeated,
-        Self::RtuReceived,
-        Self::MraReceived,
-        Self::RejReceived,
-        Self::RejStaleReceived,
-        Self::DreqReceived,
-        Self::DrepReceived,
-        Self::FoundStale,
-        Self::SidrReqReceived,
-        Self::SidrReqRepeated,
-        Self::SidrRepReceived,
-        Self::SidrRepRefused,
-        Self::Displaced,
-        Self::Unanswered,
-        Self::TimewaitOver,
-        Self::DeviceRemoved,
-        Self::HardwareAddressChanged,
-        Self::NeighbourChanged,
-    ];
-
     /// The states in which a command is legal, in words, for its error.
     pub const fn legal_in(self) -> &'static str {
         match self {
