@@ -12,7 +12,7 @@ macro_rules! counters {
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct QpCounters {
             $($(#[$doc])* pub $field: u64,)*
-            drops: [u64; DropReason::COUNT],
+            drops: [u64; DropReason::ALL.len()],
         }
 
         impl QpCounters {
@@ -90,58 +90,37 @@ impl QpCounters {
     }
 }
 
-macro_rules! drop_reasons {
-    ($($(#[$doc:meta])* $reason:ident = $name:literal,)*) => {
-        /// Why a packet was dropped without an answer.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum DropReason {
-            $($(#[$doc])* $reason,)*
-        }
-
-        impl DropReason {
-            /// Every reason, in the order of its number.
-            pub const ALL: [Self; Self::COUNT] = [$(Self::$reason,)*];
-
-            /// Number of reasons.
-            pub const COUNT: usize = [$($name,)*].len();
-
-            /// A short name for tables.
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(Self::$reason => $name,)*
-                }
-            }
-        }
-    };
-}
-
-drop_reasons! {
-    /// The queue pair's state does not accept it (IBTA 9.6.1: RESET, INIT, ERR).
-    State = "queue pair state",
-    /// The opcode belongs to another transport.
-    Transport = "transport",
-    /// The partition key does not match.
-    PKey = "partition key",
-    /// The transport version is not zero.
-    Version = "transport version",
-    /// A packet ahead of the expected PSN, after the gap was already reported.
-    OutOfSequence = "out of sequence",
-    /// A duplicate read that the responder resources do not contain.
-    StaleRead = "stale read",
-    /// A duplicate atomic that the responder resources do not contain, or that differs from the executed one.
-    StaleAtomic = "stale atomic",
-    /// An acknowledgement of packets that were already acknowledged.
-    StaleAck = "stale acknowledgement",
-    /// An acknowledgement of packets that were never sent (a "ghost").
-    GhostAck = "ghost acknowledgement",
-    /// A reserved syndrome, or an invalid opcode or length.
-    Malformed = "malformed",
-    /// The Q_Key differs from the queue pair's (UD).
-    QKey = "Q_Key",
-    /// No receive was posted (UC, UD).
-    NoReceive = "no receive posted",
-    /// Longer than its receive, which completed with an error (UC, UD).
-    Length = "longer than the receive",
-    /// The key, range or right does not permit the write (UC).
-    Access = "remote access",
+portolan_provider::enum_table! {
+    /// Why a packet was dropped without an answer.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum DropReason {
+        /// The queue pair's state does not accept it (IBTA 9.6.1: RESET, INIT, ERR).
+        State => "queue pair state",
+        /// The opcode belongs to another transport.
+        Transport => "transport",
+        /// The partition key does not match.
+        PKey => "partition key",
+        /// The transport version is not zero.
+        Version => "transport version",
+        /// A packet ahead of the expected PSN, after the gap was already reported.
+        OutOfSequence => "out of sequence",
+        /// A duplicate read that the responder resources do not contain.
+        StaleRead => "stale read",
+        /// A duplicate atomic that the responder resources do not contain, or that differs from the executed one.
+        StaleAtomic => "stale atomic",
+        /// An acknowledgement of packets that were already acknowledged.
+        StaleAck => "stale acknowledgement",
+        /// An acknowledgement of packets that were never sent (a "ghost").
+        GhostAck => "ghost acknowledgement",
+        /// A reserved syndrome, or an invalid opcode or length.
+        Malformed => "malformed",
+        /// The Q_Key differs from the queue pair's (UD).
+        QKey => "Q_Key",
+        /// No receive was posted (UC, UD).
+        NoReceive => "no receive posted",
+        /// Longer than its receive, which completed with an error (UC, UD).
+        Length => "longer than the receive",
+        /// The key, range or right does not permit the write (UC).
+        Access => "remote access",
+    }
 }
