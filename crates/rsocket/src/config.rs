@@ -4,18 +4,18 @@
 pub const SEND_LOW_WATER: u32 = 2048;
 /// Bytes of the largest single write of data.
 pub const TRANSFER_MAX_BYTES: u32 = 65_536;
-/// Control messages under way at most. Places of the send queue are reserved for them.
+/// Maximum of control messages in flight. Slots of the send queue are reserved for them.
 pub const CONTROL_MESSAGES: u16 = 4;
-/// Bytes of each control message's place after the send buffer, for devices without inline data.
+/// Bytes reserved for each control message after the send buffer, for devices without inline data.
 pub const CONTROL_BYTES: u32 = 24;
-/// Fewest work requests of each queue.
+/// Minimum of work requests of each queue.
 pub const QUEUE_MIN: u16 = 16;
-/// Most work requests of each queue: sequence numbers have 16 bits.
+/// Maximum of work requests of each queue: sequence numbers have 16 bits.
 pub const QUEUE_MAX: u16 = 0xFFFE;
 /// Bytes of the largest send or receive buffer.
 pub const BUFFER_MAX_BYTES: u32 = 1 << 29;
 
-/// How a peer learns of writes.
+/// How a peer is notified of writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Signalling {
     /// By the immediate data of the write.
@@ -34,15 +34,15 @@ pub struct Config {
     pub receive_buffer: u32,
     /// Work requests of the send queue.
     pub send_queue: u16,
-    /// Work requests of the receive queue, all of which its owner keeps posted.
+    /// Work requests of the receive queue. The owner keeps all of them posted.
     pub receive_queue: u16,
-    /// Bytes that the device can take inline.
+    /// Maximum of bytes that the device sends inline.
     pub inline: u32,
     /// Entries of the iomap that the peer may write.
     pub iomaps: u16,
-    /// How writes are signalled, which the device decides.
+    /// How writes are signalled. The device decides it.
     pub signalling: Signalling,
-    /// Whether this machine's numbers in memory are big-endian.
+    /// Whether this machine is big-endian.
     pub big_endian: bool,
 }
 
@@ -63,8 +63,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The nearest configuration that the protocol can work with: sizes within their limits, a receive buffer of two
-    /// equal halves, and a number of iomap entries that the private data can say.
+    /// The nearest valid configuration: sizes within their limits, a receive buffer of two equal halves, and a number
+    /// of iomap entries that the private data can express.
     #[must_use]
     pub fn fitted(mut self) -> Self {
         self.send_buffer = self.send_buffer.clamp(SEND_LOW_WATER, BUFFER_MAX_BYTES);
@@ -76,7 +76,7 @@ impl Config {
     }
 }
 
-/// Where an endpoint's registered memory is.
+/// The addresses and keys of an endpoint's registered memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LocalMemory {
     /// Address of the target table.

@@ -4,23 +4,23 @@ use crate::error::Violation;
 use crate::iomap::{scale, unscale};
 use crate::sge::Sge;
 
-/// The version that is spoken.
+/// The only supported version.
 const VERSION: u8 = 1;
-/// The sender's numbers in memory are big-endian (`RS_CONN_FLAG_NET`).
+/// The sender is big-endian (`RS_CONN_FLAG_NET`).
 const FLAG_BIG_ENDIAN: u8 = 1;
-/// The sender knows iomaps (`RS_CONN_FLAG_IOMAP`).
+/// The sender supports iomaps (`RS_CONN_FLAG_IOMAP`).
 const FLAG_IOMAP: u8 = 1 << 1;
 
-/// What each side tells the other when they connect.
+/// The private data that each side sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnData {
-    /// Whether its numbers in memory are big-endian.
+    /// Whether the sender is big-endian.
     pub big_endian: bool,
-    /// Number of messages that it takes before it grants more.
+    /// Number of messages that it accepts before it grants more.
     pub credits: u16,
-    /// Number of entries of its iomap; `None` if it knows no iomaps.
+    /// Number of entries of its iomap; `None` if it does not support iomaps.
     pub iomaps: Option<u16>,
-    /// Its target table. The length is the number of entries.
+    /// Its target table, with the number of entries as the length.
     pub table: Sge,
     /// The first part of its receive buffer.
     pub buffer: Sge,
@@ -30,7 +30,7 @@ impl ConnData {
     /// Bytes of the encoded form.
     pub const LEN: usize = 40;
 
-    /// The bytes for the private data.
+    /// Encodes the private data.
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[0] = VERSION;
@@ -45,7 +45,7 @@ impl ConnData {
         bytes
     }
 
-    /// Reads private data. What follows is ignored, since a message's field is padded.
+    /// Parses private data. Bytes after it are ignored, because the message's field is padded.
     ///
     /// # Errors
     /// `ShortConnData`, `Version`, `EmptyTable`.

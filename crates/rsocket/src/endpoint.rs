@@ -17,30 +17,31 @@ use crate::table::{TABLE_ENTRIES, Table};
 
 /// One side of a stream.
 ///
-/// After each call, and after each completion, its owner posts what [`Endpoint::next_post`] returns until that is `None`.
+/// After each call, and after each completion, its owner posts the results of [`Endpoint::next_post`] until that
+/// returns `None`.
 #[derive(Debug)]
 pub struct Endpoint {
     config: Config,
     memory: LocalMemory,
     phase: Phase,
-    /// The own side may send.
+    /// This side may send.
     sends: bool,
-    /// The peer may send, and the own side wants it.
+    /// The peer may send, and this side still reads.
     receives: bool,
     /// The peer has ended its direction.
     peer_ended: bool,
     peer: Option<ConnData>,
     sender: Sender,
     receiver: Receiver,
-    /// Number of control messages posted so far, which selects their place in memory.
+    /// Number of control messages posted so far, which selects their memory.
     control_posted: u16,
-    /// How many of them have not completed.
+    /// Number of control messages that have not completed.
     control_under_way: u16,
-    /// How many posts have not completed.
+    /// Number of posts that have not completed.
     under_way: u32,
-    /// The control message that waits for a place.
+    /// The control message that waits for a slot.
     waiting: Option<Control>,
-    /// The second half of a message whose first half was posted last.
+    /// The second half of a message whose first half is posted.
     second: Option<Post>,
     iomaps: Iomaps,
 }
@@ -48,13 +49,13 @@ pub struct Endpoint {
 /// The program's memory that the peer may write.
 #[derive(Debug, Default)]
 struct Iomaps {
-    /// Which entries of the peer's iomap are in use.
+    /// The used entries of the peer's iomap.
     used: Vec<bool>,
     /// Entries to write, in order.
     waiting: VecDeque<(u16, Iomap)>,
 }
 
-/// The life of a stream.
+/// The phase of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// The peer's private data is not known.
@@ -78,19 +79,19 @@ pub enum Close {
     Both,
 }
 
-/// What arrived with a message.
+/// The effect of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// Data, or the end of the peer's direction: a reader may go on.
+    /// Data, or the end of the peer's direction: wakes a reader.
     Readable,
-    /// Room at the peer: a writer may go on.
+    /// Room at the peer: wakes a writer.
     Writable,
-    /// Nothing that concerns the program.
+    /// Nothing for the program.
     Nothing,
 }
 
 impl Endpoint {
-    /// An endpoint of a [fitted](Config::fitted) configuration.
+    /// Creates an endpoint with a [fitted](Config::fitted) configuration.
     pub fn new(config: Config, memory: LocalMemory) -> Self {
         let config = config.fitted();
         Self {
@@ -117,7 +118,7 @@ impl Endpoint {
         &self.config
     }
 
-    /// What to tell the peer in the private data.
+    /// The private data for the peer.
     pub fn conn_data(&self) -> ConnData {
         ConnData {
             big_endian: self.config.big_endian,
@@ -136,7 +137,7 @@ impl Endpoint {
         }
     }
 
-    /// The peer's private data is known: the stream is open.
+    /// Handles the peer's private data: the stream is open.
     pub fn connected(&mut self, peer: ConnData) {
         if self.phase != Phase::Unconnected || peer.table.length == 0 {
             return;
@@ -149,7 +150,7 @@ impl Endpoint {
         self.peer = Some(peer);
     }
 
-    /// Where the stream is in its life.
+    /// The current phase.
     pub fn phase(&self) -> Phase {
         self.phase
     }
@@ -174,11 +175,6 @@ impl Endpoint {
         !self.sends
     }
 
-    /// Whether the peer has ended its direction in order.
-    pub fn has_peer_ended(&self) -> bool {
-        self.peer_ended
-    }
-
     fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Disconnected | Phase::Failed)
     }
@@ -199,8 +195,8 @@ impl Endpoint {
         has_arrived && self.waiting.is_none() && self.second.is_none()
     }
 
-    /// Reserves the next write of at most `wanted` bytes of data: its length and what to post, in this order. Bytes of
-    /// [`Payload::Data`] are copied to the send buffer first.
+    /// Reserves the next write of at most `wanted` bytes of data. Returns its length and the work to post, in this
+    /// order. Bytes of [`Payload::Data`] must be copied to the send buffer first.
     pub fn next_write(&mut self, wanted: usize) -> Option<(u32, Post)> {
         let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
         if wanted == 0 || !self.can_send() {
@@ -217,8 +213,8 @@ impl Endpoint {
         ))
     }
 
-    /// Reserves a write of at most `wanted` bytes to what the peer has mapped at `offset`. `None` if there is no room;
-    /// `Some(None)` if nothing is mapped there.
+    /// Reserves a write of at most `wanted` bytes to the peer's memory mapped at `offset`. `None` if there is no
+    /// room; `Some(None)` if nothing is mapped there.
     pub fn next_direct(
         &mut self,
         wanted: usize,
@@ -255,7 +251,7 @@ impl Endpoint {
         self.may_write() && self.sender.has_room()
     }
 
-    /// What the peer has mapped at `offset`, from there on.
+    /// The peer's memory mapped at `offset`, and the rest of its range.
     pub fn mapped(&self, offset: u64, table: &dyn Table) -> Option<Sge> {
         let first = usize::from(TABLE_ENTRIES) * Sge::LEN;
         (0..usize::from(self.config.iomaps)).find_map(|index| {
@@ -265,7 +261,7 @@ impl Endpoint {
         })
     }
 
-    /// Offers memory of the program to the peer; returns its entry of the peer's iomap. `None` if all are in use.
+    /// Offers memory of the program to the peer. Returns its entry of the peer's iomap, or `None` if all are in use.
     pub fn offer(&mut self, iomap: Iomap) -> Option<u16> {
         let free = self.iomaps.used.iter().position(|used| !used)?;
         self.iomaps.used[free] = true;
@@ -274,7 +270,7 @@ impl Endpoint {
         Some(index)
     }
 
-    /// Gives an entry back. The peer keeps what was written there, so the memory's key must be withdrawn, too.
+    /// Releases an entry. The peer keeps the address and key, so the key must be withdrawn, too.
     pub fn withdraw(&mut self, index: u16) {
         if let Some(used) = self.iomaps.used.get_mut(usize::from(index)) {
             *used = false;
@@ -288,7 +284,7 @@ impl Endpoint {
             .peek(skip, u32::try_from(wanted).unwrap_or(u32::MAX))
     }
 
-    /// The first `bytes` unread bytes were read.
+    /// Marks the first `bytes` unread bytes as read.
     pub fn consume(&mut self, bytes: u32) {
         self.receiver.consume(bytes);
     }
@@ -309,10 +305,10 @@ impl Endpoint {
         }
     }
 
-    /// A message arrived.
+    /// Handles a message.
     ///
     /// # Errors
-    /// The peer broke the protocol; the stream has failed.
+    /// The peer violated the protocol; the stream has failed.
     pub fn on_message(&mut self, number: u32, table: &dyn Table) -> Result<Arrival, Violation> {
         let taken = self.take(number, table);
         if taken.is_err() {
@@ -323,7 +319,7 @@ impl Endpoint {
 
     fn take(&mut self, number: u32, table: &dyn Table) -> Result<Arrival, Violation> {
         if self.phase != Phase::Open {
-            // What the peer sent before it heard of the end.
+            // The peer sent this before it learned of the end.
             return Ok(Arrival::Nothing);
         }
         match Message::decode(number).ok_or(Violation::UnknownMessage(number))? {
@@ -352,7 +348,7 @@ impl Endpoint {
             Message::Control(Control::Disconnect) => {
                 self.peer_ended = true;
                 self.phase = Phase::Disconnected;
-                // The peer wants nothing any more.
+                // The peer does not read any more.
                 self.waiting = None;
                 if is_planted(Mutant::UnreadDropped) {
                     self.receiver.consume(u32::MAX);
@@ -362,7 +358,7 @@ impl Endpoint {
         }
     }
 
-    /// Work completed, as the tag of its [`Post`] says.
+    /// Handles the completion of the [`Post`] with this tag.
     pub fn on_sent(&mut self, id: u64) {
         self.under_way = self.under_way.saturating_sub(1);
         match Work::of_id(id) {
@@ -381,7 +377,7 @@ impl Endpoint {
         }
     }
 
-    /// The connection broke: work failed, or the peer is gone without a message. A stream that had ended in order stays so.
+    /// The connection broke: work failed, or the peer disappeared. A stream that had ended in order stays so.
     pub fn fail(&mut self) {
         if self.phase != Phase::Disconnected || is_planted(Mutant::EndIsFailure) {
             self.phase = match is_planted(Mutant::FailureIsEnd) {
@@ -396,7 +392,7 @@ impl Endpoint {
         self.second = None;
     }
 
-    /// The next work to post besides the program's data.
+    /// The next work to post, apart from the program's data.
     pub fn next_post(&mut self) -> Option<Post> {
         let post = self.take_post()?;
         self.under_way += 1;
@@ -425,8 +421,8 @@ impl Endpoint {
         self.next_grant()
     }
 
-    /// A write of no bytes, by which the peer's queue pair shows that it lives; `None` while as many control messages are
-    /// under way as may be.
+    /// A write of no bytes, which the peer's queue pair acknowledges if it is alive. `None` while the maximum of
+    /// control messages is in flight.
     pub fn keepalive(&mut self) -> Option<Post> {
         let peer = self
             .peer
@@ -460,7 +456,7 @@ impl Endpoint {
                 .wrapping_add(first + u64::from(index) * Iomap::LEN as u64),
             key: peer.table.key,
         };
-        // It takes no credit: a peer does not count these messages when it grants.
+        // Takes no credit, because a peer does not count these messages when it grants credits.
         Some(self.control_write(
             to,
             &iomap.encode(self.order_of(&peer)),
@@ -494,7 +490,7 @@ impl Endpoint {
         Some(self.control_write(to, &half.encode(self.order_of(&peer)), message))
     }
 
-    /// Work requests that a write with its message takes.
+    /// Number of work requests for a write with its message.
     fn messages_each(&self) -> u16 {
         match self.config.signalling {
             Signalling::Immediate => 1,
@@ -534,7 +530,7 @@ impl Endpoint {
         }
     }
 
-    /// A write, and the message that tells of it.
+    /// A write, and the message that announces it.
     fn signalled(
         &mut self,
         id: u64,

@@ -1,4 +1,4 @@
-//! What a peer may do wrong.
+//! Protocol violations of a peer.
 
 /// A violation of the protocol by the peer. The stream has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,10 +32,10 @@ pub enum Violation {
         /// Messages that may be unread.
         credits: u16,
     },
-    /// The peer sent data after it ended its direction.
+    /// The peer sent data after it had ended its direction.
     #[error("the peer sent data after it had ended its direction")]
     DataAfterEnd,
-    /// The message is of no known kind.
+    /// The message is of an unknown kind.
     #[error("the peer sent message {0:#010x}, which has no meaning")]
     UnknownMessage(u32),
     /// The peer named an entry beyond the iomap.

@@ -2,10 +2,10 @@
 
 use crate::sge::Sge;
 
-/// The largest number of entries: the largest that the scaled byte of the private data can say.
+/// Maximum of entries: the maximum of the scaled byte in the private data.
 pub const IOMAPS_MAX: u16 = unscale(u8::MAX);
 
-/// From this number on, the byte of the private data counts in units of 256.
+/// From this value on, the byte in the private data counts in units of 256.
 const SCALED_FROM: u8 = 1 << 7;
 
 /// An offset of the stream's iomap and the memory behind it (`struct rs_iomap`).
@@ -21,7 +21,7 @@ impl Iomap {
     /// Bytes of the encoded form.
     pub const LEN: usize = 8 + Sge::LEN;
 
-    /// The entry's bytes, in the byte order of the memory that it is written to.
+    /// Encodes the entry, in the byte order of the side whose memory it is written to.
     pub fn encode(&self, big_endian: bool) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..8].copy_from_slice(&match big_endian {
@@ -32,7 +32,7 @@ impl Iomap {
         bytes
     }
 
-    /// Reads an entry.
+    /// Parses an entry.
     pub fn decode(bytes: [u8; Self::LEN], big_endian: bool) -> Self {
         let offset: [u8; 8] = core::array::from_fn(|at| bytes[at]);
         Self {
@@ -44,7 +44,7 @@ impl Iomap {
         }
     }
 
-    /// The place of `offset` and how many bytes follow it; `None` if it is not here.
+    /// The address for `offset` and the number of bytes that follow it; `None` if it is not in this entry.
     pub fn at(&self, offset: u64) -> Option<Sge> {
         let skipped = offset.checked_sub(self.offset)?;
         let skipped = u32::try_from(skipped)
@@ -72,7 +72,7 @@ pub const fn scale(entries: u16) -> u8 {
         }
 }
 
-/// The number of entries that a byte stands for.
+/// The number of entries that a byte encodes.
 pub const fn unscale(byte: u8) -> u16 {
     if byte <= SCALED_FROM {
         return byte as u16;

@@ -1,17 +1,17 @@
-//! The rsocket protocol: byte streams over reliable connections of RDMA, as librdmacm's `rsocket(7)` speaks it.
+//! The rsocket protocol: byte streams over RDMA's reliable connections, compatible with librdmacm's `rsocket(7)`.
 //!
-//! An [`Endpoint`] is one side of a stream. It performs no I/O: it names the work to post ([`Post`]) and is told what
-//! completed. Its owner has the memory and the queue pair.
+//! An [`Endpoint`] is one side of a stream. It performs no I/O: it returns the work to post ([`Post`]), and handles
+//! completions. Its owner has the memory and the queue pair.
 //!
 //! # Protocol
 //!
 //! Each side has a receive buffer and a small *target table*, which the peer writes by RDMA.
 //!
-//! * The private data of the connection request and reply ([`ConnData`]) name table and first half of the buffer, and how
-//!   many messages the peer may send (credits).
+//! * The private data of the connection request and reply ([`ConnData`]) contain the table, the first half of the
+//!   buffer, and how many messages the peer may send (credits).
 //! * Data is written to the peer's buffer. The immediate data carries the number of bytes ([`Message`]).
-//! * When half of a buffer has been read, its owner writes the place of that half to the next entry of the peer's table,
-//!   with immediate data that raises the peer's credits.
+//! * When half of a buffer has been read, its owner writes the location of that half to the next entry of the peer's
+//!   table, with immediate data that raises the peer's credits.
 //! * Control messages end one or both directions. They need no credits: the receiver-not-ready flow control of the queue pair
 //!   delays them.
 //! * A side may offer memory of its program by writing to the peer's iomap, which follows the table. The peer then
@@ -19,7 +19,7 @@
 //! * iWARP has no writes with immediate data: there each write is followed by a message of four bytes
 //!   ([`Signalling::Sends`]).
 //!
-//! Source: rdma-core's `librdmacm/docs/rsocket` for the format; the behaviour of its implementation where that is silent.
+//! Source: rdma-core's `librdmacm/docs/rsocket` for the format, and its implementation where that says nothing.
 
 #![no_std]
 #![forbid(unsafe_code)]

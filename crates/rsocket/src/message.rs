@@ -14,7 +14,7 @@ const CONTROL: u32 = 7;
 pub enum Message {
     /// This many bytes were written to the receive buffer.
     Data(u32),
-    /// The sender of this message takes messages up to this number. The target table may have a new entry, too.
+    /// The peer may send messages up to this number. The target table may have a new entry, too.
     Credits(u16),
     /// This entry of the iomap was written.
     Iomap(u32),
@@ -22,15 +22,15 @@ pub enum Message {
     Control(Control),
 }
 
-/// What a control message says.
+/// The meaning of a control message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Control {
-    /// Neither direction carries anything any more.
+    /// Both directions have ended.
     Disconnect = 0,
-    /// The sender of this message lives.
+    /// The sender is alive.
     Keepalive = 1,
-    /// The sender of this message sends no more data.
+    /// The sender sends no more data.
     Shutdown = 2,
 }
 
@@ -46,7 +46,7 @@ impl Message {
         kind << ARGUMENT_BITS | argument & ARGUMENT_MASK
     }
 
-    /// Reads a message; `None` if it has no meaning.
+    /// Parses a message; `None` if it is invalid.
     pub fn decode(number: u32) -> Option<Self> {
         let argument = number & ARGUMENT_MASK;
         match number >> ARGUMENT_BITS {

@@ -1,4 +1,4 @@
-//! Work that an endpoint has its owner post, and what its completion means.
+//! Work that an endpoint's owner posts, and the meaning of its completion.
 
 /// Memory of the peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,17 +36,17 @@ pub enum Op {
 pub enum Payload {
     /// None.
     Empty,
-    /// Data of the program, which its owner copies to these pieces of the send buffer first.
+    /// Data of the program. The owner copies it to these pieces of the send buffer first.
     Data(Pieces),
     /// Data of the program, to be sent inline: this many bytes.
     InlineData(u32),
-    /// The first `length` of `bytes`: inline, or by way of `place` if there is one.
+    /// The first `length` of `bytes`: inline, or through `place` if there is one.
     Bytes {
         /// The bytes.
         bytes: [u8; 24],
-        /// How many count.
+        /// The number of valid bytes.
         length: u8,
-        /// Offset in the send buffer's memory, for a device that takes none inline.
+        /// Offset in the send buffer's memory, for a device without inline data.
         place: Option<u32>,
     },
 }
@@ -78,7 +78,7 @@ impl Pieces {
         self.first + self.second
     }
 
-    /// Both ranges as offset and length; empty ones are left out.
+    /// Both ranges as offset and length, without empty ones.
     pub fn ranges(self) -> impl Iterator<Item = (u32, u32)> {
         [(self.start, self.first), (0, self.second)]
             .into_iter()
@@ -86,7 +86,7 @@ impl Pieces {
     }
 }
 
-/// What a completed work request was.
+/// The meaning of a completed work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     /// Data, of this many bytes of the send buffer.

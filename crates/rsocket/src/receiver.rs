@@ -1,4 +1,4 @@
-//! The receiving direction: the messages that arrived, and what is granted to the peer.
+//! The receiving direction: the messages that have arrived, and the room granted to the peer.
 
 use alloc::collections::VecDeque;
 
@@ -14,34 +14,34 @@ pub(crate) struct Receiver {
     buffer: u32,
     /// Number of messages that may be unread.
     queue: u16,
-    /// Lengths of the unread messages; the first one is what is left of it.
+    /// Lengths of the unread messages; for the first one, its rest.
     unread: VecDeque<u32>,
     /// Bytes of the unread messages.
     unread_bytes: u32,
-    /// Where the first unread byte is.
+    /// Offset of the first unread byte.
     at: u32,
     /// Bytes that the peer may still write.
     room: u32,
-    /// Bytes that are read and not granted anew.
+    /// Bytes that are read but not granted again.
     free: u32,
-    /// Where the part is that is granted next.
+    /// Offset of the part that is granted next.
     free_at: u32,
     /// Number of messages read.
     read: u16,
-    /// The number of messages read from which on credits are granted.
+    /// The number of messages read at which credits are granted.
     grant_from: u16,
     /// The peer's target table.
     remote: Sge,
-    /// The entry that is written next.
+    /// The entry to write next.
     remote_entry: u32,
 }
 
-/// What a grant writes to the peer's table.
+/// The contents of a grant.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grant {
     /// The peer may send messages up to this number.
     pub(crate) credits: u16,
-    /// Half of the receive buffer, by offset and length, and where the entry goes that names it.
+    /// Half of the receive buffer, by offset and length, and the address of the table entry for it.
     pub(crate) half: Option<(u32, u32, Remote)>,
 }
 
@@ -92,7 +92,7 @@ impl Receiver {
         self.unread_bytes
     }
 
-    /// The first `wanted` unread bytes, or as many as there are, from `skip` on.
+    /// At most `wanted` unread bytes, from `skip` on.
     pub(crate) fn peek(&self, skip: u32, wanted: u32) -> Pieces {
         let skip = skip.min(self.unread_bytes);
         let length = wanted.min(self.unread_bytes - skip);
@@ -101,7 +101,7 @@ impl Receiver {
         Pieces::of_ring(at, length, self.buffer)
     }
 
-    /// `bytes` were read: at most as many as are unread.
+    /// Marks `bytes` as read: at most the number of unread bytes.
     pub(crate) fn consume(&mut self, bytes: u32) {
         let mut left = bytes.min(self.unread_bytes);
         self.unread_bytes -= left;
@@ -118,7 +118,7 @@ impl Receiver {
         }
     }
 
-    /// Messages of which nothing is left count as read.
+    /// Fully read messages count as read.
     fn skip_empty(&mut self) {
         while self.unread.front() == Some(&0) {
             self.unread.pop_front();
@@ -126,7 +126,7 @@ impl Receiver {
         }
     }
 
-    /// Whether enough was read to tell the peer.
+    /// Whether enough was read for a grant.
     pub(crate) fn owes_grant(&self) -> bool {
         if is_planted(Mutant::CreditsOnlyWithRoom) {
             return self.frees_half();
@@ -142,7 +142,7 @@ impl Receiver {
         self.free >= enough
     }
 
-    /// Grants what was read.
+    /// Grants the room of what was read.
     pub(crate) fn grant(&mut self) -> Grant {
         self.grant_from = self.read.wrapping_add(self.queue / 2);
         let credits = self.read.wrapping_add(self.queue);

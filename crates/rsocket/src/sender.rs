@@ -1,4 +1,4 @@
-//! The sending direction: room in the own buffer and queue, the peer's credits, and the peer's memory.
+//! The sending direction: room in this side's buffer and queue, the peer's credits, and the peer's memory.
 
 use alloc::collections::VecDeque;
 
@@ -14,15 +14,15 @@ pub(crate) struct Sender {
     buffer: u32,
     /// Bytes of the buffer that no posted work needs.
     free: u32,
-    /// Where the next bytes go.
+    /// Offset for the next bytes.
     at: u32,
-    /// Free places of the send queue, besides those for control messages.
+    /// Free slots of the send queue, except those for control messages.
     places: u16,
-    /// Places that a write with its message takes.
+    /// Slots for a write with its message.
     places_each: u16,
     /// Number of messages of data.
     sent: u16,
-    /// The number that must not be passed.
+    /// The first message number that is not permitted.
     granted: u16,
     /// The peer's memory, in the order of use.
     targets: VecDeque<Sge>,
@@ -59,7 +59,7 @@ impl Sender {
         }
     }
 
-    /// Whether the own side has room: for data that needs neither credit nor the peer's buffer, too.
+    /// Whether this side has room. Enough for data that needs neither credit nor the peer's buffer.
     pub(crate) fn has_room(&self) -> bool {
         self.places >= self.places_each && self.free >= SEND_LOW_WATER
     }
@@ -69,10 +69,10 @@ impl Sender {
         self.has_room() && has_credit && !self.targets.is_empty()
     }
 
-    /// The peer takes messages up to `number`, and may have written an entry of the table.
+    /// The peer accepts messages up to `number`, and may have written an entry of the table.
     pub(crate) fn on_credits(&mut self, number: u16, table: &dyn Table) {
         self.granted = number;
-        // The table has room for so many: more are the peer's fault, and stay there.
+        // The table has room for this many. If the peer wrote more, it is at fault, and they stay there.
         if self.targets.len() < usize::from(TABLE_ENTRIES)
             && let Some(sge) = take_entry(table, self.next_entry, self.big_endian)
         {
@@ -81,7 +81,7 @@ impl Sender {
         }
     }
 
-    /// Reserves what a write of at most `wanted` bytes to the peer's buffer needs. `can_send` holds.
+    /// Reserves a write of at most `wanted` bytes to the peer's buffer. `can_send` must hold.
     pub(crate) fn reserve(&mut self, wanted: u32) -> Option<(u32, Option<Pieces>, Remote)> {
         let target = self.targets.front_mut()?;
         let length = wanted
@@ -104,14 +104,14 @@ impl Sender {
         Some((length, self.place(length), remote))
     }
 
-    /// Reserves what a write of at most `wanted` bytes to other memory of the peer needs. `has_room` holds.
+    /// Reserves a write of at most `wanted` bytes to other memory of the peer. `has_room` must hold.
     pub(crate) fn reserve_direct(&mut self, wanted: u32) -> (u32, Option<Pieces>) {
         let length = wanted.min(TRANSFER_MAX_BYTES).min(self.free);
         self.places -= 1;
         (length, self.place(length))
     }
 
-    /// A place in the ring for so many bytes; none if they go inline.
+    /// A place in the ring for that many bytes; none if they are sent inline.
     fn place(&mut self, length: u32) -> Option<Pieces> {
         if !is_planted(Mutant::SendBufferNotReserved) {
             self.free -= length;

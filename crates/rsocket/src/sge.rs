@@ -1,6 +1,6 @@
 //! Memory by address, key and length.
 
-/// Memory of a side, for the other to write to (`struct rs_sge`).
+/// Memory of one side, for the other to write to (`struct rs_sge`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sge {
     /// First byte, as a virtual address of its owner.
@@ -15,7 +15,7 @@ impl Sge {
     /// Bytes of the encoded form.
     pub const LEN: usize = 16;
 
-    /// The entry's bytes, in the byte order of the memory that it is written to.
+    /// Encodes the entry, in the byte order of the side whose memory it is written to.
     pub fn encode(&self, big_endian: bool) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         let (addr, key, length) = match big_endian {
@@ -36,7 +36,7 @@ impl Sge {
         bytes
     }
 
-    /// Reads an entry.
+    /// Parses an entry.
     pub fn decode(bytes: [u8; Self::LEN], big_endian: bool) -> Self {
         let addr: [u8; 8] = core::array::from_fn(|at| bytes[at]);
         let word = |from: usize| -> [u8; 4] { core::array::from_fn(|at| bytes[from + at]) };

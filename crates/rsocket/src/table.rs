@@ -1,4 +1,4 @@
-//! The target table: entries that name memory of the side that wrote them.
+//! The target table: entries that describe memory of the peer, which writes them.
 
 use crate::iomap::Iomap;
 use crate::mutant::{Mutant, is_planted};
@@ -7,11 +7,11 @@ use crate::sge::Sge;
 /// Entries of the target table (`RS_SGL_SIZE`): one for each half of a receive buffer.
 pub(crate) const TABLE_ENTRIES: u16 = 2;
 
-/// The memory that the peer writes: the target table and, right after it, the iomap. The endpoint's owner has it.
+/// The memory that the peer writes: the target table followed by the iomap. The endpoint's owner has it.
 pub trait Table {
-    /// Copies bytes out, from `offset` on. The peer may write meanwhile.
+    /// Copies bytes from `offset` out. The peer may write meanwhile.
     fn load(&self, offset: usize, into: &mut [u8]);
-    /// Copies bytes in, from `offset` on.
+    /// Copies bytes to `offset`.
     fn store(&self, offset: usize, from: &[u8]);
 }
 
@@ -20,14 +20,15 @@ pub fn table_bytes(iomaps: u16) -> usize {
     usize::from(TABLE_ENTRIES) * Sge::LEN + usize::from(iomaps) * Iomap::LEN
 }
 
-/// Takes entry `index` if the peer has written it, and clears it. An entry of no bytes is not written.
+/// Takes entry `index` if the peer has written it, and clears it. An entry of no bytes counts as not written.
 ///
-/// The peer writes an entry again only after the memory of the former was filled and read, so clearing loses nothing.
+/// The peer reuses an entry only after the memory of its previous value was filled and read, so clearing loses
+/// nothing.
 pub(crate) fn take_entry(table: &dyn Table, index: u16, big_endian: bool) -> Option<Sge> {
     let offset = usize::from(index) * Sge::LEN;
     let mut bytes = [0; Sge::LEN];
     table.load(offset, &mut bytes);
-    // The peer's write may be under way: an entry counts once two looks agree.
+    // The peer may be writing the entry: it is valid once two reads agree.
     loop {
         let mut again = [0; Sge::LEN];
         table.load(offset, &mut again);
