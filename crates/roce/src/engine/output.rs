@@ -80,8 +80,8 @@ impl Payload<'_> {
     }
 }
 
-/// A one-sided request that the host may carry out by itself, if it has the peer's memory and the peer's word that the
-/// request is allowed. See [`QueuePair::poll_direct`](super::QueuePair::poll_direct).
+/// A one-sided request that the host may execute itself, if it has the peer's memory and the peer's table permits the
+/// request. See [`QueuePair::poll_direct`](super::QueuePair::poll_direct).
 #[derive(Clone, Copy, Debug)]
 pub struct Direct<'a> {
     /// What to do.

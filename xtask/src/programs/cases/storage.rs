@@ -64,7 +64,10 @@ fn sends() -> Case {
 /// A server with one receive and a client that sends eight blocks at once. The client is told, and then waits for ever: after a
 /// completion with an error fio's engine waits for another event.
 fn overrun() -> Case {
-    let client = c(&format!("timeout --foreground --signal=KILL 10 {}", client("send")));
+    let client = c(&format!(
+        "timeout --foreground --signal=KILL 10 {}",
+        client("send")
+    ));
     Case::pair(GROUP, c(&server(1)), Ready::Listener(FIO_PORT), client)
         .server(Expected::stays())
         .client(Expected::refused(&[(

@@ -209,9 +209,8 @@ impl QueuePair {
         }
     }
 
-    /// Whether packets wait, but few, behind others that are under way: they lose little time if they are sent a moment
-    /// later, and more may be posted until then, with which they make one datagram. Never on a queue pair that
-    /// nobody acknowledges.
+    /// Whether a few packets are queued behind others in flight. Sent a moment later, they lose little time and can
+    /// share a datagram with later ones. Never on a queue pair without acknowledgements.
     pub fn tail_can_wait(&self) -> bool {
         let is_stream = |halves: &Reliable| {
             (1..STREAM_WAITING_MAX).contains(&halves.requester.waiting())
@@ -504,9 +503,9 @@ impl QueuePair {
         self.attr.state == QpState::Rts && self.service.reliable().is_some_and(is_idle)
     }
 
-    /// The request whose turn it is, if the host may carry it out by itself instead of asking for its packets: a
-    /// one-sided one of an RC queue pair, with nothing unacknowledged before it. When that is done,
-    /// [`complete_direct`](Self::complete_direct) completes it; otherwise nothing has happened.
+    /// The next request, if the host may execute it itself instead of sending packets: a one-sided request of an RC
+    /// queue pair, with nothing unacknowledged before it. Afterwards [`complete_direct`](Self::complete_direct)
+    /// completes it. If it is not executed, nothing has changed.
     pub fn poll_direct(&mut self, memory: &MemoryTable) -> Option<Direct<'_>> {
         if self.qp_type() != QpType::Rc {
             return None;

@@ -1,7 +1,7 @@
-//! Requests that the host carries out by itself, in memory that it shares with the peer.
+//! One-sided requests that the host executes itself, in memory that it shares with the peer.
 //!
-//! No packet is sent for such a request, so it takes no number on the wire: the first PSN moves back by as many as it
-//! would have taken, and the next packet has the PSN that the peer expects.
+//! No packet is sent for such a request, so it uses no PSN on the wire: the first PSN moves back by as many as the
+//! request would have used, and the next packet has the PSN that the peer expects.
 
 use alloc::vec::Vec;
 
@@ -25,8 +25,8 @@ pub(in crate::engine::qp) struct DirectHead {
 }
 
 impl Requester {
-    /// The oldest request, if the host may carry it out by itself: a one-sided one that is not empty, with nothing
-    /// under way before it, whose local memory may be used. `segments` is filled with the places of that memory.
+    /// The oldest request, if the host may execute it itself: a one-sided request that is not empty, with nothing in
+    /// flight before it, whose local memory may be used. Fills `segments` with that memory.
     pub(in crate::engine::qp) fn direct(
         &self,
         cx: &Context<'_>,
