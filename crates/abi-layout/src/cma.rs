@@ -133,8 +133,6 @@ pub const PS_IPOIB: u32 = 0x0002;
 pub const PS_TCP: u32 = 0x0106;
 /// `RDMA_PS_UDP`.
 pub const PS_UDP: u32 = 0x0111;
-/// `RDMA_PS_IB`.
-pub const PS_IB: u32 = 0x013F;
 /// `RDMA_UDP_QKEY`.
 pub const UDP_QKEY: u32 = 0x0123_4567;
 /// `RDMA_MAX_RESP_RES` and `RDMA_MAX_INIT_DEPTH`: the device's maximum.

@@ -17,7 +17,6 @@ pub mod qp_attr_mask {
     pub const CUR_STATE: u32 = 1 << 1;
     pub const AV: u32 = 1 << 7;
     pub const PATH_MTU: u32 = 1 << 8;
-    pub const ALT_PATH: u32 = 1 << 14;
     pub const SQ_PSN: u32 = 1 << 16;
     pub const PATH_MIG_STATE: u32 = 1 << 18;
     pub const CAP: u32 = 1 << 19;
