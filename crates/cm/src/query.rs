@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use portolan_provider::cm::{IdAddresses, IdNumber, IdOption, PathRecord, UserId};
+use portolan_provider::cm::{IdAddresses, IdNumber, IdOption, PathRecord};
 use portolan_provider::error::{Cause, Error, Result, Step};
 use portolan_provider::verbs::QpType;
 use portolan_wire::addr::ServiceId;
@@ -143,15 +143,6 @@ impl Cm {
             return Err(id.locate(Error::invalid(step, "Q_Key", expected, qkey)));
         }
         id.qkey = Some(qkey);
-        Ok(())
-    }
-
-    /// Changes the tag of the id's events.
-    ///
-    /// # Errors
-    /// `NoSuchObject`.
-    pub fn set_uid(&mut self, id: IdNumber, uid: UserId) -> Result<()> {
-        self.ids.find_mut(id, Step::Query)?.uid = Some(uid);
         Ok(())
     }
 
