@@ -8,8 +8,6 @@ use portolan_wire::{Gid, PKey};
 pub const GIDS_MAX: usize = 256;
 /// Maximum number of partition key table entries to read.
 pub const PKEYS_MAX: usize = 1024;
-/// The first multicast LID; unicast LIDs range from 1 to the one before it (IBTA 4.1.3).
-pub const MULTICAST_LID_FIRST: u16 = 0xC000;
 
 /// A snapshot of a port's attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
