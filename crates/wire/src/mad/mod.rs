@@ -20,16 +20,10 @@ pub const BASE_VERSION: u8 = 1;
 pub struct MgmtClass(pub u8);
 
 impl MgmtClass {
-    /// Subnet management, routed by LID.
-    pub const SUBN_LID_ROUTED: MgmtClass = MgmtClass(0x01);
     /// Subnet administration.
     pub const SUBN_ADM: MgmtClass = MgmtClass(0x03);
-    /// Performance management.
-    pub const PERF_MGMT: MgmtClass = MgmtClass(0x04);
     /// Communication management: connections.
     pub const CM: MgmtClass = MgmtClass(0x07);
-    /// Subnet management, by directed route.
-    pub const SUBN_DIRECTED_ROUTE: MgmtClass = MgmtClass(0x81);
 }
 
 impl fmt::Debug for MgmtClass {
@@ -49,25 +43,16 @@ impl Method {
     pub const SET: Method = Method(0x02);
     /// Send(): a datagram without a response of its own method. All CM messages use it.
     pub const SEND: Method = Method(0x03);
-    /// Trap().
-    pub const TRAP: Method = Method(0x05);
     /// Report().
     pub const REPORT: Method = Method(0x06);
-    /// TrapRepress().
-    pub const TRAP_REPRESS: Method = Method(0x07);
     /// SubnAdmGetTable(), only in subnet administration (IBTA 15.2.2).
     pub const GET_TABLE: Method = Method(0x12);
     /// SubnAdmDelete(), only in subnet administration.
     pub const DELETE: Method = Method(0x15);
     /// GetResp().
     pub const GET_RESP: Method = Method(0x81);
-    /// ReportResp().
-    pub const REPORT_RESP: Method = Method(0x86);
-
     /// SubnAdmGetTableResp().
     pub const GET_TABLE_RESP: Method = Method(0x92);
-    /// SubnAdmDeleteResp().
-    pub const DELETE_RESP: Method = Method(0x95);
 
     /// True for responses.
     pub const fn is_response(self) -> bool {
