@@ -1,8 +1,8 @@
 //! Links the library under libibverbs's name, with its versions of symbols.
 //!
-//! rustc hands the linker a script of its own, which makes local all that it knows. The names for C programs are
-//! not among what it knows (`src/export`), and ours names them. Two scripts together are what lld takes; GNU ld
-//! does not.
+//! rustc passes a version script of its own, which takes precedence for the symbols that it knows and makes them
+//! local. It does not know the names for C programs, which assembly defines (`src/export`), so our script applies to
+//! those. lld accepts two scripts; GNU ld does not.
 
 fn main() {
     let map = "libibverbs.map";
@@ -13,9 +13,9 @@ fn main() {
         "-Wl,-soname,libibverbs.so.1".to_owned(),
         format!("-Wl,--version-script={folder}/{map}"),
         "-fuse-ld=lld".to_owned(),
-        // Names that wait for their functions are an error, not absent.
+        // A name in the map without a function is an error.
         "-Wl,--no-undefined-version".to_owned(),
-        // The progress thread runs in it: a program that is done with it must not unmap it.
+        // The progress thread runs in the library, so dlclose(3) must not unmap it.
         "-Wl,-z,nodelete".to_owned(),
     ] {
         println!("cargo:rustc-cdylib-link-arg={argument}");
