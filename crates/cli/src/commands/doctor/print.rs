@@ -139,10 +139,10 @@ fn provider(facts: &Facts) -> String {
             "by route: the kernel's device that serves the way, else the software device ({PROVIDER_ENV} is not set)"
         ),
         Some(Ok(Choice::Software)) => {
-            format!("software, the RoCEv2 device in user space: {PROVIDER_ENV} says so")
+            format!("software, the RoCEv2 device in user space ({PROVIDER_ENV} is set)")
         }
         Some(Ok(Choice::Kernel)) => {
-            format!("kernel, its devices by libibverbs: {PROVIDER_ENV} says so")
+            format!("kernel, its devices through libibverbs ({PROVIDER_ENV} is set)")
         }
         Some(Err(_)) | None => format!("none: {PROVIDER_ENV} is not understood"),
     }
