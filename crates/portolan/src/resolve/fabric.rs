@@ -184,39 +184,15 @@ fn query(like: &PathRecord) -> Query<PathRecord> {
     if like.pkey != PKey(0) {
         query = query.pkey(like.pkey);
     }
-    if like.service_id != 0 {
-        query = query.service_id(like.service_id);
+    macro_rules! add_if_given {
+        ($($field:ident $(. $value:ident)?),*) => {$(
+            if like.$field$(.$value)? != 0 {
+                query = query.$field(like.$field);
+            }
+        )*};
     }
-    if like.sl != 0 {
-        query = query.sl(like.sl);
-    }
-    if like.qos_class != 0 {
-        query = query.qos_class(like.qos_class);
-    }
-    if like.traffic_class != 0 {
-        query = query.traffic_class(like.traffic_class);
-    }
-    if like.dlid != 0 {
-        query = query.dlid(like.dlid);
-    }
-    if like.slid != 0 {
-        query = query.slid(like.slid);
-    }
-    if like.flow_label != 0 {
-        query = query.flow_label(like.flow_label);
-    }
-    if like.hop_limit != 0 {
-        query = query.hop_limit(like.hop_limit);
-    }
-    if like.packet_lifetime.value != 0 {
-        query = query.packet_lifetime(like.packet_lifetime);
-    }
-    if like.mtu.value != 0 {
-        query = query.mtu(like.mtu);
-    }
-    if like.rate.value != 0 {
-        query = query.rate(like.rate);
-    }
+    add_if_given! { service_id, sl, qos_class, traffic_class, dlid, slid, flow_label, hop_limit }
+    add_if_given! { packet_lifetime.value, mtu.value, rate.value }
     query
 }
 
