@@ -71,6 +71,7 @@ pub(crate) struct Writer {
 pub(crate) struct Place {
     /// In the file.
     at: usize,
+    len: usize,
     /// The tail after the record.
     end: u64,
 }
@@ -224,7 +225,7 @@ impl Writer {
         let at = RING_AT + (self.tail as usize + skipped) % RING_LEN;
         self.mapping.copy_in(at, &header_of(head, len));
         let at = at + HEADER_LEN;
-        Ok(Some(Place { at, end }))
+        Ok(Some(Place { at, len, end }))
     }
 
     /// The record is written.
