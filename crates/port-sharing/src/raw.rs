@@ -1,6 +1,6 @@
-//! Socket calls without a safe wrapper.
+//! System calls without a safe wrapper.
 
-#![allow(unsafe_code, reason = "recvmsg(2) by pointers")]
+#![allow(unsafe_code, reason = "calls by pointers")]
 
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -12,6 +12,33 @@ pub(super) fn last_errno() -> Errno {
     std::io::Error::last_os_error()
         .raw_os_error()
         .map_or(Errno::IO, Errno::from_raw_os_error)
+}
+
+/// A limit of this process, and its maximum (getrlimit(2)); `None` for none. Both are unknown where the process may not ask,
+/// as in services without `@resources` (systemd.exec(5)); rustix panics there.
+pub(super) fn limit(of: Limited) -> [Option<u64>; 2] {
+    let mut limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: the pointer is to a local that outlives the call.
+    let status = unsafe {
+        match of {
+            Limited::OpenFiles => libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit),
+            Limited::FileSize => libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit),
+        }
+    };
+    if status < 0 {
+        return [None, None];
+    }
+    [limit.rlim_cur, limit.rlim_max].map(|value| (value != libc::RLIM_INFINITY).then_some(value))
+}
+
+/// What a limit is of.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Limited {
+    OpenFiles,
+    FileSize,
 }
 
 /// Sets a socket option whose value is an `int`.

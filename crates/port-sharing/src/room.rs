@@ -9,7 +9,9 @@
 
 use portolan_provider::Cause;
 use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+use super::raw::{self, Limited};
 
 /// First value to which the soft limit is raised: more than the coordinator of a full group needs.
 const OPEN_FILES: u64 = 4096;
@@ -25,6 +27,11 @@ pub fn with_room<T>(mut make: impl FnMut() -> Result<T, Errno>) -> Result<T, Err
         }
     }
     make()
+}
+
+/// The longest file that this process may write (getrlimit(2), `RLIMIT_FSIZE`); `None` if there is no limit or it is unknown.
+pub fn file_size_limit() -> Option<u64> {
+    raw::limit(Limited::FileSize)[0]
 }
 
 /// Why a system call failed; names the limit if it is the reason.
@@ -43,25 +50,25 @@ pub fn cause(call: &'static str, errno: Errno) -> Cause {
     Cause::DescriptorLimit {
         call,
         errno: errno.raw_os_error(),
-        limit: getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX),
+        limit: raw::limit(Limited::OpenFiles)[1].unwrap_or(u64::MAX),
         bounded,
     }
 }
 
 /// Raises the soft limit; `false` if it is at the maximum.
 fn raise_limit() -> bool {
-    let limit = getrlimit(Resource::Nofile);
-    let Some(current) = limit.current else {
+    let [current, maximum] = raw::limit(Limited::OpenFiles);
+    let Some(current) = current else {
         return false;
     };
     let wanted = current.saturating_mul(2).max(OPEN_FILES);
-    let raised = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
+    let raised = maximum.map_or(wanted, |maximum| maximum.min(wanted));
     if raised <= current {
         return false;
     }
     let wanted = Rlimit {
         current: Some(raised),
-        maximum: limit.maximum,
+        maximum,
     };
     match setrlimit(Resource::Nofile, wanted) {
         Ok(()) => {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use portolan_port_sharing::{Block, MemberService, observe};
 use portolan_roce::io::Stack;
 
-use crate::harness::{Nobody, PATIENCE, config, stack};
+use crate::harness::{End, Nobody, PATIENCE, PATIENT, config, stack};
 
 /// A member that records whether it was called before it was ready.
 #[derive(Debug, Default)]
@@ -62,4 +62,55 @@ fn a_device_is_the_same_object_however_it_is_found() {
     assert!(Arc::ptr_eq(&found, &again));
     let listed = stack.devices();
     assert!(listed.iter().any(|device| Arc::ptr_eq(device, &found)));
+}
+
+#[test]
+fn a_process_that_may_not_ask_for_its_limits_has_memory_files() {
+    // This thread, and the stack's, which it starts.
+    deny(libc::SYS_prlimit64);
+    let mut config = config();
+    config.local_memory = true;
+    let stack = stack(&config);
+    let end = End::new(&stack, "127.0.0.1".parse().unwrap(), PATIENT);
+    assert!(end.memory.pages.is_some());
+}
+
+/// Has a system call of this thread fail with `EPERM` (seccomp(2)).
+fn deny(call: libc::c_long) {
+    let statement = |code: u32, k| libc::sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf: 0,
+        k,
+    };
+    let is_it = libc::sock_filter {
+        code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
+        jt: 0,
+        jf: 1,
+        k: call as u32,
+    };
+    let mut filter = [
+        // The number of the call is first in `struct seccomp_data`.
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
+        is_it,
+        statement(
+            libc::BPF_RET | libc::BPF_K,
+            libc::SECCOMP_RET_ERRNO | libc::EPERM as u32,
+        ),
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_mut_ptr(),
+    };
+    // SAFETY: the filter is read during the call.
+    let denied = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+            | libc::prctl(
+                libc::PR_SET_SECCOMP,
+                libc::SECCOMP_MODE_FILTER,
+                &raw const program,
+            )
+    };
+    assert_eq!(denied, 0);
 }

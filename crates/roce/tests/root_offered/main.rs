@@ -90,7 +90,7 @@ fn is_asked_for_memory(uid: u32) -> bool {
     let ends: Vec<End> = (0..ENDS).map(|_| End::new(&stack, ip, PATIENT)).collect();
     let owns: Vec<Qpn> = ends.iter().map(|end| end.qp.qpn()).collect();
     let (say, hear) = channel();
-    let asked = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let offering = scope.spawn(|| {
             become_user(uid);
             let nobody = Arc::new(Nobody);
@@ -145,8 +145,7 @@ fn is_asked_for_memory(uid: u32) -> bool {
             std::thread::sleep(MEANWHILE / 4);
         }
         offering.join().unwrap()
-    });
-    asked
+    })
 }
 
 /// Looks until there is something.

@@ -8,7 +8,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
-use portolan_port_sharing::room::with_room;
+use portolan_port_sharing::room::{file_size_limit, with_room};
 use portolan_threads::with_signals_blocked;
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat,
@@ -16,7 +16,6 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, retry_on_intr};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use rustix::process::{Resource, getrlimit};
 
 /// Maximum length of another process's file.
 const FILE_LEN_MAX: usize = 1 << 40;
@@ -185,7 +184,7 @@ pub(super) fn allocate(file: &OwnedFd, offset: u64, len: u64) -> Result<(), Errn
 
 /// Checks the limit of file sizes. Exceeding it would kill the process (SIGXFSZ, setrlimit(2)).
 fn check_file_size(len: usize) -> Result<(), Errno> {
-    match getrlimit(Resource::Fsize).current {
+    match file_size_limit() {
         Some(limit) if limit < len as u64 => Err(Errno::FBIG),
         _ => Ok(()),
     }
