@@ -110,6 +110,13 @@ impl Namespace {
         command
     }
 
+    /// A folder among its temporary files.
+    pub(crate) fn new_folder(&self, name: &str) -> Result<PathBuf> {
+        let path = self.folder.0.join(name);
+        DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(path)
+    }
+
     /// A file of its network in `/proc`.
     pub(crate) fn table(&self, name: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/net/{name}", self.holder.id()))

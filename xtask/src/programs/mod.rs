@@ -10,6 +10,7 @@ mod pair;
 mod ready;
 mod running;
 mod side;
+mod valgrind;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -108,6 +109,9 @@ pub(crate) struct Arguments {
     /// Hide rdma-core's configuration and drivers and udev's data from the programs, as containers lack them, and write no document
     #[arg(long, conflicts_with = "beside")]
     bare: bool,
+    /// Play a selection under valgrind, and look for invalid accesses of our libraries; write no document
+    #[arg(long, conflicts_with_all = ["beside", "bare"])]
+    valgrind: bool,
     /// Play what is built already, for users who may not build; write no document
     #[arg(long)]
     no_build: bool,
@@ -142,16 +146,21 @@ pub(crate) fn run_all(arguments: &Arguments) -> Result<ExitCode> {
     let started = Instant::now();
     let chosen = |case: &Case| {
         let only = arguments.only.as_deref();
-        only.is_none_or(|only| case.client_text().contains(only))
+        let is_chosen = only.is_none_or(|only| case.client_text().contains(only));
+        is_chosen && (!arguments.valgrind || valgrind::is_checked(case))
     };
     let chosen: Vec<Case> = cases::all().into_iter().filter(chosen).collect();
-    let files = match arguments.bare {
-        true => Files::Bare,
-        false => Files::Whole,
+    let manner = match (arguments.bare, arguments.valgrind) {
+        (true, _) => Manner::Bare,
+        (_, true) => {
+            ensure_installed(&[valgrind::PACKAGE])?;
+            Manner::Checked
+        }
+        _ => Manner::Plain,
     };
-    let rows = side_by_side(&chosen, |case| play(&workspace, files, case));
+    let rows = side_by_side(&chosen, |case| play(&workspace, manner, case));
     ensure!(!rows.is_empty(), "no row has this in its client's command");
-    if arguments.only.is_none() && !arguments.bare && !arguments.no_build {
+    if arguments.only.is_none() && manner == Manner::Plain && !arguments.no_build {
         document::write(&workspace.root, &rows, started.elapsed())?;
     }
     let failed = rows.iter().filter(|row| row.result.is_err()).count();
@@ -176,7 +185,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     crates::ensure_built(workspace)?;
     let quick = cases::all().into_iter().filter(|case| case.is_quick);
     let quick: Vec<Case> = quick.collect();
-    let rows = side_by_side(&quick, |case| play(workspace, Files::Whole, case));
+    let rows = side_by_side(&quick, |case| play(workspace, Manner::Plain, case));
     let failed = rows.iter().filter(|row| row.result.is_err()).count();
     ensure!(
         failed == 0,
@@ -186,25 +195,44 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     Ok(Outcome::Passed(format!("{} rows", rows.len())))
 }
 
+/// How rows are played.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Manner {
+    Plain,
+    /// Without rdma-core's files.
+    Bare,
+    /// Under valgrind.
+    Checked,
+}
+
 /// Plays a row in a network namespace of its own. Rows run in parallel, because some sleep for seconds.
-fn play(workspace: &Workspace, files: Files, case: &Case) -> Row {
+fn play(workspace: &Workspace, manner: Manner, case: &Case) -> Row {
     let started = Instant::now();
     let namespace = match case.network {
         Network::Loopback => Namespace::new(workspace.is_root),
         Network::Ethernet => Namespace::with_ethernet(workspace.is_root),
     };
     let played = namespace.and_then(|namespace| {
+        let checked_in = match manner {
+            Manner::Checked => Some(namespace.new_folder("valgrind")?),
+            _ => None,
+        };
         let side = Side::Ours {
             portolan: &workspace.portolan,
             namespace: &namespace,
-            files,
+            files: match manner {
+                Manner::Bare => Files::Bare,
+                _ => Files::Whole,
+            },
+            checked_in: checked_in.as_deref(),
         };
         let sides = Sides {
             server: side,
             client: side,
             row_time_max: ROW_TIME_MAX,
         };
-        pair::play(&sides, case)
+        pair::play(&sides, case)?;
+        checked_in.as_deref().map_or(Ok(()), valgrind::judge)
     });
     let result = played.map_err(|error| format!("{error:#}"));
     let took = started.elapsed();

@@ -8,6 +8,7 @@ use anyhow::{Result, bail};
 
 use super::case::End;
 use super::namespace::{self, Namespace};
+use super::valgrind;
 
 /// One end's.
 #[derive(Clone, Copy)]
@@ -17,6 +18,8 @@ pub(super) enum Side<'a> {
         portolan: &'a Path,
         namespace: &'a Namespace,
         files: Files,
+        /// Where valgrind writes what it finds, if programs are to run under it.
+        checked_in: Option<&'a Path>,
     },
     /// Debian's libraries on this machine's rdma_rxe, in its first namespace: that of Linux 6.1 is only there.
     Kernel,
@@ -54,8 +57,17 @@ impl Side<'_> {
     pub(super) fn command(&self, end: &End) -> Result<Command> {
         let mut command = self.plain("");
         match (self, end) {
-            (Self::Ours { portolan, .. }, End::C(words)) => {
-                command.arg(portolan).args(["exec", "--"]).args(words);
+            (
+                Self::Ours {
+                    portolan,
+                    checked_in,
+                    ..
+                },
+                End::C(words),
+            ) => {
+                command.arg(portolan).args(["exec", "--"]);
+                command.args(checked_in.map(valgrind::words).unwrap_or_default());
+                command.args(words);
             }
             (Self::Ours { portolan, .. }, End::Ours(words)) => {
                 command.arg(portolan);

@@ -65,7 +65,7 @@ fn sends() -> Case {
 /// completion with an error fio's engine waits for another event.
 fn overrun() -> Case {
     let client = c(&format!(
-        "timeout --foreground --signal=KILL 10 {}",
+        "timeout --foreground --signal=KILL 30 {}",
         client("send")
     ));
     Case::pair(GROUP, c(&server(1)), Ready::Listener(FIO_PORT), client)

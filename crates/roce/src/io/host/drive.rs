@@ -2,7 +2,6 @@
 
 #![allow(unsafe_code, reason = "places what arrived in registered memory")]
 
-use std::cell::Cell;
 use std::ops::AddAssign;
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -17,14 +16,12 @@ use crate::io::host::queue_pair::QpCore;
 use crate::io::net::receive::{Arrived, Receiver};
 use crate::io::net::shm::links::Links;
 use crate::io::polling::clock::as_nanos;
+use crate::io::polling::make_way;
 use crate::io::polling::progress::Sources;
 use portolan_port_sharing::{Block, BlockSocket, Datagram};
 
 /// Deadlines handled in one turn. The rest is due at once again.
 const TIMERS_PER_TURN: usize = 1024;
-/// Empty polls, a few tens of microseconds, before a poller yields the processor.
-const FRUITLESS_POLLS: u32 = 64;
-
 /// The longest time that a closing queue pair waits for another thread's receive lock.
 const ARRIVED_WAIT_MAX: Duration = Duration::from_millis(20);
 
@@ -71,7 +68,7 @@ impl Host {
             // The thread that holds the lock handles the timeouts after it has read.
             None => 0,
         };
-        make_way(taken > 0);
+        make_way::after_poll(taken > 0, as_nanos(now), || as_nanos(self.clock.now()));
     }
 
     /// A polling thread is about to sleep. After this call, packets wake the progress thread.
@@ -338,24 +335,4 @@ impl Host {
             Answer::AfterTheOwner => self.settle_soon(qp, &mut state, now),
         }
     }
-}
-
-/// Yields the processor once a poller has found nothing for a while. With fewer processors than pollers, the awaited
-/// peer may need this one.
-fn make_way(found_something: bool) {
-    thread_local! {
-        static FRUITLESS: Cell<u32> = const { Cell::new(0) };
-    }
-    // The thread's locals may already be destroyed.
-    let _ = FRUITLESS.try_with(|fruitless| {
-        let count = if found_something {
-            0
-        } else {
-            fruitless.get().saturating_add(1)
-        };
-        fruitless.set(count);
-        if count > FRUITLESS_POLLS {
-            std::thread::yield_now();
-        }
-    });
 }

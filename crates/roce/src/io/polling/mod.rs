@@ -6,6 +6,7 @@
 pub(crate) mod busy_poll;
 pub(crate) mod clock;
 pub(crate) mod deadlines;
+pub(crate) mod make_way;
 pub(crate) mod noted;
 pub(crate) mod policy;
 pub(crate) mod poll_handoff;

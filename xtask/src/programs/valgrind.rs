@@ -1,0 +1,120 @@
+//! Programs under valgrind: none of their invalid accesses may be in our libraries.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use portolan_lab::machine::Package;
+
+use super::case::{Case, End};
+
+pub(super) const PACKAGE: Package = Package {
+    name: "valgrind",
+    purpose: "finding invalid accesses",
+};
+/// Accesses and frees; not leaks at exit, and not what is undefined: programs and libraries leave padding undefined.
+const OPTIONS: [&str; 5] = [
+    "--quiet",
+    "--leak-check=no",
+    "--undef-value-errors=no",
+    "--trace-children=yes",
+    "--vgdb=no",
+];
+/// How valgrind's reports begin.
+const REPORTS: [&str; 5] = [
+    "Invalid read",
+    "Invalid write",
+    "Invalid free",
+    "Mismatched free",
+    "Source and destination overlap",
+];
+/// What names the frames of our libraries, which have line tables of their files.
+const OURS: [&str; 3] = ["portolan", "librdmacm.so", "libibverbs.so"];
+
+/// Rows of each stack that are played this way. MPI's launchers and Python would be checked, too, for minutes.
+pub(super) fn is_checked(case: &Case) -> bool {
+    const GROUPS: [&str; 5] = [
+        "librdmacm's programs",
+        "libfabric on verbs",
+        "UCX on verbs",
+        "storage",
+        "Rust crates on verbs",
+    ];
+    let is_c = matches!(case.client, End::C(_));
+    // Not those that are many, or that are to hang.
+    let client = case.client_text();
+    let is_one = case.clients == 1 && !client.contains("timeout") && !client.contains("-P");
+    is_c && is_one && case.is_quick && GROUPS.contains(&case.group)
+}
+
+/// A program's command line under valgrind, which writes to a file of each process in this folder.
+pub(super) fn words(folder: &Path) -> Vec<String> {
+    let log = format!("--log-file={}/%p", folder.display());
+    let options = OPTIONS.map(str::to_owned);
+    [vec!["valgrind".to_owned(), log], options.into()].concat()
+}
+
+/// Reads what it wrote.
+///
+/// # Errors
+/// The first invalid access that is in our libraries.
+pub(super) fn judge(folder: &Path) -> Result<()> {
+    for entry in fs::read_dir(folder).context("no folder of valgrind's")? {
+        let path = entry?.path();
+        let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        if let Some(report) = ours_in(&String::from_utf8_lossy(&text)) {
+            bail!("an invalid access: {report}");
+        }
+    }
+    Ok(())
+}
+
+/// The first report with one of our functions among the first frames. Reports are separated by empty lines: `==12== `.
+fn ours_in(text: &str) -> Option<String> {
+    let lines = text.lines().map(|line| {
+        let end = line
+            .strip_prefix("==")
+            .and_then(|rest| rest.split_once("=="));
+        end.map_or(line, |(_, rest)| rest.trim())
+    });
+    let text = lines.collect::<Vec<_>>().join("\n");
+    let is_report = |report: &&str| REPORTS.iter().any(|begin| report.starts_with(begin));
+    let is_ours = |report: &&str| {
+        let frames = report
+            .lines()
+            .filter(|line| line.starts_with("at ") || line.starts_with("by "));
+        frames
+            .take(6)
+            .any(|line| OURS.iter().any(|name| line.contains(name)))
+    };
+    let found = text
+        .split("\n\n")
+        .find(|report| is_report(report) && is_ours(report));
+    found.map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OTHERS: &str = "==7== Invalid read of size 4\n==7==    at 0x1: strlen (vg_replace_strmem.c:1)\n\
+        ==7==    by 0x2: main (in /usr/bin/fio)\n==7== \n";
+    const OUR_OWN: &str = "==7== Invalid write of size 8\n==7==    at 0x1: portolan_roce::io::drive (drive.rs:7)\n\
+        ==7==    by 0x2: main (in /usr/bin/fio)\n==7==  Address 0x0 is not stack'd\n==7== \n";
+
+    #[test]
+    fn an_invalid_access_of_ours_is_found_among_others() {
+        assert_eq!(ours_in(OTHERS), None);
+        let found = ours_in(&[OTHERS, OUR_OWN].concat()).unwrap();
+        assert!(found.starts_with("Invalid write of size 8"), "{found}");
+    }
+
+    #[test]
+    fn a_dozen_rows_are_checked() {
+        let count = super::super::cases::all()
+            .iter()
+            .filter(|case| is_checked(case))
+            .count();
+        assert!(count >= 12, "{count}");
+    }
+}
