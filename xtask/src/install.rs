@@ -10,13 +10,15 @@ use anyhow::{Context, Result, bail};
 use crate::test::Workspace;
 
 /// The packages to build.
-pub(crate) const PACKAGES: [&str; 6] = [
+pub(crate) const PACKAGES: [&str; 8] = [
     "--package",
     "portolan-cli",
     "--package",
     "portolan-abi-rdmacm",
     "--package",
     "portolan-abi-verbs",
+    "--package",
+    "portolan-abi-preload",
 ];
 /// The profile of installed and measured builds. It optimizes the whole program, which takes minutes.
 const PROFILE: &str = "dist";
@@ -70,6 +72,13 @@ pub(crate) fn lay_out(workspace: &Workspace, built: &Path, prefix: &Path) -> Res
         link("librdmacm.so.1", &folder.join("librdmacm.so"))?;
     }
     link("libibverbs.so.1", &full.join("libibverbs.so"))?;
+    let sockets = libraries.join("rsocket");
+    copy(
+        &built.join("librspreload.so"),
+        &sockets.join("librspreload.so.1"),
+        PROGRAM,
+    )?;
+    link("librspreload.so.1", &sockets.join("librspreload.so"))?;
     copy_folder(
         &workspace.root.join("include"),
         &prefix.join("include/portolan"),

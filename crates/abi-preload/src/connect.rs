@@ -57,13 +57,18 @@ pub(crate) fn connect(socket: &Socket, number: c_int, destination: &SockAddr) ->
         Kind::Connecting if socket.is_nonblocking() => {
             drop(phase);
             return match advance(socket) {
-                Progress::Connected => Ok(()),
+                Progress::Connected => {
+                    socket.is_told.store(true, Ordering::Relaxed);
+                    Ok(())
+                }
                 Progress::Pending => Err(Errno::ALREADY),
                 Progress::Tcp => connect_tcp(number, destination),
                 Progress::Refused => Err(refusal(socket)),
             };
         }
         Kind::Connecting => {}
+        // The kernel tells once that a connect has succeeded.
+        Kind::Connected if !socket.is_told.swap(true, Ordering::Relaxed) => return Ok(()),
         Kind::Connected | Kind::Listening => return Err(Errno::ISCONN),
         Kind::Refused => return Err(refusal(socket)),
         Kind::Plain => {
@@ -73,7 +78,11 @@ pub(crate) fn connect(socket: &Socket, number: c_int, destination: &SockAddr) ->
     }
     drop(phase);
     socket.tell_change();
-    finish(socket)
+    match socket.is_nonblocking() {
+        // As TCP does, however near the peer is.
+        true => Err(Errno::INPROGRESS),
+        false => finish(socket),
+    }
 }
 
 /// Why a connect was refused. It is said once.
@@ -91,7 +100,10 @@ fn refusal(socket: &Socket) -> Errno {
 pub(crate) fn finish(socket: &Socket) -> Result<()> {
     loop {
         match advance_with_tcp(socket)? {
-            Progress::Connected | Progress::Tcp => return Ok(()),
+            Progress::Connected | Progress::Tcp => {
+                socket.is_told.store(true, Ordering::Relaxed);
+                return Ok(());
+            }
             Progress::Refused => return Err(refusal(socket)),
             Progress::Pending if socket.is_nonblocking() => return Err(Errno::INPROGRESS),
             Progress::Pending => {}

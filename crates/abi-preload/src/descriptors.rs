@@ -52,7 +52,10 @@ fn inherited(number: c_int, socket: Arc<Socket>) -> Option<Arc<Socket>> {
             is_nonblocking,
         )),
         Kind::Listening => {
-            let phase = Phase::Listening(Listening::default());
+            let phase = Phase::Listening(Listening {
+                length: libc::SOMAXCONN,
+                ..Listening::default()
+            });
             Some(Socket::new(family, Kind::Listening, phase, is_nonblocking))
         }
         Kind::Connected => {

@@ -250,7 +250,7 @@ exports! {
     fn listen(fd: c_int, backlog: c_int) -> c_int {
         let answer = unsafe { real::listen(fd, backlog) };
         if answer == 0 && let Some(socket) = lookup(fd) {
-            listen::listen(&socket, fd);
+            listen::listen(&socket, fd, backlog);
         }
         answer
     }

@@ -17,6 +17,7 @@ use portolan::Stream;
 use portolan_threads::{ProcessCell, with_signals_blocked};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
+use crate::listen::release_unused;
 use crate::socket::{Kind, SOCKETS, Socket};
 use crate::{names, real};
 
@@ -31,8 +32,14 @@ pub(crate) fn before_fork() {
         let mut streams: Vec<Arc<Socket>> = Vec::new();
         for number in SOCKETS.numbers(0, usize::MAX) {
             let socket = SOCKETS.get(number);
-            let socket = socket.filter(|socket| socket.owner.is_owner() && !socket.is_shared());
-            streams.extend(socket.filter(|socket| socket.kind() == Kind::Connected));
+            let Some(socket) = socket.filter(|socket| socket.owner.is_owner()) else {
+                continue;
+            };
+            match socket.kind() {
+                Kind::Listening => release_unused(&socket),
+                Kind::Connected if !socket.is_shared() => streams.push(socket),
+                _ => {}
+            }
         }
         streams.dedup_by(|one, other| Arc::ptr_eq(one, other));
         if streams.is_empty() || !*LISTENS.get_or_make(listen) {

@@ -7,7 +7,7 @@
 //!
 //! * `real`: libc's own functions. `table`: objects by number, without a lock.
 //! * `settings`: which sockets become streams. `report`: what became of them. `names`: addresses.
-//! * `pump`: streams that the kernel carries for other processes.
+//! * `backlog`: connections that wait for `accept`. `pump`: streams that the kernel carries for other processes.
 //! * `socket`: a socket and its kinds; `wait`: sleeping; `connect`, `listen`: how it gets its stream; `look`: what it is ready
 //!   for; `transfer`, `copy`, `options`: the calls on one.
 //! * `epoll`: sets with streams. `handover`: what other processes get. `descriptors`: what happens to numbers.
@@ -22,6 +22,7 @@
     )
 )]
 
+mod backlog;
 mod connect;
 mod copy;
 mod descriptors;

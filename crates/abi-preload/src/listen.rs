@@ -3,8 +3,7 @@
 #![allow(unsafe_code, reason = "calls of libc with places of the program's")]
 
 use std::ffi::c_int;
-use std::io::ErrorKind;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,6 +14,7 @@ use portolan_abi_layout::guard::{Result, last_errno};
 use rustix::io::Errno;
 use socket2::SockAddr;
 
+use crate::backlog::Backlog;
 use crate::settings::settings;
 use crate::socket::{Kind, Listening, Phase, Socket, enter};
 use crate::table::Table;
@@ -25,46 +25,72 @@ use crate::{names, real, report};
 const RETRY: Duration = Duration::from_secs(1);
 
 /// After the kernel's socket has begun to listen.
-pub(crate) fn listen(socket: &Socket, number: c_int) {
+pub(crate) fn listen(socket: &Socket, number: c_int, length: c_int) {
     let is_wanted = names::local(number).is_some_and(|local| settings().takes(&local));
     let mut phase = socket.phase.lock();
     if socket.kind() == Kind::Fresh && is_wanted {
-        *phase = Phase::Listening(Listening::default());
+        *phase = Phase::Listening(Listening {
+            length,
+            ..Listening::default()
+        });
         socket.set_kind(Kind::Listening);
         drop(phase);
+        open(socket, number, false);
         socket.tell_change();
     }
 }
 
-/// The rsocket's listener, which begins to listen if it can.
-pub(crate) fn listener(socket: &Socket, number: c_int) -> Option<Arc<StreamListener>> {
+/// Before a fork: a child may be the one that accepts.
+pub(crate) fn release_unused(socket: &Socket) {
+    if let Phase::Listening(listening) = &mut *socket.phase.lock()
+        && !listening.is_used
+        && listening
+            .backlog
+            .as_ref()
+            .is_some_and(|backlog| backlog.is_empty())
+    {
+        (listening.backlog, listening.retry_at) = (None, None);
+    }
+}
+
+/// The rsocket's listener for a call that asks for connections. It begins to listen if it can.
+pub(crate) fn listener(socket: &Socket, number: c_int) -> Option<Arc<Backlog>> {
+    open(socket, number, true)
+}
+
+fn open(socket: &Socket, number: c_int, is_used: bool) -> Option<Arc<Backlog>> {
     let mut phase = socket.phase.lock();
     let Phase::Listening(listening) = &mut *phase else {
         return None;
     };
+    listening.is_used |= is_used;
     let is_early = listening
         .retry_at
         .is_some_and(|retry| Instant::now() < retry);
-    if listening.listener.is_some() || is_early {
-        return listening.listener.clone();
+    if listening.backlog.is_some() || is_early {
+        return listening.backlog.clone();
     }
     // Of one listening socket each process asks: only one can have the port.
     listening.retry_at = Some(Instant::now() + RETRY);
     let address = names::plain(names::local(number)?);
-    match Listener::bind_to(address) {
-        Ok(listener) => {
-            let listener = StreamListener::new(listener, settings().options.clone());
-            let _ = listener.set_nonblocking(true);
-            listening.listener = Some(Arc::new(listener));
-            let made = listening.listener.clone();
-            drop(phase);
-            socket.tell_change();
-            made
-        }
+    let listener = match Listener::bind_to(address) {
+        Ok(listener) => StreamListener::new(listener, settings().options.clone()),
         Err(error) => {
             if error.errno() != libc::EADDRINUSE {
                 report::complain("listeners stay TCP's", &error);
             }
+            return None;
+        }
+    };
+    match Backlog::start(listener, listening.length) {
+        Ok(backlog) => {
+            listening.backlog = Some(backlog.clone());
+            drop(phase);
+            socket.tell_change();
+            Some(backlog)
+        }
+        Err(errno) => {
+            report::complain("listeners stay TCP's", &errno);
             None
         }
     }
@@ -135,7 +161,7 @@ pub(crate) unsafe fn accept(
         }
         match &listener {
             Some(listener) => {
-                let mut fds = [number, listener.as_fd().as_raw_fd()].map(|fd| pollfd {
+                let mut fds = [number, listener.ready().as_raw_fd()].map(|fd| pollfd {
                     fd,
                     events: POLLIN,
                     revents: 0,
@@ -152,9 +178,9 @@ pub(crate) unsafe fn accept(
 }
 
 /// A stream, and the kernel's socket that gives it a number.
-fn take(family: c_int, listener: &StreamListener, flags: c_int) -> Result<Option<(Stream, c_int)>> {
+fn take(family: c_int, backlog: &Backlog, flags: c_int) -> Result<Option<(Stream, c_int)>> {
     // A stream is not taken before there is a number for it.
-    if !is_readable(listener.as_fd().as_raw_fd()) {
+    if !is_readable(backlog.ready().as_raw_fd()) {
         return Ok(None);
     }
     // SAFETY: it takes three numbers.
@@ -162,25 +188,15 @@ fn take(family: c_int, listener: &StreamListener, flags: c_int) -> Result<Option
     if new < 0 {
         return Err(last_errno());
     }
-    let close = || {
+    let has_room = Table::<Socket>::has_room(new);
+    let taken = has_room.then(|| backlog.take()).flatten();
+    if taken.is_none() {
         // SAFETY: the descriptor that was just made.
         unsafe { real::close(new) };
-    };
-    if !Table::<Socket>::has_room(new) {
-        close();
-        return Err(Errno::MFILE);
     }
-    match listener.accept() {
-        Ok((stream, _)) => Ok(Some((stream, new))),
-        Err(error) if error.kind() == ErrorKind::WouldBlock => {
-            close();
-            Ok(None)
-        }
-        Err(error) => {
-            close();
-            report::complain("a stream was not accepted", &error);
-            Err(Errno::CONNABORTED)
-        }
+    match has_room {
+        true => Ok(taken.map(|stream| (stream, new))),
+        false => Err(Errno::MFILE),
     }
 }
 

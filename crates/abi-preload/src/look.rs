@@ -8,7 +8,7 @@ use portolan::stream::{Direction, Ready};
 use crate::connect::{Progress, advance};
 use crate::listen::{is_readable, listener};
 use crate::socket::{Kind, Socket};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 
 /// What of poll(2)'s events a socket is ready for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(crate) fn look(socket: &Socket, number: c_int, events: c_short) -> Look {
         Kind::Listening => {
             let listener = listener(socket, number);
             let is_ready =
-                listener.is_some_and(|listener| is_readable(listener.as_fd().as_raw_fd()));
+                listener.is_some_and(|listener| is_readable(listener.ready().as_raw_fd()));
             plain(if is_ready { POLLIN & events } else { 0 })
         }
         Kind::Connecting => match advance(socket) {

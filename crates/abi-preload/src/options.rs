@@ -7,8 +7,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use libc::{
-    FIONBIO, FIONREAD, IPPROTO_TCP, SO_DOMAIN, SO_ERROR, SO_KEEPALIVE, SO_PROTOCOL, SO_RCVTIMEO,
-    SO_SNDTIMEO, SOL_SOCKET, TCP_INFO, TCP_KEEPIDLE, TIOCOUTQ, socklen_t, timeval,
+    FIONBIO, FIONREAD, IP_OPTIONS, IPPROTO_IP, IPPROTO_TCP, SO_DOMAIN, SO_ERROR, SO_KEEPALIVE,
+    SO_PROTOCOL, SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, TCP_INFO, TCP_KEEPIDLE, TIOCOUTQ, socklen_t,
+    timeval,
 };
 use portolan::stream::Direction;
 use portolan_abi_layout::guard::{Result, failed, last_errno};
@@ -77,8 +78,12 @@ pub(crate) unsafe fn get_of_kernel(
     if answer == 0 || !is_options_of_tcp(number, level) {
         return answer;
     }
+    let none: &[u8] = match (level, name) {
+        (IPPROTO_IP, IP_OPTIONS) => &[],
+        _ => &[0; 4],
+    };
     // SAFETY: the caller's promise.
-    match unsafe { put(&0i32.to_ne_bytes(), value, length) } {
+    match unsafe { put(none, value, length) } {
         Ok(()) => 0,
         Err(errno) => failed(errno),
     }

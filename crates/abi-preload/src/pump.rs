@@ -143,9 +143,11 @@ fn run(bell: &OwnedFd) {
             match pumps.get_mut(&id).map(Pump::turn) {
                 None | Some(Outcome::Waits) => {}
                 Some(Outcome::HasMore) => unfinished.push(id),
-                // What was written reaches the peer before the stream ends.
                 Some(Outcome::Over) => {
-                    drop(pumps.remove(&id));
+                    if let Some(pump) = pumps.remove(&id) {
+                        // The stream lives on until the peer has what was written.
+                        let _ = epoll::delete(&set, &pump.stream);
+                    }
                     RUNNING.fetch_sub(1, Ordering::AcqRel);
                 }
             }

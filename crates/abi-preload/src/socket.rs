@@ -15,11 +15,12 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, O
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use portolan::Stream;
 use portolan::stream::{Connecting, Direction, Ready};
-use portolan::{Stream, StreamListener};
 use portolan_threads::fork::ForkGuard;
 use portolan_threads::lock::Mutex;
 
+use crate::backlog::Backlog;
 use crate::pump;
 use crate::table::Table;
 
@@ -60,12 +61,16 @@ pub(crate) enum Phase {
     Connecting(Box<Attempt>),
 }
 
-/// A listener. Its rsocket listens from the first call that asks for connections, so that of processes that share a
-/// listening socket the one listens that accepts.
+/// A listener. Of processes that share a listening socket, that one has the rsocket's listener which accepts: what was not
+/// asked for connections before a fork is free for the child.
 #[derive(Default)]
 pub(crate) struct Listening {
-    pub(crate) listener: Option<Arc<StreamListener>>,
+    pub(crate) backlog: Option<Arc<Backlog>>,
+    /// How many connections may wait, as the program says.
+    pub(crate) length: c_int,
     pub(crate) retry_at: Option<Instant>,
+    /// The program has asked for connections.
+    pub(crate) is_used: bool,
 }
 
 /// A connect that is under way.
@@ -109,6 +114,8 @@ pub(crate) struct Socket {
     /// The other end of what the number refers to since a fork.
     pair: Mutex<Option<OwnedFd>>,
     is_shared: AtomicBool,
+    /// A call has told the program that it is connected.
+    pub(crate) is_told: AtomicBool,
 }
 
 impl Socket {
@@ -131,6 +138,7 @@ impl Socket {
             error: AtomicI32::new(0),
             pair: Mutex::default(),
             is_shared: AtomicBool::new(false),
+            is_told: AtomicBool::new(false),
         }
     }
 
@@ -325,10 +333,10 @@ impl Socket {
         match (&*self.phase.lock(), self.kind()) {
             (Phase::Connecting(attempt), _) => own(attempt.connecting.as_fd().as_raw_fd()),
             (Phase::Listening(listening), _) => {
-                let listener = listening.listener.as_ref();
+                let backlog = listening.backlog.as_ref();
                 Watch {
                     kernel: true,
-                    own: listener.map(|listener| listener.as_fd().as_raw_fd()),
+                    own: backlog.map(|backlog| backlog.ready().as_raw_fd()),
                 }
             }
             (Phase::Nothing, Kind::Refused) => Watch::default(),

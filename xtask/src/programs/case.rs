@@ -8,6 +8,8 @@ use std::net::Ipv4Addr;
 pub(super) enum End {
     /// A Debian program, run with `portolan exec`.
     C(Vec<String>),
+    /// A program of sockets, run with `portolan exec --sockets`.
+    Sockets(Vec<String>),
     /// The command itself.
     Ours(Vec<String>),
 }
@@ -15,6 +17,11 @@ pub(super) enum End {
 /// A C program with its command line.
 pub(super) fn c(text: &str) -> End {
     End::C(words(text))
+}
+
+/// A program of sockets with its command line.
+pub(super) fn sockets(text: &str) -> End {
+    End::Sockets(words(text))
 }
 
 /// The command with its arguments.
@@ -31,6 +38,7 @@ impl End {
     pub(super) fn text(&self) -> String {
         match self {
             Self::C(words) => words.join(" "),
+            Self::Sockets(words) => format!("portolan exec --sockets -- {}", words.join(" ")),
             Self::Ours(words) => format!("portolan {}", words.join(" ")),
         }
     }

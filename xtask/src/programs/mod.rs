@@ -27,7 +27,7 @@ use document::Row;
 use side::{Files, Side, Sides};
 
 /// The programs' packages, and what their namespace needs.
-const PACKAGES: [Package; 16] = [
+const PACKAGES: [Package; 31] = [
     Package {
         name: "rdmacm-utils",
         purpose: "rping and the other programs of librdmacm",
@@ -87,6 +87,66 @@ const PACKAGES: [Package; 16] = [
     Package {
         name: "libiscsi-bin",
         purpose: "an initiator of iSER",
+    },
+    Package {
+        name: "iperf3",
+        purpose: "a throughput of sockets",
+    },
+    Package {
+        name: "redis-server",
+        purpose: "a server of sockets",
+    },
+    Package {
+        name: "redis-tools",
+        purpose: "its client and its benchmark",
+    },
+    Package {
+        name: "memcached",
+        purpose: "another server of sockets",
+    },
+    Package {
+        name: "libmemcached-tools",
+        purpose: "its tests",
+    },
+    Package {
+        name: "nginx-light",
+        purpose: "a web server",
+    },
+    Package {
+        name: "apache2-utils",
+        purpose: "many requests to it",
+    },
+    Package {
+        name: "curl",
+        purpose: "files from it",
+    },
+    Package {
+        name: "rsync",
+        purpose: "copies of trees by its daemon",
+    },
+    Package {
+        name: "postgresql",
+        purpose: "a server that forks for each connection",
+    },
+    Package {
+        name: "openssh-server",
+        purpose: "a server that forks and executes itself",
+    },
+    Package {
+        name: "openssh-client",
+        purpose: "its client",
+    },
+    Package {
+        name: "socat",
+        purpose: "a server that executes a program",
+    },
+    Package {
+        name: "netcat-openbsd",
+        purpose: "a file by a bare socket",
+    },
+    Package {
+        name: "python3",
+        purpose: "its http.server and asyncio",
     },
     Package {
         name: "iproute2",

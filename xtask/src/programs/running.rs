@@ -18,6 +18,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 const SAID_MAX: usize = 2000;
 /// Messages of programs that find wrong data but exit with success.
 const WRONG_DATA: [&str; 2] = ["invalid data", "data mismatch"];
+/// What the preload library's report says if all connections were rsockets. Where it is expected, every report must say so.
+pub(super) const NO_TCP: &str = "TCP 0 connected, 0 accepted";
 /// At its end rping destroys its event channel while its other thread may be about to wait on it. Then it
 /// prints this and exits with 255, on every libibverbs.
 const HASTE: (&str, i32) = ("rdma_get_cm_event: Bad file descriptor", 255);
@@ -120,9 +122,22 @@ fn must_say(said: &str, says: &[Saying]) -> Result<()> {
             short(said)
         );
     }
+    let forbids_tcp = says.iter().any(|(text, _)| *text == NO_TCP);
+    let mut lines = said.lines().filter(|_| forbids_tcp);
+    let fell_back = lines.find(|line| fell_back(line));
+    ensure!(
+        fell_back.is_none(),
+        "TCP carried the data: {}",
+        short(fell_back.unwrap_or_default())
+    );
     let wrong = WRONG_DATA.iter().find(|wrong| said.contains(*wrong));
     ensure!(wrong.is_none(), "the data are wrong: {}", short(said));
     Ok(())
+}
+
+/// Whether the preload library's report has a connection of TCP's.
+fn fell_back(line: &str) -> bool {
+    line.contains("): rsockets ") && !line.contains(NO_TCP)
 }
 
 fn text(status: ExitStatus) -> String {
@@ -167,6 +182,17 @@ mod tests {
         assert!(must_say(said, &[("ping data", 2)]).is_ok());
         assert!(must_say(said, &[("ping data", 3)]).is_err());
         assert!(must_say("invalid data in page 0", &[]).is_err());
+    }
+
+    #[test]
+    fn a_report_of_tcp_is_an_error() {
+        let report =
+            |tcp| format!("curl (7): rsockets 1 connected, 0 accepted, 0 handed over; {tcp}\n");
+        let both = |one, other| report(one) + &report(other);
+        let (none, one) = (NO_TCP, "TCP 1 connected, 0 accepted");
+        assert!(must_say(&both(none, none), &[(NO_TCP, 1)]).is_ok());
+        assert!(must_say(&both(none, one), &[(NO_TCP, 1)]).is_err());
+        assert!(must_say(&both(none, one), &[]).is_ok());
     }
 
     #[test]

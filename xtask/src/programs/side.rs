@@ -69,11 +69,16 @@ impl Side<'_> {
                 command.args(checked_in.map(valgrind::words).unwrap_or_default());
                 command.args(words);
             }
+            (Self::Ours { portolan, .. }, End::Sockets(words)) => {
+                command.env("PORTOLAN_SOCKETS_REPORT", "-");
+                command.arg(portolan);
+                command.args(["exec", "--sockets", "--"]).args(words);
+            }
             (Self::Ours { portolan, .. }, End::Ours(words)) => {
                 command.arg(portolan);
                 command.args(["--provider", "software"]).args(words);
             }
-            (Self::Kernel, End::C(words)) => {
+            (Self::Kernel, End::C(words) | End::Sockets(words)) => {
                 command.args(words);
             }
             (Self::Kernel, End::Ours(_)) => bail!("no program of the kernel's"),

@@ -36,6 +36,9 @@ pub(crate) struct ExecArgs {
     /// Which libraries the program gets
     #[arg(long, value_enum, value_name = "SET", default_value = "full")]
     pub(crate) libraries: LibrarySet,
+    /// Turn the program's TCP sockets into rsockets; peers without rsockets get TCP
+    #[arg(long)]
+    pub(crate) sockets: bool,
     /// Leave /sys/class/infiniband as it is
     #[arg(long)]
     pub(crate) no_sysfs: bool,

@@ -118,6 +118,8 @@ fn run() {
             let is_done = |core: &Shared| done.iter().any(|(each, _)| Arc::ptr_eq(each, core));
             SERVICE.lock().lingering.retain(|(core, _)| !is_done(core));
         }
+        // Their descriptors are free before the wait, which may be long.
+        drop(done);
         let next = rest.iter().map(|(_, until)| *until).chain(next_alive).min();
         wait(&rest, &bell, next);
     }

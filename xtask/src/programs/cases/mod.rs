@@ -7,6 +7,7 @@ mod mixed;
 mod mpi;
 mod perftest;
 mod ping_pongs;
+mod preload;
 mod pyverbs;
 mod sockets;
 mod storage;
@@ -27,6 +28,7 @@ pub(super) fn all() -> Vec<Case> {
         connection_manager::cases(),
         mixed::cases(),
         sockets::cases(),
+        preload::cases(),
         ping_pongs::cases(),
         perftest::cases(),
         pyverbs::cases(),

@@ -13,6 +13,9 @@ use crate::args::LibrarySet;
 
 /// Path of installed libraries, relative to the command's folder.
 const INSTALLED: &str = "../lib/portolan";
+/// The preload library, and its path when installed, relative to the command's folder.
+const SOCKETS: &str = "librspreload";
+const INSTALLED_SOCKETS: &str = "../lib/portolan/rsocket/librspreload.so.1";
 /// Path of installed headers, relative to the command's folder.
 const INSTALLED_HEADERS: &str = "../include/portolan";
 /// Their path in the sources of the command.
@@ -127,6 +130,27 @@ pub(crate) fn headers() -> Result<PathBuf> {
     Ok(found.canonicalize()?)
 }
 
+/// The library that turns the sockets of programs into rsockets.
+///
+/// # Errors
+///
+/// It is missing, or its path cannot be given to the dynamic loader.
+pub(crate) fn of_sockets() -> Result<PathBuf> {
+    let folder = own_folder()?;
+    let installed = folder.join(INSTALLED_SOCKETS);
+    let found = match installed.exists() {
+        true => installed.canonicalize()?,
+        false => find_built(&folder, SOCKETS)?,
+    };
+    let divides = |byte: &u8| b": \t".contains(byte);
+    ensure!(
+        !found.as_os_str().as_encoded_bytes().iter().any(divides),
+        "{} has a `:` or a space in its name, which divide libraries in LD_PRELOAD",
+        found.display()
+    );
+    Ok(found)
+}
+
 fn own_folder() -> Result<PathBuf> {
     let own = std::env::current_exe().context("cannot find this program's own file")?;
     let folder = own.parent().context("a program lies in a folder")?;
@@ -151,7 +175,8 @@ fn find_built(folder: &Path, name: &str) -> Result<PathBuf> {
     };
     let package = name
         .replacen("lib", "portolan-abi-", 1)
-        .replace("ibverbs", "verbs");
+        .replace("ibverbs", "verbs")
+        .replace("rspreload", "preload");
     bail!(
         "{name}.so.1 is not there: {} has neither {INSTALLED} nor {file}; `cargo build{release} -p {package}` builds it, \
          `cargo xtask install --prefix DIR` installs all",
@@ -211,6 +236,20 @@ mod tests {
         assert!(full.is_installed());
         // Only half of it is installed.
         assert!(!folder.find(LibrarySet::Rdmacm).unwrap().is_installed());
+    }
+
+    #[test]
+    fn the_error_for_a_missing_preload_library_names_its_package() {
+        let folder = Folder::new("sockets");
+        let error = find_built(&folder.0.join("bin"), SOCKETS)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("cargo build -p portolan-abi-preload`"),
+            "{error}"
+        );
+        let built = folder.file("bin/deps/librspreload.so");
+        assert_eq!(find_built(&folder.0.join("bin"), SOCKETS).unwrap(), built);
     }
 
     #[test]

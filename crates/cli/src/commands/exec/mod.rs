@@ -30,6 +30,8 @@ use view::{CLASS, View};
 
 /// The variable with the dynamic loader's first search folders.
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
+/// The variable with libraries that the dynamic loader loads first.
+const PRELOAD: &str = "LD_PRELOAD";
 const PROVIDER: &str = "PORTOLAN_PROVIDER";
 /// A shell's exit codes for a missing program, and for one that cannot be run.
 const NOT_FOUND: u8 = 127;
@@ -53,13 +55,21 @@ pub(crate) fn run(args: &ExecArgs, output: &mut Output) -> Result<Outcome> {
         }
     };
     let libraries = Libraries::find(args.libraries)?;
-    let variables = variables(args.libraries, libraries.folder());
-    let wants_view = args.libraries == LibrarySet::Full && !args.no_sysfs;
+    let mut variables = variables(args.libraries, libraries.folder());
+    if args.sockets {
+        variables.push((PRELOAD, before(&libraries::of_sockets()?, PRELOAD)));
+    }
+    // Programs of sockets do not look for devices, and may need other users' numbers.
+    let wants_view = args.libraries == LibrarySet::Full && !args.no_sysfs && !args.sockets;
     let devices = match wants_view {
         true => portolan::software::preview()?,
         false => Vec::new(),
     };
     if let Some(warning) = program.deaf_to_environment() {
+        complain(&warning);
+    } else if args.sockets
+        && let Some(warning) = program.calls_the_kernel()
+    {
         complain(&warning);
     }
     if args.dry_run {
@@ -129,16 +139,21 @@ fn may_be_alone() -> Result<()> {
 
 /// The environment variables that the program gets in addition or changed.
 fn variables(set: LibrarySet, folder: &Path) -> Vec<(&'static str, OsString)> {
-    let mut path = folder.as_os_str().to_owned();
-    if let Some(others) = std::env::var_os(LIBRARY_PATH).filter(|others| !others.is_empty()) {
-        path.push(":");
-        path.push(others);
-    }
-    let mut variables = vec![(LIBRARY_PATH, path)];
+    let mut variables = vec![(LIBRARY_PATH, before(folder, LIBRARY_PATH))];
     if set == LibrarySet::Full {
         variables.push((PROVIDER, OsStr::new("software").to_owned()));
     }
     variables
+}
+
+/// A path before those that a variable has already.
+fn before(path: &Path, variable: &str) -> OsString {
+    let mut path = path.as_os_str().to_owned();
+    if let Some(others) = std::env::var_os(variable).filter(|others| !others.is_empty()) {
+        path.push(":");
+        path.push(others);
+    }
+    path
 }
 
 /// Prints what would be done.

@@ -92,6 +92,27 @@ impl Program {
     }
 }
 
+impl Program {
+    /// Why its socket calls would not be caught although it takes libraries, if so.
+    pub(super) fn calls_the_kernel(&self) -> Option<String> {
+        let mut head = Vec::new();
+        let file = File::open(&self.path).ok()?;
+        file.take(HEAD_LEN as u64).read_to_end(&mut head).ok()?;
+        (is_elf(&head) && is_go(&head)).then(|| {
+            format!(
+                "{} is a Go program: it calls the kernel without libc, so its sockets stay TCP's",
+                self.path.display()
+            )
+        })
+    }
+}
+
+/// Whether a program has the note of Go's linker: the lengths of its name and of its text, 4, and the name.
+fn is_go(head: &[u8]) -> bool {
+    let mut notes = head.windows(16);
+    notes.any(|note| note[..4] == [4, 0, 0, 0] && note[8..] == *b"\x04\0\0\0Go\0\0")
+}
+
 fn is_elf(head: &[u8]) -> bool {
     const CLASS_64: u8 = 2;
     const LITTLE_ENDIAN: u8 = 1;
@@ -180,8 +201,18 @@ mod tests {
     }
 
     #[test]
+    fn a_go_program_is_recognised_by_its_note() {
+        let note = b"\x04\0\0\0\x53\0\0\0\x04\0\0\0Go\0\0an id";
+        let go = [&head(SEGMENT_OF_LOADER)[..], note].concat();
+        assert!(is_go(&go));
+        assert!(!is_go(&head(SEGMENT_OF_LOADER)));
+        assert!(!is_go(b"Go"));
+    }
+
+    #[test]
     fn an_ordinary_program_gets_no_warning() {
         let program = Program::find_in(OsStr::new("/bin/sh"), std::iter::empty()).unwrap();
         assert_eq!(program.deaf_to_environment(), None);
+        assert_eq!(program.calls_the_kernel(), None);
     }
 }

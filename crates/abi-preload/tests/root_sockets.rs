@@ -1,0 +1,112 @@
+//! C programs with the library before libc, over a software device in the test's own network namespace.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A folder that is removed on drop, with the program.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let name = format!("portolan-sockets-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/sockets.c");
+        let output = Command::new("cc")
+            .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o"])
+            .arg(folder.join("sockets"))
+            .arg(source)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        Self(folder)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs a script in a network namespace: `$tcp` runs the program as it is, `$rsockets` on this library. Returns what it says,
+/// and the library's reports.
+fn run(folder: &Folder, script: &str) -> (String, String) {
+    // Cargo puts it beside the tests.
+    let library = std::env::current_exe()
+        .unwrap()
+        .with_file_name("librspreload.so");
+    assert!(library.exists(), "{} is not built", library.display());
+    let report = folder.0.join("report");
+    let program = folder.0.join("sockets");
+    let program = program.display();
+    let script = format!(
+        "ip link set lo up; tcp={program}; rsockets='env LD_PRELOAD={} {program}'; {script}",
+        library.display()
+    );
+    let output = Command::new("unshare")
+        .args(["--net", "sh", "-euc", &script])
+        .env("PORTOLAN_PROVIDER", "software")
+        .env("PORTOLAN_SOCKETS_CONFIG", "/dev/null")
+        .env("PORTOLAN_SOCKETS_TIMEOUT_MS", "20000")
+        .env("PORTOLAN_SOCKETS_REPORT", &report)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let erred = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}{erred}");
+    let report = std::fs::read_to_string(report).unwrap_or_default();
+    (said, report)
+}
+
+#[test]
+fn every_call_says_on_rsockets_what_it_says_on_tcp() {
+    let folder = Folder::new("calls");
+    let (on_tcp, report) = run(&folder, "$tcp all");
+    assert_eq!(report, "");
+    assert!(on_tcp.ends_with("done\n"), "{on_tcp}");
+    let (on_rsockets, report) = run(&folder, "$rsockets all");
+    assert_eq!(on_rsockets, on_tcp);
+    // The one connect that goes on with TCP is the one to a port where nobody listens.
+    assert!(report.contains("TCP 1 connected, 0 accepted"), "{report}");
+}
+
+#[test]
+fn two_processes_have_rsockets_and_a_peer_without_them_has_tcp() {
+    let folder = Folder::new("peers");
+    let both = |server: &str, client: &str| {
+        let script = format!("${server} serve > /dev/null & ${client} call; wait $!");
+        let (said, report) = run(&folder, &script);
+        assert!(said.contains("the data are right"), "{said}");
+        std::fs::remove_file(folder.0.join("report")).unwrap();
+        report
+    };
+    let report = both("rsockets", "rsockets");
+    assert!(report.contains("rsockets 1 connected"), "{report}");
+    assert!(
+        report.contains("1 accepted, 0 handed over; TCP 0"),
+        "{report}"
+    );
+    let report = both("rsockets", "tcp");
+    assert!(report.contains("TCP 0 connected, 1 accepted"), "{report}");
+    let report = both("tcp", "rsockets");
+    assert!(report.contains("rsockets 0 connected"), "{report}");
+}
+
+#[test]
+fn a_program_or_port_that_the_settings_leave_out_stays_tcps() {
+    let folder = Folder::new("settings");
+    let rules = folder.0.join("rules");
+    std::fs::write(&rules, "other * stream tcp\n").unwrap();
+    for setting in [
+        format!("PORTOLAN_SOCKETS_CONFIG={}", rules.display()),
+        "PORTOLAN_SOCKETS_PORTS=!7100".to_owned(),
+    ] {
+        let script =
+            format!("export {setting}; $rsockets serve > /dev/null & $rsockets call; wait $!");
+        let (said, report) = run(&folder, &script);
+        assert!(said.contains("the data are right"), "{said}");
+        assert!(!report.contains("rsockets 1"), "{report}");
+    }
+}
