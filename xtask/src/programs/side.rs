@@ -71,6 +71,8 @@ impl Side<'_> {
             }
             (Self::Ours { portolan, .. }, End::Sockets(words)) => {
                 command.env("PORTOLAN_SOCKETS_REPORT", "-");
+                // A busy machine is no reason for TCP.
+                command.env("PORTOLAN_SOCKETS_TIMEOUT_MS", "60000");
                 command.arg(portolan);
                 command.args(["exec", "--sockets", "--"]).args(words);
             }
