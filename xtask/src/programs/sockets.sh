@@ -118,7 +118,7 @@ load-postgres)
 	user='setpriv --reuid postgres --regid postgres --init-groups'
 	cd /
 	for _ in $(seq 100); do
-		$user psql -h $address -Atc 'select 1' postgres > /dev/null 2>&1 && break
+		PORTOLAN_SOCKETS_TIMEOUT_MS=1000 timeout 10 $user psql -h $address -Atc "select 1" postgres > /dev/null 2>&1 && break
 		sleep 0.1
 	done
 	$user pgbench -h $address -i -q -s 1 postgres
