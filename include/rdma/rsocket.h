@@ -60,7 +60,7 @@ enum {
 	RDMA_INLINE,
 	/* int: entries of the iomap that the peer may use */
 	RDMA_IOMAPSIZE,
-	/* struct ibv_path_data: the route. Portolan's library refuses it. */
+	/* struct ibv_path_data[]: the route */
 	RDMA_ROUTE
 };
 

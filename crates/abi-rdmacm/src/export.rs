@@ -358,7 +358,12 @@ exports! {
             let socket = rsocket::find(socket)?;
             // SAFETY: one piece, of the program's memory (sendto(2)).
             let from = unsafe { Gather::new(&piece, 1) }?;
-            rsocket::send_to(&socket, from, flags, addr.cast(), addr_length)
+            let to = match addr.is_null() && addr_length == 0 {
+                true => None,
+                // SAFETY: the address has as many bytes (sendto(2)).
+                false => Some(unsafe { address_bytes(addr, addr_length) }?),
+            };
+            rsocket::send_to(&socket, from, flags, to)
         })
     }
 
@@ -453,12 +458,13 @@ exports! {
         length: *mut socklen_t
     ) -> c_int {
         status(|| {
-            let found = rsocket::get_option(&*rsocket::find(socket)?, level, name)?.bytes();
+            let found = rsocket::get_option(&*rsocket::find(socket)?, level, name)?;
             if value.is_null() || length.is_null() {
                 return Err(Errno::FAULT);
             }
             // SAFETY: the place has as many bytes as `length` says (getsockopt(2)).
             unsafe {
+                let found = found.bytes(*length as usize)?;
                 let room = (*length as usize).min(found.len());
                 std::ptr::copy_nonoverlapping(found.as_ptr(), value.cast(), room);
                 *length = room as socklen_t;

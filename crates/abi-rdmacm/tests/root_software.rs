@@ -120,6 +120,14 @@ fn a_killed_end_ends_the_socket_calls_of_the_other_in_errors_within_a_second() {
 }
 
 #[test]
+fn datagram_sockets_do_what_rsocket_and_the_pages_of_the_calls_say() {
+    let folder = Folder::new("datagrams");
+    build(&folder, "datagrams.c");
+    let script = "timeout 120 $folder/program $here 2>&1 || fail \"ended with $?\"";
+    run_in(&folder, "datagrams", script);
+}
+
+#[test]
 fn rdma_getaddrinfo_returns_lists_that_c_walks_and_frees_or_an_error() {
     let folder = Folder::new("lists");
     build(&folder, "lists.c");

@@ -71,6 +71,14 @@ pub trait CmChannel: Send + Sync + std::fmt::Debug {
     ) -> Result<()>;
     /// RESOLVE_ROUTE: ends in `RouteResolved` or `RouteError`.
     fn resolve_route(&self, id: IdNumber, timeout: Duration) -> Result<()>;
+    /// SET_OPTION of a route that the program has found: whole `struct ib_path_rec_data`s. Ends in `RouteResolved` or
+    /// `RouteError`.
+    fn set_route(&self, _id: IdNumber, _paths: &[u8]) -> Result<()> {
+        Err(Error::new(
+            Step::ResolveRoute,
+            Cause::Unsupported("a route of the program's"),
+        ))
+    }
     /// QUERY for addresses and GIDs.
     fn addresses(&self, id: IdNumber) -> Result<IdAddresses>;
     /// The number of the id's device, without the addresses.

@@ -19,6 +19,8 @@
 //! * iWARP has no writes with immediate data: there each write is followed by a message of four bytes
 //!   ([`Signalling::Sends`]).
 //!
+//! Datagram sockets have a protocol of their own ([`datagram`]).
+//!
 //! Source: rdma-core's `librdmacm/docs/rsocket` for the format, and its implementation where that says nothing.
 
 #![no_std]
@@ -28,6 +30,7 @@ extern crate alloc;
 
 mod config;
 mod conn_data;
+pub mod datagram;
 mod endpoint;
 mod error;
 mod iomap;

@@ -10,7 +10,8 @@ use std::time::Duration;
 use portolan::stream::Socket as Unconnected;
 use rustix::io::Errno;
 
-use super::errno::of_error;
+use super::datagram;
+use super::errno::{of_error, of_io};
 use super::names;
 use super::settings::settings;
 use super::socket::{Rsocket, State, provider};
@@ -24,19 +25,35 @@ const DELIVERY_WAIT: Duration = Duration::from_secs(5);
 /// `rsocket`.
 ///
 /// # Errors
-/// `EOPNOTSUPP` for anything except a stream over IPv4, IPv6 or InfiniBand; those of the devices.
+/// `EOPNOTSUPP` for anything except a stream or datagram socket over IPv4, IPv6 or InfiniBand; those of the devices.
 pub(crate) fn create(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int> {
     let flags = kind & (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
     let is_known_domain = [libc::AF_INET, libc::AF_INET6, AF_IB].contains(&domain);
-    let is_known_protocol = [0, libc::IPPROTO_TCP].contains(&protocol);
-    if !is_known_domain || kind & !flags != libc::SOCK_STREAM || !is_known_protocol {
+    let is_stream = kind & !flags == libc::SOCK_STREAM;
+    let own_protocol = match kind & !flags {
+        libc::SOCK_STREAM => libc::IPPROTO_TCP,
+        libc::SOCK_DGRAM => libc::IPPROTO_UDP,
+        _ => return Err(Errno::OPNOTSUPP),
+    };
+    // Datagram sockets of AF_IB have no UDP.
+    let has_kind = is_stream || domain != AF_IB;
+    if !is_known_domain || !has_kind || ![0, own_protocol].contains(&protocol) {
         return Err(Errno::OPNOTSUPP);
     }
-    let socket = Unconnected::new_on(provider()?).map_err(|error| of_error(&error))?;
+    let (number, state) = match is_stream {
+        true => {
+            let socket = Unconnected::new_on(provider()?).map_err(|error| of_error(&error))?;
+            (socket.as_fd().as_raw_fd(), State::Fresh(socket))
+        }
+        false => {
+            let socket = datagram::create(domain == libc::AF_INET6)?;
+            (socket.udp().as_raw_fd(), State::Datagram(Arc::new(socket)))
+        }
+    };
     let socket = Rsocket::new(
-        socket.as_fd().as_raw_fd(),
+        number,
         domain,
-        State::Fresh(socket),
+        state,
         settings().options.clone(),
         flags & libc::SOCK_NONBLOCK != 0,
     );
@@ -56,6 +73,7 @@ pub(crate) fn bind(socket: &Rsocket, (bytes, length): (Storage, usize)) -> Resul
     let address = names::read(&bytes, length)?;
     match &*socket.state.lock() {
         State::Fresh(fresh) => fresh.bind(address).map_err(|error| of_error(&error)),
+        State::Datagram(datagrams) => datagrams.bind(address).map_err(|error| of_io(&error)),
         _ => Err(Errno::INVAL),
     }
 }
@@ -83,9 +101,13 @@ pub(crate) fn listen(socket: &Rsocket, backlog: c_int) -> Result<()> {
             Ok(())
         }
         other => {
-            let listens = matches!(other, State::Listening(_));
+            let answer = match &other {
+                State::Listening(_) => Ok(()),
+                State::Datagram(_) => Err(Errno::OPNOTSUPP),
+                _ => Err(Errno::INVAL),
+            };
             *state = other;
-            listens.then_some(()).ok_or(Errno::INVAL)
+            answer
         }
     }
 }
@@ -104,6 +126,9 @@ pub(crate) fn accept(socket: &Rsocket) -> Result<Arc<Rsocket>> {
 /// `EINPROGRESS` for a non-blocking socket; the reason why the connect failed.
 pub(crate) fn connect(socket: &Rsocket, (bytes, length): (Storage, usize)) -> Result<()> {
     let address: SocketAddr = names::read(&bytes, length)?;
+    if let Some(datagrams) = socket.datagrams() {
+        return datagrams.connect(address).map_err(|error| of_io(&error));
+    }
     let mut state = socket.state.lock();
     match std::mem::replace(&mut *state, State::Changing) {
         State::Fresh(fresh) => {

@@ -5,16 +5,19 @@
 //!
 //! * `settings`: the administrator's defaults. `errno`: errors of streams as `errno`.
 //! * `socket`: a socket and its states. `table`: the sockets by number.
-//! * `names`: addresses. `connect`, `transfer`, `options`, `iomap`: the calls on one socket.
+//! * `names`: addresses. `route`: paths. `connect`, `transfer`, `options`, `iomap`: the calls on one socket.
+//! * `datagram`: datagram sockets.
 //! * `poll`, `epoll`: the calls that wait for several sockets.
 
 mod connect;
+mod datagram;
 mod epoll;
 mod errno;
 mod iomap;
 mod names;
 mod options;
 mod poll;
+mod route;
 mod settings;
 mod socket;
 mod table;

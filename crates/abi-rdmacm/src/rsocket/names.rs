@@ -88,6 +88,7 @@ pub(crate) unsafe fn socket_name(
     check(place, length)?;
     let local = match &*socket.state.lock() {
         State::Connected(stream) => stream.local_addr().ok(),
+        State::Datagram(datagrams) => datagrams.local_addr().ok(),
         State::Listening(listener) => listener.local_addr().ok(),
         State::Fresh(fresh) => fresh
             .id()
@@ -121,6 +122,7 @@ pub(crate) unsafe fn peer_name(
     check(place, length)?;
     let peer = match &*socket.state.lock() {
         State::Connected(stream) => stream.peer_addr().ok(),
+        State::Datagram(datagrams) => datagrams.peer_addr().ok(),
         _ => None,
     };
     // SAFETY: the caller promises the place.

@@ -9,7 +9,9 @@ use portolan::provider::cm::IdOption;
 use portolan_rsocket::{IOMAPS_MAX, QUEUE_MAX, scale, unscale};
 use rustix::io::Errno;
 
+use super::datagram;
 use super::errno::of_error;
+use super::route;
 use super::socket::{Options, Rsocket, State};
 use crate::guard::Result;
 
@@ -19,14 +21,19 @@ const RDMA_SQSIZE: c_int = 0;
 const RDMA_RQSIZE: c_int = 1;
 const RDMA_INLINE: c_int = 2;
 const RDMA_IOMAPSIZE: c_int = 3;
+const RDMA_ROUTE: c_int = 4;
 
 /// Bytes of the longest value, `struct linger`.
 const LINGER_BYTES: usize = 8;
 
 /// The value of an option.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
     Int(c_int),
+    /// What the UDP socket of a datagram socket says.
+    Udp(Vec<u8>),
+    /// `struct ibv_path_data`s.
+    Route(Vec<u8>),
     Linger {
         is_on: bool,
     },
@@ -39,8 +46,17 @@ pub(crate) enum Value {
 
 impl Value {
     /// The value in C's format.
-    pub(crate) fn bytes(self) -> Vec<u8> {
-        match self {
+    ///
+    /// # Errors
+    /// `EINVAL` if `room` bytes are too few for a route. Other values are truncated.
+    pub(crate) fn bytes(self, room: usize) -> Result<Vec<u8>> {
+        Ok(match self {
+            Self::Udp(value) => value,
+            Self::Route(_) if room < route::PATH_BYTES => return Err(Errno::INVAL),
+            Self::Route(mut paths) => {
+                paths.truncate(room - room % route::PATH_BYTES);
+                paths
+            }
             Self::Int(value) => value.to_ne_bytes().to_vec(),
             Self::Linger { is_on } => [i32::from(is_on), 0]
                 .iter()
@@ -57,7 +73,7 @@ impl Value {
                 bytes[SND_CWND_AT..][..4].copy_from_slice(&window.to_ne_bytes());
                 bytes
             }
-        }
+        })
     }
 }
 
@@ -78,6 +94,9 @@ pub(crate) fn set(socket: &Rsocket, level: c_int, name: c_int, value: &[u8]) -> 
 }
 
 fn set_own(socket: &Rsocket, level: c_int, name: c_int, value: &[u8]) -> Result<()> {
+    if let Some(datagrams) = socket.datagrams() {
+        return datagram::set_option(&datagrams, level, name, value);
+    }
     let int = || {
         value
             .first_chunk()
@@ -150,6 +169,13 @@ fn set_own(socket: &Rsocket, level: c_int, name: c_int, value: &[u8]) -> Result<
             id_option(socket, IdOption::AfOnly(on))?;
             remember(on.into())
         }
+        (SOL_RDMA, RDMA_ROUTE) => {
+            if !matches!(&*socket.state.lock(), State::Fresh(_)) {
+                return Err(Errno::INVAL);
+            }
+            socket.options.lock().stream.route = Some(value.into());
+            Ok(())
+        }
         (SOL_RDMA, RDMA_SQSIZE | RDMA_RQSIZE | RDMA_INLINE | RDMA_IOMAPSIZE) => {
             let size = u32::try_from(int()?).map_err(|_| Errno::INVAL)?;
             if !matches!(&*socket.state.lock(), State::Fresh(_) | State::Listening(_)) {
@@ -174,6 +200,9 @@ fn set_own(socket: &Rsocket, level: c_int, name: c_int, value: &[u8]) -> Result<
 /// # Errors
 /// `EOPNOTSUPP` for an unknown option.
 pub(crate) fn get(socket: &Rsocket, level: c_int, name: c_int) -> Result<Value> {
+    if let Some(datagrams) = socket.datagrams() {
+        return datagram::option(&datagrams, level, name).map(Value::Udp);
+    }
     let remembered = || Value::Int(recall(&socket.options.lock(), level, name));
     let stream = || match &*socket.state.lock() {
         State::Connected(stream) => Some(stream.config()),
@@ -225,8 +254,20 @@ pub(crate) fn get(socket: &Rsocket, level: c_int, name: c_int) -> Result<Value> 
         ),
         (SOL_RDMA, RDMA_INLINE) => size(|of| of.inline, |of| of.stream.inline),
         (SOL_RDMA, RDMA_IOMAPSIZE) => size(|of| of.iomaps.into(), |of| of.stream.iomaps.into()),
+        (SOL_RDMA, RDMA_ROUTE) => Value::Route(route_of(socket)?),
         _ => return Err(Errno::OPNOTSUPP),
     })
+}
+
+/// The route that the program has set, or that the connection has.
+fn route_of(socket: &Rsocket) -> Result<Vec<u8>> {
+    if let Some(set) = &socket.options.lock().stream.route {
+        return Ok(set.to_vec());
+    }
+    match &*socket.state.lock() {
+        State::Connected(stream) => route::encode(&stream.id().paths().unwrap_or_default()),
+        _ => Ok(Vec::new()),
+    }
 }
 
 fn recall(options: &Options, level: c_int, name: c_int) -> c_int {
@@ -314,12 +355,24 @@ mod tests {
 
     #[test]
     fn values_are_as_long_as_their_structures() {
-        assert_eq!(Value::Int(7).bytes().len(), 4);
-        assert_eq!(Value::Linger { is_on: true }.bytes().len(), LINGER_BYTES);
+        assert_eq!(Value::Int(7).bytes(100).unwrap().len(), 4);
+        assert_eq!(
+            Value::Linger { is_on: true }.bytes(100).unwrap().len(),
+            LINGER_BYTES
+        );
         let info = Value::TcpInfo {
             is_established: true,
             window: 384,
         };
-        assert_eq!(info.bytes().len(), TCP_INFO_BYTES);
+        assert_eq!(info.bytes(100).unwrap().len(), TCP_INFO_BYTES);
+        let route = Value::Route(vec![7; 2 * route::PATH_BYTES]);
+        assert_eq!(
+            route.clone().bytes(route::PATH_BYTES - 1),
+            Err(Errno::INVAL)
+        );
+        assert_eq!(
+            route.bytes(route::PATH_BYTES + 5).unwrap().len(),
+            route::PATH_BYTES
+        );
     }
 }

@@ -50,6 +50,13 @@ pub(super) fn look(socket: &Rsocket, events: c_short) -> c_short {
             unsafe { libc::poll(&mut fd, 1, 0) };
             fd.revents & (events | POLLERR | POLLHUP)
         }
+        State::Datagram(datagrams) => match datagrams.is_readable() {
+            Ok(is_readable) => {
+                let readable = if is_readable { POLLIN } else { 0 };
+                (readable | POLLOUT) & events
+            }
+            Err(_) => POLLERR,
+        },
         State::Refused { .. } => POLLERR | events & (POLLIN | POLLOUT),
         State::Fresh(_) | State::Connecting(_) => 0,
         // Closed by another thread during the call.
@@ -63,6 +70,7 @@ pub(super) fn watched(socket: &Rsocket) -> RawFd {
         State::Connected(stream) => stream.as_fd().as_raw_fd(),
         State::Listening(listener) => listener.as_fd().as_raw_fd(),
         State::Connecting(connecting) => connecting.as_fd().as_raw_fd(),
+        State::Datagram(datagrams) => datagrams.as_fd().as_raw_fd(),
         State::Fresh(_) | State::Refused { .. } | State::Changing => socket.number,
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
+use portolan::datagram::Rsocket as Datagrams;
 use portolan::provider::traits::{Mr, Provider};
 use portolan::stream::{Connecting, Socket as Unconnected};
 use portolan::{Stream, StreamListener, StreamOptions};
@@ -42,6 +43,8 @@ pub(super) enum State {
         errno: Errno,
     },
     Connected(Stream),
+    /// A datagram socket, whatever it is bound or connected to.
+    Datagram(Arc<Datagrams>),
     /// While the state changes; `rclose` and a panic leave it.
     Changing,
 }
@@ -125,6 +128,7 @@ impl Rsocket {
                 State::Connected(stream) => return Ok(stream.clone()),
                 State::Connecting(_) => {}
                 State::Refused { errno, .. } => return Err(*errno),
+                State::Datagram(_) => return Err(Errno::OPNOTSUPP),
                 State::Fresh(_) | State::Listening(_) | State::Changing => {
                     return Err(Errno::NOTCONN);
                 }
@@ -187,13 +191,22 @@ impl Rsocket {
         let _ = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&left));
     }
 
+    /// The datagram socket, if it is one.
+    pub(super) fn datagrams(&self) -> Option<Arc<Datagrams>> {
+        match &*self.state.lock() {
+            State::Datagram(datagrams) => Some(datagrams.clone()),
+            _ => None,
+        }
+    }
+
     /// The listener.
     ///
     /// # Errors
-    /// `EBADF` if the socket does not listen, as in librdmacm.
+    /// `EBADF` if the socket does not listen, as in librdmacm; `EOPNOTSUPP` for a datagram socket.
     pub(super) fn listener(&self) -> Result<Arc<StreamListener>> {
         match &*self.state.lock() {
             State::Listening(listener) => Ok(listener.clone()),
+            State::Datagram(_) => Err(Errno::OPNOTSUPP),
             _ => Err(Errno::BADF),
         }
     }

@@ -2,15 +2,17 @@
 
 #![allow(unsafe_code, reason = "pointers of C programs")]
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::io::{Read, Write};
 
 use libc::{iovec, sockaddr, socklen_t};
 use rustix::io::Errno;
 
+use super::datagram;
 use super::errno::of_io;
 use super::names;
 use super::socket::Rsocket;
+use crate::address::Storage;
 use crate::guard::Result;
 
 /// Maximum of pieces in one call (`IOV_MAX`).
@@ -59,7 +61,39 @@ impl Scatter<'_> {
     }
 }
 
+impl Scatter<'_> {
+    /// Bytes of all pieces.
+    pub(super) fn length(self) -> usize {
+        let lengths = self.0.iter().map(|piece| piece.iov_len);
+        lengths.fold(0, usize::saturating_add)
+    }
+
+    /// Copies bytes to the pieces in turn; what does not fit is left out.
+    pub(super) fn fill(self, mut bytes: &[u8]) {
+        for piece in self.0.iter().filter(|piece| piece.iov_len > 0) {
+            let now = bytes.len().min(piece.iov_len);
+            // SAFETY: the program's memory of at least as many bytes, which is the call's until it returns.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), piece.iov_base.cast(), now) };
+            bytes = &bytes[now..];
+        }
+    }
+}
+
 impl Gather<'_> {
+    /// The bytes of all pieces. Those of a longer datagram than UDP knows are left out.
+    pub(super) fn to_vec(self) -> Vec<u8> {
+        const LENGTH_MAX: usize = 1 << 16;
+        let mut bytes = Vec::new();
+        for piece in self.0.iter().filter(|piece| piece.iov_len > 0) {
+            let length = piece.iov_len.min(LENGTH_MAX - bytes.len());
+            // SAFETY: the program's memory of at least as many bytes, which stays as it is until the call returns.
+            bytes.extend_from_slice(unsafe {
+                std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), length)
+            });
+        }
+        bytes
+    }
+
     /// # Safety
     /// The pointer is null, or points to `count` pieces of memory that the program does not change during the call.
     pub(crate) unsafe fn new(first: *const iovec, count: usize) -> Result<Self> {
@@ -73,6 +107,9 @@ impl Gather<'_> {
 /// # Errors
 /// `EAGAIN`, `ENOTCONN`, `ECONNRESET`.
 pub(crate) fn receive(socket: &Rsocket, into: Scatter<'_>, flags: c_int) -> Result<usize> {
+    if let Some(datagrams) = socket.datagrams() {
+        return datagram::receive(socket, &datagrams, into, flags).map(|(length, _)| length);
+    }
     let is_nonblocking = socket.is_nonblocking() || flags & libc::MSG_DONTWAIT != 0;
     let stream = socket.stream(is_nonblocking)?;
     let (peeks, waits_for_all) = (flags & libc::MSG_PEEK != 0, flags & libc::MSG_WAITALL != 0);
@@ -127,6 +164,14 @@ pub(crate) unsafe fn receive_from(
     place: *mut sockaddr,
     length: *mut socklen_t,
 ) -> Result<usize> {
+    if let Some(datagrams) = socket.datagrams() {
+        let (received, source) = datagram::receive(socket, &datagrams, into, flags)?;
+        if !place.is_null() && !length.is_null() {
+            // SAFETY: the caller vouches for it.
+            unsafe { names::write(source, place, length) };
+        }
+        return Ok(received);
+    }
     let received = receive(socket, into, flags)?;
     if received > 0 && !place.is_null() {
         // SAFETY: the caller promises the place.
@@ -140,6 +185,9 @@ pub(crate) unsafe fn receive_from(
 /// # Errors
 /// `EAGAIN`, `ENOTCONN`, `ECONNRESET`.
 pub(crate) fn send(socket: &Rsocket, from: Gather<'_>, flags: c_int) -> Result<usize> {
+    if let Some(datagrams) = socket.datagrams() {
+        return datagram::send(socket, &datagrams, from, flags, None);
+    }
     let is_nonblocking = socket.is_nonblocking() || flags & libc::MSG_DONTWAIT != 0;
     let stream = socket.stream(is_nonblocking)?;
     let mut total = 0;
@@ -174,16 +222,19 @@ pub(crate) fn send(socket: &Rsocket, from: Gather<'_>, flags: c_int) -> Result<u
 /// `rsendto`. A stream already has its destination.
 ///
 /// # Errors
-/// `EISCONN` if the program passes an address.
+/// `EISCONN` if the program passes an address for a stream; those of the address.
 pub(crate) fn send_to(
     socket: &Rsocket,
     from: Gather<'_>,
     flags: c_int,
-    destination: *const c_void,
-    length: socklen_t,
+    destination: Option<(Storage, usize)>,
 ) -> Result<usize> {
-    match destination.is_null() && length == 0 {
-        true => send(socket, from, flags),
-        false => Err(Errno::ISCONN),
+    match (destination, socket.datagrams()) {
+        (None, _) => send(socket, from, flags),
+        (Some(_), None) => Err(Errno::ISCONN),
+        (Some((bytes, length)), Some(datagrams)) => {
+            let to = names::read(&bytes, length)?;
+            datagram::send(socket, &datagrams, from, flags, Some(to))
+        }
     }
 }

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/uio.h>
 #include <unistd.h>
+#include <infiniband/sa.h>
 #include <rdma/rsocket.h>
 
 #define PORT 7490
@@ -75,7 +76,8 @@ static void refusals(void)
 	int socket, value = 1;
 	struct { int domain, type, protocol; } unknown[] = {
 		{ AF_UNIX, SOCK_STREAM, 0 },
-		{ AF_INET, SOCK_DGRAM, 0 },
+		{ AF_INET, SOCK_DGRAM, IPPROTO_TCP },
+		{ AF_INET, SOCK_RAW, 0 },
 		{ AF_INET, SOCK_STREAM, IPPROTO_UDP },
 	};
 
@@ -205,6 +207,61 @@ static void options(void)
 	CHECK(rfcntl(socket, F_SETFD, FD_CLOEXEC) == 0 && rfcntl(socket, F_GETFD) == FD_CLOEXEC);
 	FAILS(rfcntl(socket, 99999), ENOTSUP);
 	CHECK(!rclose(socket));
+}
+
+/* Accepts two sockets, one after the other. */
+static void *accept_both(void *listener_number)
+{
+	int listener = (int)(intptr_t)listener_number;
+	char byte;
+
+	for (int i = 0; i < 2; i++) {
+		int socket = raccept(listener, NULL, NULL);
+
+		CHECK(socket >= 0);
+		CHECK(rread(socket, &byte, 1) == 0);
+		CHECK(!rclose(socket));
+	}
+	return NULL;
+}
+
+/* A connection's route is told, and serves another connection between the same addresses, but no other. */
+static void routes(void)
+{
+	struct ibv_path_data route[2];
+	socklen_t length = sizeof(route);
+	int listener = rsocket(AF_INET, SOCK_STREAM, 0), socket;
+	pthread_t server;
+
+	CHECK(!rbind(listener, at(PORT + 1), sizeof(struct sockaddr_in)) && !rlisten(listener, 8));
+	CHECK(!pthread_create(&server, NULL, accept_both, (void *)(intptr_t)listener));
+	socket = rsocket(AF_INET, SOCK_STREAM, 0);
+	CHECK(!rconnect(socket, at(PORT + 1), sizeof(struct sockaddr_in)));
+	CHECK(!rgetsockopt(socket, SOL_RDMA, RDMA_ROUTE, route, &length));
+	CHECK(length == sizeof(*route));
+	CHECK(route[0].flags == (IBV_PATH_FLAG_GMP | IBV_PATH_FLAG_PRIMARY | IBV_PATH_FLAG_BIDIRECTIONAL));
+	CHECK(!memcmp(&route[0].path.sgid, &route[0].path.dgid, 16));
+	length = sizeof(*route) - 1;
+	FAILS(rgetsockopt(socket, SOL_RDMA, RDMA_ROUTE, route, &length), EINVAL);
+	/* Too late. */
+	FAILS(rsetsockopt(socket, SOL_RDMA, RDMA_ROUTE, route, sizeof(*route)), EINVAL);
+	CHECK(!rclose(socket));
+
+	socket = rsocket(AF_INET, SOCK_STREAM, 0);
+	CHECK(!rsetsockopt(socket, SOL_RDMA, RDMA_ROUTE, route, sizeof(*route)));
+	length = sizeof(route);
+	memset(&route[1], 0, sizeof(route[1]));
+	CHECK(!rgetsockopt(socket, SOL_RDMA, RDMA_ROUTE, &route[1], &(socklen_t){ sizeof(*route) }));
+	CHECK(!memcmp(&route[0], &route[1], sizeof(*route)));
+	CHECK(!rconnect(socket, at(PORT + 1), sizeof(struct sockaddr_in)));
+	CHECK(!rclose(socket));
+	CHECK(!pthread_join(server, NULL));
+
+	route[0].path.dgid.raw[15] ^= 1;
+	socket = rsocket(AF_INET, SOCK_STREAM, 0);
+	CHECK(!rsetsockopt(socket, SOL_RDMA, RDMA_ROUTE, route, sizeof(*route)));
+	FAILS(rconnect(socket, at(PORT + 1), sizeof(struct sockaddr_in)), EINVAL);
+	CHECK(!rclose(socket) && !rclose(listener));
 }
 
 static char *bulk;
@@ -496,6 +553,7 @@ int main(int argc, char **argv)
 	local = argc > 1 ? argv[1] : "127.0.0.1";
 	refusals();
 	options();
+	routes();
 	exchange();
 	others();
 	failures();

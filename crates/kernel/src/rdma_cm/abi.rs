@@ -63,6 +63,10 @@ pub const NOTIFY_COMM_EST: u32 = 4;
 
 /// `RDMA_OPTION_ID`.
 pub const OPTION_LEVEL_ID: u32 = 0;
+/// `RDMA_OPTION_IB`.
+pub const OPTION_LEVEL_IB: u32 = 1;
+/// `RDMA_OPTION_IB_PATH`, an array of [`PathData`].
+pub const OPTION_IB_PATH: u32 = 1;
 /// `RDMA_OPTION_ID_TOS`, a u8.
 pub const OPTION_TOS: u32 = 0;
 /// `RDMA_OPTION_ID_REUSEADDR`, an int.

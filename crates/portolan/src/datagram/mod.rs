@@ -5,6 +5,8 @@
 //! it to a multicast group ([`Socket::join`]). A [`Service`] is the other side of `connect`: it
 //! answers resolution requests and receives the clients' datagrams.
 //!
+//! An [`Rsocket`] is the datagram socket of `rsocket(7)`, for peers that speak its protocol.
+//!
 //! ```no_run
 //! use portolan::datagram::{Options, Socket};
 //! use std::time::Duration;
@@ -18,6 +20,7 @@
 mod attempt;
 mod queues;
 mod received;
+mod rsocket;
 mod service;
 mod socket;
 
@@ -30,6 +33,7 @@ use portolan_wire::addr::{QKey, Qpn};
 #[cfg(feature = "tokio")]
 pub(crate) use attempt::{Joining, Question};
 pub use received::Datagram;
+pub use rsocket::Rsocket;
 pub use service::{Arrival, Service};
 pub use socket::{Joined, Reached, Socket};
 

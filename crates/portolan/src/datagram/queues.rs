@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use portolan_provider::cm::UdParam;
+use portolan_provider::cm::{IdAddresses, UdParam};
 use portolan_provider::traits::{CompChannel, Cq, Device, Pd, Qp};
 use portolan_provider::verbs::{
-    AhAttr, QpCap, QpInit, QpState, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, WcOpcode,
-    WcStatus, WorkCompletion,
+    AhAttr, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr,
+    WcOpcode, WcStatus, WorkCompletion,
 };
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_wire::addr::{Gid, QKey, Qpn};
@@ -118,6 +118,31 @@ impl Queues {
             ah: self.pd.create_ah(&ud.ah_attr)?,
             qpn: ud.qp_num,
             qkey: ud.qkey,
+        })
+    }
+
+    /// A queue pair at the other end of an id's addresses.
+    pub(super) fn towards(&self, known: &IdAddresses, qpn: Qpn) -> Result<Destination> {
+        let gids = self.device.gids(PORT)?;
+        let own = gids.iter().find(|entry| Some(entry.gid) == known.sgid);
+        let sgid_index = own.and_then(|entry| u8::try_from(entry.index).ok());
+        let (Some(dgid), Some(sgid_index)) = (known.dgid, sgid_index) else {
+            let why = "the address that UDP sends from is none of the device's";
+            return Err(Error::new(
+                Step::CreateAh,
+                Cause::NoDevice { why: why.into() },
+            ));
+        };
+        let route = AhAttr {
+            dgid,
+            sgid_index,
+            port_num: PORT,
+            ..QpAttr::default().ah_attr
+        };
+        Ok(Destination {
+            ah: self.pd.create_ah(&route)?,
+            qpn,
+            qkey: self.qkey,
         })
     }
 

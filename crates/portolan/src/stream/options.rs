@@ -34,6 +34,8 @@ pub struct StreamOptions {
     pub keepalive: Option<Duration>,
     /// Local address of a connect; `None`: the route selects it.
     pub source: Option<SocketAddr>,
+    /// Route of a connect, which the program has found; `None` has it resolved. See [`CmId::set_route`](crate::cm::CmId::set_route).
+    pub route: Option<Arc<[u8]>>,
     /// Provider of a connect; `None`: the route selects it ([`crate::provider::towards`]).
     pub provider: Option<Arc<dyn Provider>>,
 }
@@ -51,6 +53,7 @@ impl Default for StreamOptions {
             timeout: Duration::from_secs(10),
             keepalive: None,
             source: None,
+            route: None,
             provider: None,
         }
     }

@@ -172,7 +172,13 @@ impl Attempt for Connecting {
     fn take_step(&mut self, event: &Event) -> Result<Option<Stream>> {
         let steps = &mut self.steps;
         match (steps.step, event.event_type()) {
-            (Step::ResolveAddress, EventType::AddrResolved) => steps.resolve_route()?,
+            (Step::ResolveAddress, EventType::AddrResolved) => match &self.options.route {
+                Some(paths) => {
+                    steps.step = Step::ResolveRoute;
+                    steps.id.set_route(paths)?;
+                }
+                None => steps.resolve_route()?,
+            },
             (Step::ResolveRoute, EventType::RouteResolved) => {
                 steps.step = Step::Connect;
                 let core = Core::new(steps.id.clone(), steps.events.clone(), &self.options)?;

@@ -320,6 +320,18 @@ impl CmChannel for KernelChannel {
         self.run(Step::ResolveRoute, "RESOLVE_ROUTE", &resolve)
     }
 
+    fn set_route(&self, id: IdNumber, paths: &[u8]) -> Result<()> {
+        let step = Step::ResolveRoute;
+        let set = SetOption {
+            id: id.0,
+            level: OPTION_LEVEL_IB,
+            optname: OPTION_IB_PATH,
+            ..SetOption::zeroed()
+        };
+        let done = self.device(step)?.set_option(set, paths);
+        done.map_err(|errno| refused(step, "SET_OPTION", errno))
+    }
+
     fn addresses(&self, id: IdNumber) -> Result<IdAddresses> {
         let device = self.device(Step::Query)?;
         let settled = self.cm.ids.addresses(id);

@@ -1,0 +1,43 @@
+//! Routes as `RDMA_ROUTE` has them: arrays of `struct ibv_path_data`.
+
+use portolan_kernel::raw::{Fields, PathData};
+use portolan_provider::cm::PathRecord;
+use portolan_wire::sa::{self, Selected};
+use rustix::io::Errno;
+
+use crate::guard::Result;
+
+/// Bytes of one `struct ibv_path_data`.
+pub(super) const PATH_BYTES: usize = PathData::SIZE;
+/// `IBV_PATH_FLAG_GMP`, `_PRIMARY` and `_BIDIRECTIONAL`: the kernel takes no route without them.
+const FLAGS: u32 = 0x2B;
+
+/// The paths in C's structure. They can be set for another socket.
+pub(super) fn encode(paths: &[PathRecord]) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    for path in paths {
+        let record = sa::PathRecord {
+            dgid: path.dgid,
+            sgid: path.sgid,
+            flow_label: path.flow_label,
+            hop_limit: path.hop_limit,
+            traffic_class: path.traffic_class,
+            reversible: true,
+            pkey: path.pkey,
+            sl: path.sl,
+            mtu: Selected::exactly(path.mtu as u8),
+            rate: Selected::exactly(path.rate),
+            packet_lifetime: Selected::exactly(path.packet_lifetime),
+            ..sa::PathRecord::default()
+        };
+        let mut data = PathData {
+            flags: FLAGS,
+            reserved: 0,
+            path_rec: [0; 64],
+        };
+        // A value that exceeds its field is an error of the provider.
+        record.emit(&mut data.path_rec).map_err(|_| Errno::IO)?;
+        bytes.extend_from_slice(&data.to_bytes());
+    }
+    Ok(bytes)
+}

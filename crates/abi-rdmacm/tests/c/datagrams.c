@@ -1,0 +1,151 @@
+/*
+ * Datagram sockets between two processes: the first datagrams go by UDP, the others between queue pairs. Ends with 0 if all is
+ * as rsocket(7) and the pages of the calls say, and otherwise says what is not.
+ *
+ * Usage: datagrams LOCAL_IPV4
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <rdma/rsocket.h>
+
+#define PORT 7620
+#define ROUNDS 300
+#define LENGTH_MAX 900
+#define PATIENCE_MS 30000
+
+static struct sockaddr_in server;
+static pid_t child;
+
+#define CHECK(condition)                                                        \
+	do {                                                                    \
+		if (!(condition)) {                                             \
+			printf("line %d: %s is not so, errno %s\n", __LINE__,   \
+			       #condition, strerrorname_np(errno));             \
+			if (child > 0)                                          \
+				kill(child, SIGKILL);                           \
+			exit(1);                                                \
+		}                                                               \
+	} while (0)
+#define FAILS(call, number)                                                     \
+	do {                                                                    \
+		errno = 0;                                                      \
+		CHECK((call) == -1);                                            \
+		CHECK(errno == (number));                                       \
+	} while (0)
+
+static int wait_for(int socket, short events)
+{
+	struct pollfd fd = { .fd = socket, .events = events };
+
+	CHECK(rpoll(&fd, 1, PATIENCE_MS) == 1);
+	return fd.revents;
+}
+
+/* Echoes every datagram to its sender, until one of a single byte comes. */
+static void serve(int told)
+{
+	static char bytes[4096];
+	struct sockaddr_in peer;
+	socklen_t length;
+	ssize_t got;
+	int socket = rsocket(AF_INET, SOCK_DGRAM, 0);
+
+	CHECK(socket >= 0);
+	CHECK(!rbind(socket, (struct sockaddr *)&server, sizeof(server)));
+	CHECK(write(told, "", 1) == 1);
+	do {
+		length = sizeof(peer);
+		got = rrecvfrom(socket, bytes, sizeof(bytes), 0, (struct sockaddr *)&peer, &length);
+		CHECK(got >= 0 && length == sizeof(peer) && peer.sin_family == AF_INET && peer.sin_port);
+		CHECK(rsendto(socket, bytes, got, 0, (struct sockaddr *)&peer, length) == got);
+	} while (got != 1);
+	CHECK(!rclose(socket));
+	exit(0);
+}
+
+int main(int argc, char **argv)
+{
+	static char sent[LENGTH_MAX], back[LENGTH_MAX], bulk[70000];
+	struct sockaddr_in name, peer, nobody = { .sin_family = AF_INET };
+	struct iovec pieces[2] = { { sent, 100 }, { sent + 100, 400 } };
+	socklen_t length = sizeof(name);
+	int told[2], socket, status, value = 1, epoll;
+	struct epoll_event event = { .events = EPOLLIN };
+
+	if (argc != 2)
+		return 2;
+	server.sin_family = AF_INET;
+	server.sin_port = htons(PORT);
+	inet_pton(AF_INET, argv[1], &server.sin_addr);
+	CHECK(!pipe(told));
+	child = fork();
+	if (!child)
+		serve(told[1]);
+	CHECK(read(told[0], back, 1) == 1);
+
+	socket = rsocket(AF_INET, SOCK_DGRAM, IPPROTO_UDP);
+	CHECK(socket >= 0);
+	FAILS(rlisten(socket, 1), ENOTSUP);
+	FAILS(raccept(socket, NULL, NULL), ENOTSUP);
+	FAILS(rsend(socket, "x", 1, 0), ENOTCONN);
+	FAILS(rgetpeername(socket, (struct sockaddr *)&peer, &length), ENOTCONN);
+	FAILS(rrecv(socket, back, 1, MSG_DONTWAIT), EAGAIN);
+	CHECK(!rsetsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &value, sizeof(value)));
+	value = 0;
+	length = sizeof(value);
+	CHECK(!rgetsockopt(socket, SOL_SOCKET, SO_TYPE, &value, &length) && value == SOCK_DGRAM);
+	CHECK(!rconnect(socket, (struct sockaddr *)&server, sizeof(server)));
+	length = sizeof(peer);
+	CHECK(!rgetpeername(socket, (struct sockaddr *)&peer, &length) && peer.sin_port == htons(PORT));
+	length = sizeof(name);
+	CHECK(!rgetsockname(socket, (struct sockaddr *)&name, &length) && name.sin_port);
+	memset(sent, 7, sizeof(sent));
+	FAILS(rsend(socket, bulk, sizeof(bulk), 0), EMSGSIZE);
+	CHECK(wait_for(socket, POLLOUT) == POLLOUT);
+
+	/* One at a time none is lost: each is there before the next one is sent. */
+	for (int round = 0; round < ROUNDS; round++) {
+		ssize_t now = 2 + round * 31 % (LENGTH_MAX - 2);
+
+		for (ssize_t i = 0; i < now; i++)
+			sent[i] = (char)(round + i);
+		CHECK(rsend(socket, sent, now, 0) == now);
+		if (round % 3 == 0)
+			CHECK(wait_for(socket, POLLIN) == POLLIN);
+		if (round % 5 == 0)
+			CHECK(rrecv(socket, back, 1, MSG_PEEK) == 1 && back[0] == sent[0]);
+		length = sizeof(peer);
+		memset(back, 0, sizeof(back));
+		CHECK(rrecvfrom(socket, back, sizeof(back), 0, (struct sockaddr *)&peer, &length) == now);
+		CHECK(!memcmp(sent, back, now));
+		CHECK(peer.sin_port == htons(PORT) && peer.sin_addr.s_addr == server.sin_addr.s_addr);
+	}
+	/* What does not fit is lost, and the pieces of a call are one datagram. */
+	CHECK(rwritev(socket, pieces, 2) == 500);
+	CHECK(rread(socket, back, 10) == 10);
+	FAILS(rrecv(socket, back, 10, MSG_DONTWAIT), EAGAIN);
+	CHECK(rfcntl(socket, F_SETFL, O_NONBLOCK) == 0);
+	FAILS(rrecv(socket, back, 10, 0), EAGAIN);
+	CHECK(rfcntl(socket, F_SETFL, 0) == 0);
+	/* Where nobody listens a datagram is lost. */
+	nobody.sin_addr = server.sin_addr;
+	nobody.sin_port = htons(PORT + 1);
+	CHECK(rsendto(socket, sent, 5, 0, (struct sockaddr *)&nobody, sizeof(nobody)) == 5);
+
+	epoll = repoll_create(1);
+	CHECK(!repoll_ctl(epoll, EPOLL_CTL_ADD, socket, &event));
+	CHECK(repoll_wait(epoll, &event, 1, 10) == 0);
+	CHECK(rwrite(socket, "e", 1) == 1);
+	CHECK(repoll_wait(epoll, &event, 1, PATIENCE_MS) == 1 && event.events == EPOLLIN);
+	CHECK(rread(socket, back, 10) == 1 && back[0] == 'e');
+	CHECK(!rclose(epoll) && !rclose(socket));
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	return 0;
+}

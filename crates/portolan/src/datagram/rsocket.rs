@@ -1,0 +1,447 @@
+//! Datagram sockets of `rsocket(7)`.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use portolan_provider::cm::EventType;
+use portolan_provider::traits::Provider;
+use portolan_provider::{Error, Result, Step};
+use portolan_rsocket::datagram::{Announcement, source_header, split_source};
+use portolan_threads::lock::Mutex;
+use portolan_wire::addr::Qpn;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
+
+use super::queues::Queues;
+use super::socket::{UDP, wait_for};
+use super::{Destination, Options};
+use crate::cm::{CmId, EventChannel};
+use crate::ready_set::ReadySet;
+use crate::{address_turn, deadline};
+
+/// Peers that are remembered at most. Datagrams of others are lost.
+const PEERS_MAX: usize = 4096;
+/// Datagrams that wait to be received at most; more wait in the queue pairs and the UDP socket, or are lost there.
+const ARRIVED_MAX: usize = 256;
+/// UDP datagrams that one look takes.
+const BATCH: usize = 64;
+/// How long an address may take to resolve.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
+/// The longest UDP datagram of a peer.
+const UDP_BYTES_MAX: usize = 4096 + 64;
+/// How long a dropped socket waits until its datagrams are sent.
+const DROP_WAIT: Duration = Duration::from_secs(1);
+
+/// A datagram socket that other programs of `rsocket(7)` reach, used as a `UdpSocket` is.
+///
+/// Its addresses are UDP's. It has a UD queue pair for each local address that it sends from. The first datagrams to a peer go by
+/// UDP, with the queue pair's number before the data. The peer answers with its own, and later datagrams go between the queue
+/// pairs. A socket has no thread: its calls look at both. A datagram that finds no place at the receiver is lost.
+#[derive(Debug)]
+pub struct Rsocket {
+    udp: UdpSocket,
+    provider: Arc<dyn Provider>,
+    options: Options,
+    ready: ReadySet,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    locals: Vec<Local>,
+    peers: HashMap<SocketAddr, Peer>,
+    connected: Option<SocketAddr>,
+    arrived: VecDeque<(SocketAddr, Vec<u8>)>,
+}
+
+/// A local address and its queue pair.
+#[derive(Debug)]
+struct Local {
+    addr: SocketAddr,
+    queues: Queues,
+    _id: CmId,
+    _events: EventChannel,
+}
+
+#[derive(Debug)]
+struct Peer {
+    /// The place of the local address towards it.
+    local: usize,
+    /// Its queue pair, once it has said which.
+    known: Option<Destination>,
+}
+
+impl Rsocket {
+    /// Creates a socket on a provider.
+    ///
+    /// # Errors
+    /// The process has no descriptor left.
+    pub fn new_on(
+        provider: Arc<dyn Provider>,
+        is_ipv6: bool,
+        options: Options,
+    ) -> io::Result<Self> {
+        let family = match is_ipv6 {
+            true => AddressFamily::INET6,
+            false => AddressFamily::INET,
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let udp = UdpSocket::from(socket_with(family, SocketType::DGRAM, flags, None)?);
+        let ready = ReadySet::new(Step::CreateQp)?;
+        ready.add(&udp, Step::CreateQp)?;
+        Ok(Self {
+            udp,
+            provider,
+            options,
+            ready,
+            state: Mutex::default(),
+        })
+    }
+
+    /// Binds it; port 0 selects a free port.
+    ///
+    /// # Errors
+    /// The address is in use or belongs to no interface; the socket is bound.
+    pub fn bind(&self, local: SocketAddr) -> io::Result<()> {
+        Ok(bind(&self.udp, &local)?)
+    }
+
+    /// Sets the peer of [`Rsocket::send`]. Datagrams of others that come by UDP are not received.
+    ///
+    /// # Errors
+    /// There is no route or no device to it.
+    pub fn connect(&self, peer: SocketAddr) -> io::Result<()> {
+        self.bind_somewhere(peer)?;
+        self.udp.connect(peer)?;
+        let mut state = self.state.lock();
+        self.local_towards(&mut state, peer)?;
+        state.connected = Some(peer);
+        Ok(())
+    }
+
+    /// The local address.
+    ///
+    /// # Errors
+    /// As for `UdpSocket`.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.udp.local_addr()
+    }
+
+    /// The peer of [`Rsocket::connect`].
+    ///
+    /// # Errors
+    /// `NotConnected`.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        let connected = self.state.lock().connected;
+        connected.ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    /// The UDP socket, whose descriptor numbers the socket and which has its options.
+    pub fn udp(&self) -> &UdpSocket {
+        &self.udp
+    }
+
+    /// Sends to the peer of [`Rsocket::connect`].
+    ///
+    /// # Errors
+    /// `NotConnected`, or as for [`Rsocket::send_to`].
+    pub fn send(&self, data: &[u8], waits: bool) -> io::Result<usize> {
+        self.send_to(data, self.peer_addr()?, waits)
+    }
+
+    /// Sends a datagram. The first one to a peer waits until its address is resolved.
+    ///
+    /// # Errors
+    /// `EMSGSIZE` if it does not fit a packet; `WouldBlock` if it does not wait and the send queue is full; the peer's address
+    /// does not resolve.
+    pub fn send_to(&self, data: &[u8], to: SocketAddr, waits: bool) -> io::Result<usize> {
+        self.bind_somewhere(to)?;
+        loop {
+            let mut state = self.state.lock();
+            let index = self.local_towards(&mut state, to)?;
+            if state
+                .peers
+                .get(&to)
+                .is_some_and(|peer| peer.known.is_none())
+            {
+                // Its answer may be there.
+                self.take_udp(&mut state);
+            }
+            let State { locals, peers, .. } = &mut *state;
+            let Local { addr, queues, .. } = &mut locals[index];
+            let header = source_header(*addr);
+            if header.bytes().len() + data.len() > queues.mtu() {
+                return Err(io::Error::from_raw_os_error(
+                    rustix::io::Errno::MSGSIZE.raw_os_error(),
+                ));
+            }
+            let Some(destination) = peers.get(&to).and_then(|peer| peer.known.as_ref()) else {
+                let announcement = announcement(queues, *addr, true);
+                let frame = [announcement.encode().bytes(), data].concat();
+                self.udp.send_to(&frame, to)?;
+                return Ok(data.len());
+            };
+            let frame = [header.bytes(), data].concat();
+            if queues.send(destination, &frame, None)? {
+                return Ok(data.len());
+            }
+            if !waits {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            if !queues.arm()? {
+                drop(state);
+                self.wait()?;
+            }
+        }
+    }
+
+    /// Receives a datagram: how many of its bytes fit, and its sender. The rest is lost.
+    ///
+    /// # Errors
+    /// `WouldBlock` if it does not wait; the device was removed.
+    pub fn receive_from(
+        &self,
+        into: &mut [u8],
+        peeks: bool,
+        waits: bool,
+    ) -> io::Result<(usize, SocketAddr)> {
+        loop {
+            let mut state = self.state.lock();
+            self.look(&mut state)?;
+            if let Some((source, data)) = state.arrived.front() {
+                let length = data.len().min(into.len());
+                into[..length].copy_from_slice(&data[..length]);
+                let source = *source;
+                if !peeks {
+                    state.arrived.pop_front();
+                }
+                return Ok((length, source));
+            }
+            if !waits {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            if !arm(&mut state)? {
+                drop(state);
+                self.wait()?;
+            }
+        }
+    }
+
+    /// Whether a datagram can be received. If not, the socket's descriptor (`AsFd`) is readable when one may be there.
+    ///
+    /// # Errors
+    /// The device was removed.
+    pub fn is_readable(&self) -> io::Result<bool> {
+        let mut state = self.state.lock();
+        loop {
+            self.look(&mut state)?;
+            if !state.arrived.is_empty() {
+                return Ok(true);
+            }
+            if !arm(&mut state)? {
+                return Ok(false);
+            }
+        }
+    }
+
+    fn wait(&self) -> Result<()> {
+        // It looks again at the latest then.
+        wait_for(
+            &[self.ready.as_fd()],
+            deadline::after(Duration::from_secs(1)),
+        )
+    }
+
+    /// An unbound socket gets a free port, which its headers name.
+    fn bind_somewhere(&self, peer: SocketAddr) -> io::Result<()> {
+        if self.udp.local_addr()?.port() != 0 {
+            return Ok(());
+        }
+        self.bind(SocketAddr::new(unspecified_like(peer), 0))
+    }
+
+    /// The place of the local address towards a peer, with its queue pair.
+    fn local_towards(&self, state: &mut State, peer: SocketAddr) -> io::Result<usize> {
+        if let Some(known) = state.peers.get(&peer) {
+            return Ok(known.local);
+        }
+        if state.peers.len() >= PEERS_MAX {
+            return Err(io::Error::other(format!("{PEERS_MAX} peers are known")));
+        }
+        let addr = self.source_towards(peer)?;
+        let known = state.locals.iter().position(|local| local.addr == addr);
+        let local = match known {
+            Some(local) => local,
+            None => {
+                let opened = self.open(addr, peer)?;
+                self.ready.add(&opened.queues, Step::CreateQp)?;
+                state.locals.push(opened);
+                state.locals.len() - 1
+            }
+        };
+        let known = None;
+        state.peers.insert(peer, Peer { local, known });
+        Ok(local)
+    }
+
+    /// The address from which UDP would send to a peer.
+    fn source_towards(&self, peer: SocketAddr) -> io::Result<SocketAddr> {
+        let own = self.udp.local_addr()?;
+        if !own.ip().is_unspecified() {
+            return Ok(own);
+        }
+        let probe = UdpSocket::bind((unspecified_like(peer), 0))?;
+        probe.connect(peer)?;
+        Ok(SocketAddr::new(probe.local_addr()?.ip(), own.port()))
+    }
+
+    fn open(&self, addr: SocketAddr, peer: SocketAddr) -> Result<Local> {
+        let (id, events) = self.resolve(addr, peer)?;
+        Ok(Local {
+            addr,
+            queues: Queues::new(&id, &self.options)?,
+            _id: id,
+            _events: events,
+        })
+    }
+
+    /// An id whose address towards a peer is resolved.
+    fn resolve(&self, source: SocketAddr, peer: SocketAddr) -> Result<(CmId, EventChannel)> {
+        let events = EventChannel::open_on(self.provider.clone())?;
+        let id = CmId::with_service(&events, UDP)?;
+        let deadline = deadline::after(RESOLVE_TIMEOUT);
+        let explain = |error: Error| error.between(Some(source.into()), Some(peer.into()));
+        address_turn::start(&id, Some(source), peer, deadline).map_err(explain)?;
+        loop {
+            let event =
+                events.next_event_within(deadline::left(deadline).max(Duration::from_millis(1)));
+            let event = event.map_err(explain)?;
+            match event.event_type() {
+                EventType::AddrResolved => return Ok((id.clone(), events.clone())),
+                EventType::AddrError if address_turn::is_over(&event, deadline) => {
+                    address_turn::start(&id, Some(source), peer, deadline).map_err(explain)?;
+                }
+                other => {
+                    let (what, expected) = ("event", EventType::AddrResolved);
+                    let unexpected = || Error::invalid(Step::ResolveAddress, what, expected, other);
+                    return Err(explain(event.failure().unwrap_or_else(unexpected)));
+                }
+            }
+        }
+    }
+
+    /// Takes what has come by UDP and to the queue pairs.
+    fn look(&self, state: &mut State) -> Result<()> {
+        self.take_udp(state);
+        let State {
+            locals, arrived, ..
+        } = state;
+        for local in locals {
+            while arrived.len() < ARRIVED_MAX
+                && let Some(datagram) = local.queues.receive()?
+            {
+                if let Some((source, data)) = split_source(&datagram.data) {
+                    arrived.push_back((source, data.to_vec()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take_udp(&self, state: &mut State) {
+        let mut bytes = [0; UDP_BYTES_MAX];
+        for _ in 0..BATCH {
+            if state.arrived.len() >= ARRIVED_MAX {
+                return;
+            }
+            let (length, peer) = match self.udp.recv_from(&mut bytes) {
+                Ok(received) => received,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // An answer of ICMP to what was sent.
+                Err(_) => continue,
+            };
+            let announced = Announcement::decode(&bytes[..length], peer.is_ipv6());
+            if let Some((announcement, data)) = announced
+                && let Err(error) = self.take_announcement(state, peer, announcement, data)
+            {
+                tracing::debug!(%error, %peer, "datagram of rsocket");
+            }
+        }
+    }
+
+    fn take_announcement(
+        &self,
+        state: &mut State,
+        peer: SocketAddr,
+        announced: Announcement,
+        data: &[u8],
+    ) -> io::Result<()> {
+        let index = self.local_towards(state, peer)?;
+        let Local { addr, queues, .. } = &state.locals[index];
+        let addr = *addr;
+        if announced.has_data {
+            let answer = announcement(queues, addr, false);
+            state.arrived.push_back((peer, data.to_vec()));
+            self.udp.send_to(answer.encode().bytes(), peer)?;
+        }
+        let qpn = Qpn::new(announced.qpn);
+        let known = state.peers.get(&peer).and_then(|peer| peer.known.as_ref());
+        if known.is_some_and(|known| known.qpn == qpn) {
+            return Ok(());
+        }
+        let (id, _events) = self.resolve(SocketAddr::new(addr.ip(), 0), peer)?;
+        let destination = state.locals[index].queues.towards(&id.addresses()?, qpn)?;
+        if let Some(peer) = state.peers.get_mut(&peer) {
+            peer.known = Some(destination);
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for Rsocket {
+    /// A descriptor that is readable when a look may find something new; see [`Rsocket::is_readable`].
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ready.as_fd()
+    }
+}
+
+impl Drop for Rsocket {
+    fn drop(&mut self) {
+        let until: Instant = deadline::after(DROP_WAIT);
+        for local in &mut self.state.lock().locals {
+            // What is not sent by then is lost, as datagrams may be.
+            while let Ok(false) = local.queues.is_drained()
+                && !deadline::left(until).is_zero()
+                && local.queues.arm().is_ok()
+                && wait_for(&[local.queues.as_fd()], until).is_ok()
+            {}
+        }
+    }
+}
+
+/// Asks for the next notifications; whether something has come already.
+fn arm(state: &mut State) -> Result<bool> {
+    let mut any = false;
+    for local in &mut state.locals {
+        any |= local.queues.arm()?;
+    }
+    Ok(any)
+}
+
+fn announcement(queues: &Queues, addr: SocketAddr, has_data: bool) -> Announcement {
+    Announcement {
+        has_data,
+        qpn: queues.qpn().value(),
+        addr: addr.ip(),
+    }
+}
+
+fn unspecified_like(addr: SocketAddr) -> IpAddr {
+    match addr.is_ipv6() {
+        true => Ipv6Addr::UNSPECIFIED.into(),
+        false => Ipv4Addr::UNSPECIFIED.into(),
+    }
+}
