@@ -89,6 +89,7 @@ const PROGRAMS: &[&str] = &[
     "/usr/bin/timeout",
     "/usr/bin/ucmatose",
     "/usr/bin/udaddy",
+    "/usr/bin/udpong",
     "/usr/sbin/ethtool",
 ];
 

@@ -4,6 +4,7 @@ mod basics;
 mod compared;
 #[cfg(feature = "tokio")]
 mod compared_tasks;
+mod datagrams;
 mod death;
 #[allow(dead_code, reason = "shared with the tests of connections")]
 #[path = "../library/harness.rs"]

@@ -1,0 +1,89 @@
+//! Datagram sockets of rsocket(7).
+
+use std::io::{Error, ErrorKind};
+use std::net::{SocketAddr, UdpSocket};
+
+use portolan::datagram::{Options, Rsocket};
+
+use crate::harness::*;
+
+fn socket() -> Rsocket {
+    Rsocket::new_on(provider(), false, Options::default()).unwrap()
+}
+
+fn bound(address: &str) -> (Rsocket, SocketAddr) {
+    let socket = socket();
+    socket.bind(address.parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap();
+    (socket, address)
+}
+
+fn is_empty(socket: &Rsocket) -> bool {
+    let received = socket.receive_from(&mut [0; 8], false, false);
+    matches!(received, Err(error) if error.kind() == ErrorKind::WouldBlock)
+}
+
+/// Looks at a socket until a datagram is there.
+fn receive(socket: &Rsocket) -> (Vec<u8>, SocketAddr) {
+    let mut bytes = [0; 4096];
+    eventually("a datagram", || socket.is_readable().unwrap());
+    let (length, source) = socket.receive_from(&mut bytes, false, false).unwrap();
+    (bytes[..length].to_vec(), source)
+}
+
+#[test]
+fn datagrams_go_both_ways_and_name_their_senders() {
+    let (passive, address) = bound("127.0.0.1:0");
+    let active = socket();
+    active.connect(address).unwrap();
+    assert_eq!(active.peer_addr().unwrap(), address);
+    for round in 0..100u8 {
+        let question = pattern(usize::from(round) * 9, round);
+        assert_eq!(active.send(&question, true).unwrap(), question.len());
+        let (found, source) = receive(&passive);
+        assert_same(&found, &question);
+        assert_eq!(source, active.local_addr().unwrap());
+        passive.send_to(&[round], source, true).unwrap();
+        assert_eq!(receive(&active), (vec![round], address));
+    }
+}
+
+#[test]
+fn a_socket_on_all_addresses_answers_from_the_one_towards_its_peer() {
+    let (passive, address) = bound("0.0.0.0:0");
+    let (active, _) = bound("127.0.0.1:0");
+    let destination = SocketAddr::new("127.0.0.1".parse().unwrap(), address.port());
+    for round in 0..5 {
+        active.send_to(&[round], destination, true).unwrap();
+        let (found, source) = receive(&passive);
+        assert_eq!(found, [round]);
+        passive.send_to(&found, source, true).unwrap();
+        assert_eq!(receive(&active), (vec![round], destination));
+    }
+}
+
+#[test]
+fn a_datagram_that_fits_no_packet_is_refused() {
+    let (socket, address) = bound("127.0.0.1:0");
+    let refused = socket.send_to(&[0; 65_536], address, true).unwrap_err();
+    let expected = Error::from_raw_os_error(rustix::io::Errno::MSGSIZE.raw_os_error());
+    assert_eq!(refused.raw_os_error(), expected.raw_os_error());
+    assert_eq!(
+        socket.send(b"x", true).unwrap_err().kind(),
+        ErrorKind::NotConnected
+    );
+}
+
+#[test]
+fn a_strangers_udp_datagrams_are_ignored() {
+    let (socket, address) = bound("127.0.0.1:0");
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for length in 0..80 {
+        stranger.send_to(&vec![0x55; length], address).unwrap();
+    }
+    assert!(is_empty(&socket));
+    let (other, _) = bound("127.0.0.1:0");
+    other.send_to(b"ahoy", address, true).unwrap();
+    assert_eq!(receive(&socket).0, b"ahoy");
+    assert!(is_empty(&socket));
+}
