@@ -30,6 +30,7 @@ mod perf_gates;
 mod processes;
 mod programs;
 mod promises;
+mod public_api;
 mod simulate;
 mod stress;
 mod test;
@@ -57,6 +58,8 @@ enum Task {
     Figures(figures::Arguments),
     /// Run the fuzz targets.
     Fuzz(fuzz::Arguments),
+    /// Compare the public items of the crate `portolan` with docs/api.txt.
+    Api(public_api::Arguments),
     /// Build and install the command, the libraries for C programs and their headers.
     Install(install::Arguments),
     /// Play all exchanges between Linux's rdma_rxe and our device, and write docs/interop.md.
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         Task::Stress(arguments) => stress::task(&arguments),
         Task::Figures(arguments) => figures::write(&arguments),
         Task::Fuzz(arguments) => fuzz::run(&arguments),
+        Task::Api(arguments) => public_api::task(&arguments),
         Task::Install(arguments) => install::run(&arguments),
         Task::Interop(arguments) => interop::run(&arguments),
         Task::Loops => loops::task(),

@@ -100,10 +100,7 @@ impl Domain {
     fn first_pd(&self) -> Result<Arc<dyn Pd>> {
         let first = self.on_devices.lock().first().map(|(_, pd)| pd.clone());
         first.ok_or_else(|| {
-            let (expected, found) = (
-                "a domain of a device or connection",
-                "one that was given to none",
-            );
+            let (expected, found) = ("with a device", "new");
             Error::new(
                 Step::RegisterMemory,
                 Cause::InvalidState { expected, found },

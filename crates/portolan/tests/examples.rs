@@ -62,6 +62,31 @@ fn the_workers_do_every_job_once() {
 }
 
 #[test]
+fn the_log_has_every_record_of_every_writer() {
+    assert_eq!(output_of("remote_log"), "4 writers appended 400 records\n");
+}
+
+#[test]
+fn the_tests_without_hardware_pass() {
+    assert_eq!(output_of("without_hardware"), "2 tests passed\n");
+}
+
+#[test]
+fn rpings_protocol_brings_the_text_back() {
+    assert_eq!(output_of("with_c"), "ahoy from Rust\n");
+}
+
+#[test]
+fn the_named_device_is_listed_and_used() {
+    let said = output_of("device_by_name");
+    assert!(said.contains("sw_lo of software: active"), "{said}");
+    assert!(
+        said.ends_with("a message went from sw_lo to sw_lo\n"),
+        "{said}"
+    );
+}
+
+#[test]
 fn the_echo_works_in_another_runtime() {
     assert_eq!(output_of("other_runtimes"), output_of("echo"));
 }
@@ -105,5 +130,31 @@ fn every_example_is_short_and_says_how_to_run_it() {
         assert!(text.contains("//! `"), "{}", path.display());
         seen += 1;
     }
-    assert_eq!(seen, 12);
+    assert_eq!(seen, 16);
+}
+
+/// Those that docs/comparison.md counts.
+mod compared {
+    macro_rules! runs {
+        ($name:ident, $file:literal) => {
+            mod $name {
+                include!(concat!(
+                    env!("CARGO_MANIFEST_DIR"),
+                    "/../../docs/comparison/portolan/src/bin/",
+                    $file
+                ));
+
+                #[test]
+                fn runs_to_its_end() {
+                    main().unwrap();
+                }
+            }
+        };
+    }
+
+    runs!(echo, "echo.rs");
+    runs!(write, "write.rs");
+    runs!(read, "read.rs");
+    runs!(counter, "counter.rs");
+    runs!(clients, "clients.rs");
 }

@@ -111,6 +111,13 @@ pub(super) const PARTS: &[Part] = &[
         run: crate::loops::run,
     },
     Part {
+        name: "api",
+        what: "the public items of the crate portolan are those of docs/api.txt",
+        place: Place::Building(Profile::Dev),
+        needs: None,
+        run: crate::public_api::run,
+    },
+    Part {
         name: TEST_PROGRAMS,
         what: "the tests, built",
         place: Place::Building(Profile::Dev),

@@ -123,6 +123,12 @@ impl Connecting {
         destination: SocketAddr,
         deadline: Instant,
     ) -> Result<Self> {
+        if destination.port() == 0 {
+            // Of a destination without one; nothing listens there.
+            let (what, expected) = ("port of the destination", "1 to 65535");
+            let error = Error::invalid(Step::Connect, what, expected, 0);
+            return Err(error.between(None, Some(destination.into())));
+        }
         let provider = match &connector.provider {
             Some(provider) => provider.clone(),
             None => crate::provider::towards(connector.source, destination)?.provider,

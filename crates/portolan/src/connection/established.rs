@@ -166,7 +166,7 @@ impl Connection {
 
     fn arrival(&self) -> Option<Message> {
         let (buffer, completion) = self.inner.work.arrival()?;
-        self.inner.note_held();
+        self.inner.replace_held();
         Some(Message::new(self.inner.clone(), buffer, &completion))
     }
 

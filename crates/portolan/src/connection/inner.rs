@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -36,6 +36,10 @@ pub(crate) struct Inner {
     device: String,
     spin: Spin,
     receive_depth: u32,
+    receive_size: usize,
+    /// Messages that the program holds, and how many it may.
+    held: AtomicU32,
+    held_max: u32,
     has_told_held: AtomicBool,
     is_iwarp: bool,
     /// When work was first seen flushed although neither side had ended the connection.
@@ -86,6 +90,9 @@ impl Inner {
             device: device.name().to_owned(),
             is_iwarp: device.is_iwarp(),
             receive_depth: options.receive_depth,
+            receive_size: options.receive_size,
+            held: AtomicU32::new(0),
+            held_max: options.held_messages,
             has_told_held: AtomicBool::new(false),
             flushed: OnceLock::new(),
             spin: Spin::new(),
@@ -259,21 +266,34 @@ impl Inner {
         self.disconnected.load(Ordering::Acquire)
     }
 
-    /// Logs once that the program holds all receives as messages. The peer's next message then waits for the program,
-    /// and neither side would see why. A connection with one receive is meant to work like that.
-    pub(crate) fn note_held(&self) {
-        if self.receive_depth > 1
-            && self.work.holds_all()
-            && self.how_ended().is_none()
-            && !self.has_told_held.swap(true, Ordering::Relaxed)
-        {
+    /// Posts another receive if the program holds all of them as messages, because the peer's next message would wait. At
+    /// the limit it logs this once, because neither side would see why.
+    pub(crate) fn replace_held(&self) {
+        let held = self.held.fetch_add(1, Ordering::Relaxed) + 1;
+        if held < self.receive_depth || !self.work.holds_all() || self.how_ended().is_some() {
+            return;
+        }
+        if held < self.held_max {
+            let fresh = Buffer::new(&self.work.pd, self.receive_size);
+            // Without one the peer waits for those that are held.
+            let posted = fresh.map(|fresh| self.work.post_receive(fresh, true).is_ok());
+            if posted == Ok(true) {
+                return;
+            }
+        }
+        // A connection with one receive may be meant to work so.
+        if held > 1 && !self.has_told_held.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 peer = ?self.addresses.remote,
-                "the program holds all {} messages that the connection has receives for: the peer's next message waits until \
-                 one is dropped or taken out (Message::into_buffer)",
-                self.receive_depth
+                "the program holds {held} messages, and the connection has no further receives (Options::held_messages): the \
+                 peer's next message waits until one is dropped or taken out (Message::into_buffer)"
             );
         }
+    }
+
+    /// Notes that the program has given a message back.
+    pub(crate) fn note_given_back(&self) {
+        self.held.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Why the connection has ended; `None` while neither side has ended it.

@@ -31,6 +31,10 @@ pub struct Options {
     /// Size of each of those receives, in bytes: the longest message that the peer may send. The
     /// peer does not learn it; see [`super::Connection::send`].
     pub receive_size: usize,
+    /// How many messages the program may hold at a time before the peer waits. While it holds more than `receive_depth`, the
+    /// connection posts further receives; they are freed when it drops the messages. At the limit the peer's next message waits,
+    /// and a warning says so once in the log.
+    pub held_messages: u32,
     /// Maximum number of bytes that [`super::Connection::send_inline`] and [`super::Connection::write_inline`] take.
     /// Devices support few bytes, and some none.
     pub inline: u32,
@@ -63,6 +67,7 @@ impl Default for Options {
             send_depth: 64,
             receive_depth: 16,
             receive_size: 4096,
+            held_messages: 1024,
             inline: 0,
             gather: 4,
             domain: None,

@@ -141,9 +141,9 @@ impl Connection {
     /// # Errors
     /// As for [`Connection::send`]; also if the buffer or memory is shorter than eight bytes, the address is not a multiple of
     /// eight, or the memory was offered without the right to atomics.
-    pub fn fetch_add(&self, buffer: Buffer, at: RemoteMemory, add: u64) -> Posted {
+    pub fn fetch_add(&self, buffer: impl Into<Buffer>, at: RemoteMemory, add: u64) -> Posted {
         let remote = at.at();
-        self.post_atomic(SendOp::AtomicFetchAdd { remote, add }, buffer, at)
+        self.post_atomic(SendOp::AtomicFetchAdd { remote, add }, buffer.into(), at)
     }
 
     /// Posts an atomic compare and swap of eight bytes of the peer's memory: stores `swap` if they
@@ -154,7 +154,7 @@ impl Connection {
     /// As for [`Connection::fetch_add`].
     pub fn compare_swap(
         &self,
-        buffer: Buffer,
+        buffer: impl Into<Buffer>,
         at: RemoteMemory,
         compare: u64,
         swap: u64,
@@ -164,15 +164,15 @@ impl Connection {
             compare,
             swap,
         };
-        self.post_atomic(op, buffer, at)
+        self.post_atomic(op, buffer.into(), at)
     }
 
     /// Posts a receive after those that the connection keeps posted.
     ///
     /// # Errors
     /// The receive queue is full or the connection has ended; the error returns the buffer.
-    pub fn post_receive(&self, buffer: Buffer) -> Posted {
-        let key = self.inner.work.post_receive(buffer, false);
+    pub fn post_receive(&self, buffer: impl Into<Buffer>) -> Posted {
+        let key = self.inner.work.post_receive(buffer.into(), false);
         key.map(|key| Transfer::new(self.inner.clone(), key))
             .map_err(|failed| self.explain(failed))
     }

@@ -179,7 +179,7 @@ impl AsyncConnection {
     /// As for [`Connection::fetch_add`](crate::Connection::fetch_add).
     pub fn fetch_add(
         &self,
-        buffer: Buffer,
+        buffer: impl Into<Buffer>,
         at: RemoteMemory,
         add: u64,
     ) -> std::result::Result<Posted<'_>, Failed> {
@@ -193,7 +193,7 @@ impl AsyncConnection {
     /// As for [`Connection::compare_swap`](crate::Connection::compare_swap).
     pub fn compare_swap(
         &self,
-        buffer: Buffer,
+        buffer: impl Into<Buffer>,
         at: RemoteMemory,
         compare: u64,
         swap: u64,
@@ -206,7 +206,10 @@ impl AsyncConnection {
     ///
     /// # Errors
     /// As for [`Connection::post_receive`](crate::Connection::post_receive).
-    pub fn post_receive(&self, buffer: Buffer) -> std::result::Result<Posted<'_>, Failed> {
+    pub fn post_receive(
+        &self,
+        buffer: impl Into<Buffer>,
+    ) -> std::result::Result<Posted<'_>, Failed> {
         self.get_ref()
             .post_receive(buffer)
             .map(|it| self.finish(it))

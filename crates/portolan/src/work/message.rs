@@ -11,8 +11,8 @@ use crate::sys::Buffer;
 
 /// A message in one of the connection's own receives.
 ///
-/// Dropping it reposts the receive. A peer that sends more messages than the connection's receive depth waits until
-/// some are dropped. A program that keeps messages for long should take their buffers ([`Message::into_buffer`]).
+/// Dropping it reposts the receive. If the program holds [`Options::held_messages`](crate::Options::held_messages) messages,
+/// the peer's next one waits. A program that keeps messages for long should take their buffers ([`Message::into_buffer`]).
 #[derive(Debug)]
 pub struct Message {
     connection: Arc<Inner>,
@@ -82,8 +82,10 @@ impl Deref for Message {
 
 impl Drop for Message {
     fn drop(&mut self) {
+        self.connection.note_given_back();
         if let Some(buffer) = self.buffer.take() {
-            // Posting fails only if the queue pair is in error; then nothing more is received.
+            // Posting fails if the queue pair is in error, and nothing more is received; or if a further receive was posted
+            // while this was held, and this one is freed.
             let _ = self.connection.work.post_receive(buffer, true);
         }
     }

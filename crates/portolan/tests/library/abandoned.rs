@@ -10,13 +10,20 @@ use tokio::time::timeout;
 
 use crate::harness::*;
 
-/// How many futures are made, and most of them dropped.
-const RUNS: u32 = 10_000;
-/// The seed of the choices. One seed is one sequence of operations; what is done by each poll is up to the device.
+/// How many futures are made, and most of them dropped (`PORTOLAN_TEST_DROPS`).
+const RUNS: u64 = 10_000;
+/// The seed of the choices (`PORTOLAN_TEST_SEED`). One seed is one sequence of operations; what is done by each poll is up to the
+/// device.
 const SEED: u64 = 0x706f_7274_6f6c_616e;
 /// Buffers that go round.
 const BUFFERS: usize = 8;
 const LENGTH: usize = 64;
+
+/// A number that a campaign sets.
+fn set(name: &str, usual: u64) -> u64 {
+    let set = std::env::var(name).ok();
+    set.map_or(usual, |text| text.parse().expect("a number"))
+}
 
 /// xorshift64: choices need no more.
 struct Choices(u64);
@@ -127,9 +134,14 @@ async fn ten_thousand_futures_dropped_at_any_poll_lose_no_buffer_and_no_message(
     let memory = two.connection.get_ref().share(LENGTH, access).unwrap();
     let remote = memory.remote();
     let back = one.connection.get_ref().share(LENGTH, access).unwrap();
-    let mut choices = Choices(SEED);
-    let (mut ended, mut dropped) = (0u32, 0u32);
-    for run in 0..RUNS {
+    let (runs, seed) = (
+        set("PORTOLAN_TEST_DROPS", RUNS),
+        set("PORTOLAN_TEST_SEED", SEED),
+    );
+    // Zero would give zeros for ever.
+    let mut choices = Choices(seed.max(1));
+    let (mut ended, mut dropped) = (0, 0);
+    for run in 0..runs {
         let is_one = choices.below(2) == 0;
         let (side, remote) = match is_one {
             true => (&mut one, remote),
@@ -171,7 +183,7 @@ async fn ten_thousand_futures_dropped_at_any_poll_lose_no_buffer_and_no_message(
         }
     }
     assert!(
-        ended > RUNS / 20 && dropped > RUNS / 20,
+        ended > runs / 20 && dropped > runs / 20,
         "{ended} {dropped}"
     );
     let (of_one, of_two) = (one.sent, two.sent);

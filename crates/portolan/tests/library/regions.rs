@@ -377,6 +377,35 @@ fn messages_that_are_taken_out_are_kept_for_good_and_hold_up_nobody() {
     }
 }
 
+#[test]
+fn messages_that_are_held_do_not_stall_the_peer_and_their_receives_are_freed_afterwards() {
+    let provider = own_provider();
+    let few = Options {
+        receive_depth: 2,
+        held_messages: 100,
+        ..options()
+    };
+    let listener = listener_on(provider.clone(), "127.0.0.1:0");
+    let address = listener.local_addr().unwrap();
+    let (active, passive) = pair_at(connector_on(provider.clone()), &listener, address, &few);
+    let idle = provider.usage().memory_regions;
+    for _ in 0..2 {
+        let mut held = Vec::new();
+        for number in 0..98u8 {
+            let sent = active.send(vec![number]).unwrap();
+            held.push(passive.receive_within(PATIENCE).unwrap());
+            sent.wait().unwrap();
+        }
+        let numbers = held.iter().map(|message| message[0]);
+        assert!(numbers.eq(0..98));
+        assert!(provider.usage().memory_regions > idle + 90);
+        drop(held);
+        eventually("receives freed", || {
+            provider.usage().memory_regions <= idle + 1
+        });
+    }
+}
+
 /// Counts warnings.
 struct Warnings(AtomicU64);
 
@@ -403,9 +432,10 @@ impl tracing::Subscriber for Warnings {
 }
 
 #[test]
-fn a_program_that_holds_all_receives_is_told_once_why_its_peer_waits() {
+fn a_program_that_holds_as_many_messages_as_it_may_is_told_once_why_its_peer_waits() {
     let few = Options {
         receive_depth: 2,
+        held_messages: 2,
         ..options()
     };
     let (active, passive) = pair_with(&options(), &few);

@@ -39,7 +39,10 @@ fn a_new_domain_has_no_memory_before_a_connection_is_made_with_it() {
     let domain = Domain::new();
     let says = |error: &Error| {
         assert!(matches!(error.cause, Cause::InvalidState { .. }), "{error}");
-        assert!(error.to_string().contains("given to none"), "{error}");
+        assert!(
+            error.to_string().contains("with a device, is in new"),
+            "{error}"
+        );
     };
     says(&domain.share(8, Access::REMOTE_READ).unwrap_err());
     let (error, vector) = domain
@@ -75,7 +78,7 @@ fn memory_that_has_expired_is_out_of_reach_and_still_the_programs() {
     eventually("an end", || memory.has_expired());
     refused(&active, memory.remote());
     let error = memory.expire_at(later).unwrap_err();
-    assert!(error.to_string().contains("has expired"), "{error}");
+    assert!(error.to_string().contains("is in expired"), "{error}");
     let mut found = [0; 8];
     memory.load(0, &mut found);
     assert_eq!(&found, b"tell all");
@@ -122,7 +125,7 @@ fn memory_that_has_expired_is_offered_on_no_further_device() {
     let address = listener.local_addr().unwrap();
     let (_active, passive) = pair_at(connector_on(provider), &listener, address, &passive);
     let error = passive.offer(&memory).unwrap_err();
-    assert!(error.to_string().contains("has expired"), "{error}");
+    assert!(error.to_string().contains("is in expired"), "{error}");
 }
 
 #[cfg(feature = "bytes")]

@@ -173,6 +173,21 @@ fn a_write_longer_than_the_peers_memory_is_refused_before_it_is_sent_and_the_con
 }
 
 #[test]
+fn a_destination_without_a_port_is_refused_as_such() {
+    for destination in ["127.0.0.1", "127.0.0.1:0"] {
+        let error = connector().connect(destination).unwrap_err();
+        says(
+            &error,
+            Step::Connect,
+            &[
+                "port of the destination: expected 1 to 65535, found 0",
+                "127.0.0.1:0",
+            ],
+        );
+    }
+}
+
+#[test]
 fn what_an_offer_does_not_allow_is_refused_before_it_is_sent_and_the_connection_still_works() {
     let (active, passive) = pair_with(
         &Options {

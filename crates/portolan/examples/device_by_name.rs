@@ -1,0 +1,86 @@
+//! Uses a device by its name: `mlx5_0` of a machine with several, or `sw_lo` where there is no hardware.
+//!
+//! `cargo run --example device_by_name` lists the devices and talks over the loopback device of the software; `device_by_name NAME`
+//! talks over another. Its listener and its connector are on the device's own address, so that no other device can serve.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use portolan::provider::traits::{Device, Provider};
+use portolan::provider::{kernel_provider, software_provider};
+use portolan::{Connector, Error, Listener, Options};
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// Every device of this machine, with its provider: hardware first.
+fn devices() -> Result<Vec<(Arc<dyn Provider>, Arc<dyn Device>)>, Error> {
+    // A machine without hardware has no such provider.
+    let kernel = kernel_provider().ok();
+    let mut found = Vec::new();
+    for provider in kernel.into_iter().chain([software_provider()?]) {
+        for device in provider.devices()? {
+            found.push((provider.clone(), device));
+        }
+    }
+    Ok(found)
+}
+
+/// An address at which the device is reached. Link-local ones need a scope, so they come last.
+fn address_of(device: &Arc<dyn Device>) -> Result<Option<IpAddr>, Error> {
+    let gids = device.gids(1)?;
+    let addresses = gids.iter().map(|entry| entry.gid.to_ip());
+    let is_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    Ok(addresses.min_by_key(is_local))
+}
+
+fn list() -> Result<(), Error> {
+    for (provider, device) in devices()? {
+        let (port, limits) = (device.port_attr(1)?, device.attr()?);
+        println!(
+            "{} of {}: {}, MTU {:?}, {} queue pairs",
+            device.name(),
+            provider.name(),
+            if port.active { "active" } else { "down" },
+            port.active_mtu,
+            limits.max_qp
+        );
+    }
+    Ok(())
+}
+
+/// Sends a message over the device; returns the names of the devices at both ends.
+fn talk(name: &str) -> Outcome<[String; 2]> {
+    let all = devices()?;
+    let wanted = all.iter().find(|(_, device)| device.name() == name);
+    let (provider, device) = wanted.ok_or_else(|| format!("there is no device {name}"))?;
+    let ip = address_of(device)?.ok_or_else(|| format!("{name} has no address"))?;
+    let at = SocketAddr::new(ip, 0);
+    let listener = Listener::bind_on(provider.clone(), at)?;
+    let address = listener.local_addr()?;
+    let options = Options {
+        timeout: Duration::from_secs(20),
+        ..Options::default()
+    };
+    let connector = Connector::new().provider(provider.clone()).source(at);
+    let connector = connector.options(options);
+    let client = thread::spawn(move || connector.connect_to(address));
+    let server = listener.accept()?.accept()?;
+    let client = client.join().expect("it does not panic")?;
+    client.send(b"ahoy".to_vec())?.wait()?;
+    assert_eq!(&server.receive()?[..], b"ahoy");
+    let used = [&client, &server].map(|end| end.id().device());
+    let [one, other] = used;
+    Ok([one?.name().to_owned(), other?.name().to_owned()])
+}
+
+fn main() -> Outcome<()> {
+    let name = std::env::args().nth(1);
+    if name.is_none() {
+        list()?;
+    }
+    let [one, other] = talk(name.as_deref().unwrap_or("sw_lo"))?;
+    println!("a message went from {one} to {other}");
+    Ok(())
+}
