@@ -178,6 +178,13 @@ impl Case {
         }
     }
 
+    /// Whether it is of programs of sockets.
+    pub(super) fn is_of_sockets(&self) -> bool {
+        let server = self.server.iter().map(|server| &server.end);
+        let mut ends = server.chain([&self.client]);
+        ends.any(|end| matches!(end, End::Sockets(_)))
+    }
+
     pub(super) fn data(self, data: Data) -> Self {
         Self { data, ..self }
     }

@@ -13,6 +13,10 @@ const DOCUMENT: &str = "docs/interop.md";
 const BEGIN: &str = "<!-- Written by `cargo xtask programs` from its run: do not edit. -->\n";
 const END: &str = "<!-- End of what `cargo xtask programs` writes. -->\n";
 
+const SOCKETS_BEGIN: &str =
+    "<!-- Written by `cargo xtask programs --sockets` from its run: do not edit. -->\n";
+const SOCKETS_END: &str = "<!-- End of what `cargo xtask programs --sockets` writes. -->\n";
+
 /// The result of a row.
 pub(super) struct Row {
     pub(super) case: Case,
@@ -20,9 +24,19 @@ pub(super) struct Row {
     pub(super) took: Duration,
 }
 
-/// Replaces the section and keeps the rest.
-pub(super) fn write(root: &Path, rows: &[Row], took: Duration) -> Result<()> {
-    replace(root, (BEGIN, END), &section(rows, took))
+/// Replaces the sections of the rows that were played, and keeps the rest.
+pub(super) fn write(root: &Path, rows: Vec<Row>, took: Duration) -> Result<()> {
+    let (sockets, others): (Vec<_>, Vec<_>) =
+        rows.into_iter().partition(|row| row.case.is_of_sockets());
+    for (rows, marks) in [
+        (others, (BEGIN, END)),
+        (sockets, (SOCKETS_BEGIN, SOCKETS_END)),
+    ] {
+        if !rows.is_empty() {
+            replace(root, marks, &section(&rows, took))?;
+        }
+    }
+    Ok(())
 }
 
 /// Replaces what is between two marks.

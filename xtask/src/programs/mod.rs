@@ -163,6 +163,9 @@ pub(crate) struct Arguments {
     /// Play only the rows whose clients' command lines contain this, and write no document
     #[arg(long)]
     only: Option<String>,
+    /// Play only programs of sockets, and write their section
+    #[arg(long, conflicts_with_all = ["only", "beside"])]
+    sockets: bool,
     /// Play the stacks that stand on verbs in a kernel machine, on our libraries and on rdma_rxe, instead
     #[arg(long)]
     beside: bool,
@@ -207,7 +210,9 @@ pub(crate) fn run_all(arguments: &Arguments) -> Result<ExitCode> {
     let chosen = |case: &Case| {
         let only = arguments.only.as_deref();
         let is_chosen = only.is_none_or(|only| case.client_text().contains(only));
-        is_chosen && (!arguments.valgrind || valgrind::is_checked(case))
+        is_chosen
+            && (case.is_of_sockets() || !arguments.sockets)
+            && (!arguments.valgrind || valgrind::is_checked(case))
     };
     let chosen: Vec<Case> = cases::all().into_iter().filter(chosen).collect();
     let manner = match (arguments.bare, arguments.valgrind) {
@@ -220,11 +225,11 @@ pub(crate) fn run_all(arguments: &Arguments) -> Result<ExitCode> {
     };
     let rows = side_by_side(&chosen, |case| play(&workspace, manner, case));
     ensure!(!rows.is_empty(), "no row has this in its client's command");
-    if arguments.only.is_none() && manner == Manner::Plain && !arguments.no_build {
-        document::write(&workspace.root, &rows, started.elapsed())?;
-    }
     let failed = rows.iter().filter(|row| row.result.is_err()).count();
     println!("{} rows, {failed} failed", rows.len());
+    if arguments.only.is_none() && manner == Manner::Plain && !arguments.no_build {
+        document::write(&workspace.root, rows, started.elapsed())?;
+    }
     Ok(match failed {
         0 => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
