@@ -14,8 +14,10 @@ use portolan::{Connector, Error, Listener, Options};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
+type Found = (Arc<dyn Provider>, Arc<dyn Device>);
+
 /// Every device of this machine, with its provider: hardware first.
-fn devices() -> Result<Vec<(Arc<dyn Provider>, Arc<dyn Device>)>, Error> {
+fn devices() -> Result<Vec<Found>, Error> {
     // A machine without hardware has no such provider.
     let kernel = kernel_provider().ok();
     let mut found = Vec::new();
