@@ -20,15 +20,19 @@ const STREAM_BYTES: usize = 512 << 20;
 const SENDS: u64 = 300_000;
 
 fn main() {
-    // For a profiler: one thread does all the work of both ends.
+    // For a profiler; at first, one thread does all the work of both ends.
     if let Some(work) = std::env::args().skip_while(|arg| arg != "work").nth(1) {
-        let pair = pair(false);
+        let pair = two_ends(false);
         let times = std::env::args().filter_map(|arg| arg.parse().ok()).next();
         let runs = 0..times.unwrap_or(50);
-        let best = match &*work {
-            "ping" => runs.map(|_| both_ends(&pair)).fold(f64::MAX, f64::min),
-            _ => runs.map(|_| batches(&pair)).fold(f64::MAX, f64::min),
+        let work = || match &*work {
+            "ping" => both_ends(&pair),
+            "batch" => batches(&pair),
+            // These take two threads.
+            "ping-pong" => ping_pong(&pair),
+            _ => sends(&two_ends(false)),
         };
+        let best = runs.map(|_| work()).fold(f64::MAX, f64::min);
         println!("{best:.0} ns");
         return;
     }
@@ -39,7 +43,7 @@ fn main() {
 }
 
 fn one_sided() {
-    let one_sided = pair(true);
+    let one_sided = two_ends(true);
     println!("64 bytes, post to completion    median   yardstick   ratio");
     let a = &one_sided.a;
     for (name, op) in [
@@ -71,34 +75,34 @@ fn one_sided() {
 
 fn two_sided() {
     println!("64 bytes, half round trip       median   yardstick   ratio");
-    let ends = pair(false);
+    let ends = two_ends(false);
     by_turns("send", "bare flag", || ping_pong(&ends), bare_flag);
-    let ends = pair(false);
+    let ends = two_ends(false);
     by_turns("send", "polled UDP", || ping_pong(&ends), polled_udp);
     let has_ucx = ucx("tag_lat", 1000).is_some();
     if has_ucx {
-        let ends = pair(false);
+        let ends = two_ends(false);
         let yardstick = || ucx("tag_lat", 100_000).unwrap_or(f64::NAN);
         by_turns("send", "UCX tag_lat", || ping_pong(&ends), yardstick);
     } else {
         println!("  (ucx_perftest is not installed)");
     }
     println!("64 bytes, work of both ends by one thread");
-    let ends = pair(false);
+    let ends = two_ends(false);
     by_turns("send", "memcpy", || both_ends(&ends), || copies(64));
-    let ends = pair(false);
+    let ends = two_ends(false);
     by_turns("32 sends, each", "memcpy", || batches(&ends), || copies(64));
     println!("sends of 64 bytes one way");
     if has_ucx {
         let yardstick = || ucx("tag_bw", 500_000).unwrap_or(f64::NAN);
-        by_turns("each", "UCX tag_bw", || sends(&pair(false)), yardstick);
+        by_turns("each", "UCX tag_bw", || sends(&two_ends(false)), yardstick);
     } else {
-        by_turns("each", "memcpy", || sends(&pair(false)), || copies(64));
+        by_turns("each", "memcpy", || sends(&two_ends(false)), || copies(64));
     }
 }
 
 /// Two ends that reach each other through memory.
-fn pair(in_file: bool) -> Pair {
+fn two_ends(in_file: bool) -> Pair {
     let mut config = config();
     config.local_memory = true;
     let shape = Shape {
@@ -108,7 +112,24 @@ fn pair(in_file: bool) -> Pair {
         in_file,
         ..Shape::default()
     };
-    let pair = Pair::with(config, "127.0.0.1", shape);
+    // The second end's memory is another thread's, and so in other cache lines and pages, as that of another process.
+    let ip = "127.0.0.1".parse().unwrap();
+    let make = || {
+        let stack = harness::stack(&config);
+        let end = End::new(&stack, ip, shape);
+        (stack, end)
+    };
+    let (first, a) = make();
+    let (second, b) = std::thread::scope(|scope| scope.spawn(make).join().unwrap());
+    a.connect(ip, b.qp.qpn(), shape);
+    b.connect(ip, a.qp.qpn(), shape);
+    let stacks = [first, second];
+    let pair = Pair {
+        a,
+        b,
+        stacks,
+        config,
+    };
     let deadline = Instant::now() + Duration::from_secs(10);
     let counted = |number: usize| {
         let counters = pair.stacks[number].counters();
@@ -335,7 +356,7 @@ fn ping_pong(pair: &Pair) -> f64 {
         }
     }
     let receive = |end: &End| {
-        while end.poll().wr_id != 2 {}
+        while end.try_poll().is_none_or(|wc| wc.wr_id != 2) {}
         end.receive(2, end.sge(64, 64));
     };
     let send = |end: &End| end.post(1, SendOp::Send, end.sge(0, 64));
@@ -442,7 +463,7 @@ fn sends(pair: &Pair) -> f64 {
             }
         });
         while !ready.load(Ordering::Acquire) {
-            std::hint::spin_loop();
+            std::thread::yield_now();
         }
         let (mut under_way, mut out) = (0, [WorkCompletion::EMPTY; 16]);
         let (mut times, mut start) = (Vec::new(), Instant::now());

@@ -147,6 +147,7 @@ impl BthRepr {
     /// # Errors
     ///
     /// [`Error::NoRoom`]; [`Error::OutOfRange`] for a `pad_count` above 3 or a `tver` above 15.
+    #[inline]
     pub fn emit(&self, out: &mut [u8]) -> Result<usize> {
         let mut b = Builder::<LEN>::new();
         b.u8::<0>(self.opcode.value())

@@ -51,24 +51,25 @@ impl AddAssign for Taken {
 }
 
 impl Host {
-    /// Drives the device from a thread that polls a completion queue: reads packets, then handles timeouts. Does
-    /// nothing if another thread is reading.
-    pub(crate) fn drive(&self) {
-        let now = self.clock.now();
+    /// Drives the device from a thread that polls a completion queue: handles packets and then timeouts, unless another
+    /// thread is doing that. Returns false if nothing happened.
+    pub(crate) fn drive(&self) -> bool {
+        let now = self.clock.recent();
         self.progress.poller_is_here(now);
-        self.settle_deferred();
+        let settled = self.settle_deferred();
         let _watch = self.watch_for_panics();
-        let taken = match self.receiver.try_lock() {
+        let (found, is_done) = match self.receiver.try_lock() {
             Some(mut receiver) => {
                 let taken = self.read_sockets(&mut receiver, Answer::AfterTheOwner);
                 drop(receiver);
-                self.serve_timers(now);
-                taken.datagrams
+                let served = self.serve_timers(now);
+                (taken.datagrams > 0, settled || served)
             }
             // The thread that holds the lock handles the timeouts after it has read.
-            None => 0,
+            None => (false, true),
         };
-        make_way::after_poll(taken > 0, as_nanos(now), || as_nanos(self.clock.now()));
+        make_way::after_poll(found, as_nanos(now), || as_nanos(self.clock.now()));
+        found || is_done
     }
 
     /// A polling thread is about to sleep. After this call, packets wake the progress thread.
@@ -261,14 +262,14 @@ impl Host {
     }
 
     /// Handles the timeouts that are due at `now`. The caller has read the sockets since then, so an answer that has
-    /// already arrived does not count as missing.
-    fn serve_timers(&self, now: Duration) {
+    /// already arrived does not count as missing. Returns whether any timeout was due.
+    fn serve_timers(&self, now: Duration) -> bool {
         if self.deadlines.next_ns() > as_nanos(now) {
-            return;
+            return false;
         }
         for _ in 0..TIMERS_PER_TURN {
             let Some((due, qpn)) = self.deadlines.take_due(now) else {
-                return;
+                break;
             };
             let Some(qp) = self.qps.find(qpn) else {
                 continue;
@@ -281,10 +282,11 @@ impl Host {
                 state.timer = None;
             }
             // The engine's clock must not go back: it may have handled packets since `now`.
-            let now = self.clock.now();
+            let now = state.not_before(self.clock.now());
             state.engine.handle_timeout(now);
             self.settle(&qp, &mut state, now);
         }
+        true
     }
 
     /// Passes packets to a queue pair, in order. `answer` selects when it acknowledges them.
@@ -298,7 +300,7 @@ impl Host {
             counters.dropped_no_queue_pair.add(packets.len());
             return;
         };
-        let now = self.clock.now();
+        let now = state.not_before(self.clock.recent());
         let mut memory = self.memory.read();
         for arrived in packets {
             let is_other_process = arrived.writer.is_some() && arrived.writer != state.peer;

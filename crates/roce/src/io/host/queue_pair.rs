@@ -62,6 +62,8 @@ pub(crate) struct LockedQp {
     pub(crate) takes_datagrams: bool,
     /// Its next timeout.
     pub(crate) timer: Option<Duration>,
+    /// The latest time that the engine was told.
+    pub(crate) latest: Duration,
     /// It has more to send and is registered with its full socket.
     pub(crate) deferred: bool,
     /// It delays an acknowledgement, or the last packets of a stream, until its owner posts or polls again.
@@ -70,6 +72,15 @@ pub(crate) struct LockedQp {
     pub(crate) device_removed: bool,
     /// It is destroyed. A thread that still finds it ignores it.
     pub(crate) closed: bool,
+}
+
+impl LockedQp {
+    /// The time for the engine, for which it never goes back: threads may come with times in another order.
+    #[inline]
+    pub(crate) fn not_before(&mut self, now: Duration) -> Duration {
+        self.latest = self.latest.max(now);
+        self.latest
+    }
 }
 
 impl QpCore {
@@ -106,6 +117,7 @@ impl QpCore {
                 links_seen: 0,
                 takes_datagrams: false,
                 timer: None,
+                latest: Duration::ZERO,
                 deferred: false,
                 owes: false,
                 device_removed: false,

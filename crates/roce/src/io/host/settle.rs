@@ -35,7 +35,7 @@ impl Host {
         }
         self.go_direct(qp, state);
         if state.owes || state.deferred || state.engine.has_sends() {
-            self.packets_posted(qp, state, self.clock.now());
+            self.packets_posted(qp, state, self.clock.recent());
         } else {
             self.report(qp, state);
         }
@@ -57,12 +57,14 @@ impl Host {
         }
     }
 
-    /// Settles all queue pairs that delay an acknowledgement. The caller holds no lock.
+    /// Settles all queue pairs that delay an acknowledgement. Returns whether there were any. The caller holds no lock.
     #[inline]
-    pub(crate) fn settle_deferred(&self) {
-        if self.deferred_acks.any() {
+    pub(crate) fn settle_deferred(&self) -> bool {
+        let any = self.deferred_acks.any();
+        if any {
             self.settle_all_deferred();
         }
+        any
     }
 
     fn settle_all_deferred(&self) {
@@ -71,7 +73,7 @@ impl Host {
                 let mut state = qp.lock();
                 // It may have sent its acknowledgement with something else meanwhile.
                 if state.owes && !state.closed {
-                    self.settle(&qp, &mut state, self.clock.now());
+                    self.settle(&qp, &mut state, self.clock.recent());
                 }
             }
         }
@@ -79,6 +81,7 @@ impl Host {
 
     /// Executes what the engine requests after a call other than `handle_packet`.
     pub(crate) fn settle(&self, qp: &QpCore, state: &mut LockedQp, now: Duration) {
+        let now = state.not_before(now);
         loop {
             self.go_direct(qp, state);
             let memory = self.memory.read();

@@ -70,11 +70,16 @@ impl Cq for SoftCq {
     #[inline]
     fn poll(&self, out: &mut [WorkCompletion]) -> portolan_provider::Result<usize> {
         self.host.entry.check(Step::PollCq)?;
-        let taken = self.core.lock().poll(out);
+        let (taken, is_armed) = {
+            let mut queue = self.core.lock();
+            (queue.poll(out), queue.is_armed())
+        };
         if taken > 0 || out.is_empty() {
             return Ok(taken);
         }
-        self.host.drive();
+        if !self.host.drive() && !is_armed {
+            return Ok(0);
+        }
         let (taken, is_armed) = {
             let mut queue = self.core.lock();
             (queue.poll(out), queue.is_armed())
