@@ -20,7 +20,7 @@ use crate::test::Workspace;
 
 const SCRIPT: &str = include_str!("guest.sh");
 /// What a row may take where processors are emulated and files come from the host.
-const ROW_TIME_MAX: Duration = Duration::from_secs(300);
+const ROW_TIME_MAX: Duration = Duration::from_secs(180);
 /// Above what one way of all rows takes.
 const WAY_TIME_MAX: Duration = Duration::from_secs(2 * 3600);
 /// How a line of results begins, which has the row's number, `right` or `failed`, seconds, and why.
