@@ -7,9 +7,9 @@ use std::os::fd::AsRawFd;
 use portolan::datagram::{Options, Rsocket as Datagrams};
 
 use super::errno::of_io;
+use super::pieces::{Gather, Scatter};
 use super::settings::settings;
 use super::socket::{Rsocket, provider};
-use super::transfer::{Gather, Scatter};
 use crate::guard::{Result, last_errno};
 
 /// Bytes of a buffer that one datagram takes in librdmacm (`RS_SNDLOWAT`).
@@ -40,7 +40,7 @@ pub(super) fn send(
     flags: c_int,
     to: Option<SocketAddr>,
 ) -> Result<usize> {
-    let data = from.to_vec();
+    let data = from.to_vec()?;
     let waits = !socket.is_nonblocking() && flags & libc::MSG_DONTWAIT == 0;
     let sent = match to {
         Some(to) => datagrams.send_to(&data, to, waits),
@@ -63,7 +63,7 @@ pub(super) fn receive(
     let mut bytes = vec![0; into.length().min(BYTES_EACH as usize * 2)];
     let received = datagrams.receive_from(&mut bytes, flags & libc::MSG_PEEK != 0, waits);
     let (length, source) = received.map_err(|error| of_io(&error))?;
-    into.fill(&bytes[..length]);
+    into.fill(&bytes[..length])?;
     Ok((length, source))
 }
 

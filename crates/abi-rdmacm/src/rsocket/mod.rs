@@ -5,7 +5,8 @@
 //!
 //! * `settings`: the administrator's defaults. `errno`: errors of streams as `errno`.
 //! * `socket`: a socket and its states. `table`: the sockets by number.
-//! * `names`: addresses. `route`: paths. `connect`, `transfer`, `options`, `iomap`: the calls on one socket.
+//! * `names`: addresses. `route`: paths. `pieces`: memory of programs.
+//! * `connect`, `transfer`, `options`, `iomap`: the calls on one socket.
 //! * `datagram`: datagram sockets.
 //! * `poll`, `epoll`: the calls that wait for several sockets.
 
@@ -16,6 +17,7 @@ mod errno;
 mod iomap;
 mod names;
 mod options;
+mod pieces;
 mod poll;
 mod route;
 mod settings;
@@ -28,6 +30,7 @@ pub(crate) use self::epoll::{Event, control, create as create_epoll, wait as wai
 pub(crate) use self::iomap::{map, unmap, write as write_mapped};
 pub(crate) use self::names::{peer_name, socket_name};
 pub(crate) use self::options::{descriptor, get as get_option, set as set_option};
+pub(crate) use self::pieces::{Gather, Scatter};
 pub(crate) use self::poll::{poll, select};
 pub(crate) use self::table::find;
-pub(crate) use self::transfer::{Gather, Scatter, receive, receive_from, send, send_to};
+pub(crate) use self::transfer::{receive, receive_from, send, send_to};

@@ -5,102 +5,16 @@
 use std::ffi::c_int;
 use std::io::{Read, Write};
 
-use libc::{iovec, sockaddr, socklen_t};
+use libc::{sockaddr, socklen_t};
 use rustix::io::Errno;
 
 use super::datagram;
 use super::errno::of_io;
 use super::names;
+use super::pieces::{Gather, Scatter, extent};
 use super::socket::Rsocket;
 use crate::address::Storage;
 use crate::guard::Result;
-
-/// Maximum of pieces in one call (`IOV_MAX`).
-const PIECES_MAX: usize = 1024;
-
-/// The destination of received data: pieces of the program's memory.
-#[derive(Clone, Copy)]
-pub(crate) struct Scatter<'a>(&'a [iovec]);
-
-/// The data to send: pieces of the program's memory.
-#[derive(Clone, Copy)]
-pub(crate) struct Gather<'a>(&'a [iovec]);
-
-/// # Safety
-/// The pointer is null, or points to `count` pieces.
-unsafe fn pieces<'a>(first: *const iovec, count: usize) -> Result<&'a [iovec]> {
-    match (first.is_null(), count) {
-        (_, 0) => Ok(&[]),
-        (true, _) => Err(Errno::FAULT),
-        (false, count) if count > PIECES_MAX => Err(Errno::INVAL),
-        // SAFETY: the caller promises `count` pieces.
-        (false, count) => Ok(unsafe { std::slice::from_raw_parts(first, count) }),
-    }
-}
-
-/// Where a piece begins, and its length: no longer than memory can be.
-///
-/// # Errors
-/// `EFAULT` for null.
-fn extent(piece: &iovec) -> Result<(*mut u8, usize)> {
-    match piece.iov_base.is_null() {
-        true => Err(Errno::FAULT),
-        false => Ok((
-            piece.iov_base.cast(),
-            piece.iov_len.min(isize::MAX as usize),
-        )),
-    }
-}
-
-impl Scatter<'_> {
-    /// # Safety
-    /// The pointer is null, or points to `count` pieces of memory that the program does not access during the call.
-    pub(crate) unsafe fn new(first: *const iovec, count: usize) -> Result<Self> {
-        // SAFETY: the caller's promise.
-        unsafe { pieces(first, count) }.map(Self)
-    }
-}
-
-impl Scatter<'_> {
-    /// Bytes of all pieces.
-    pub(super) fn length(self) -> usize {
-        let lengths = self.0.iter().map(|piece| piece.iov_len);
-        lengths.fold(0, usize::saturating_add)
-    }
-
-    /// Copies bytes to the pieces in turn; what does not fit is left out.
-    pub(super) fn fill(self, mut bytes: &[u8]) {
-        for piece in self.0.iter().filter(|piece| piece.iov_len > 0) {
-            let now = bytes.len().min(piece.iov_len);
-            // SAFETY: the program's memory of at least as many bytes, which is the call's until it returns.
-            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), piece.iov_base.cast(), now) };
-            bytes = &bytes[now..];
-        }
-    }
-}
-
-impl Gather<'_> {
-    /// The bytes of all pieces. Those of a longer datagram than UDP knows are left out.
-    pub(super) fn to_vec(self) -> Vec<u8> {
-        const LENGTH_MAX: usize = 1 << 16;
-        let mut bytes = Vec::new();
-        for piece in self.0.iter().filter(|piece| piece.iov_len > 0) {
-            let length = piece.iov_len.min(LENGTH_MAX - bytes.len());
-            // SAFETY: the program's memory of at least as many bytes, which stays as it is until the call returns.
-            bytes.extend_from_slice(unsafe {
-                std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), length)
-            });
-        }
-        bytes
-    }
-
-    /// # Safety
-    /// The pointer is null, or points to `count` pieces of memory that the program does not change during the call.
-    pub(crate) unsafe fn new(first: *const iovec, count: usize) -> Result<Self> {
-        // SAFETY: the caller's promise.
-        unsafe { pieces(first, count) }.map(Self)
-    }
-}
 
 /// `rrecv` and similar calls: returns the number of bytes.
 ///

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use portolan_provider::cm::EventType;
 use portolan_provider::traits::Provider;
-use portolan_provider::{Result, Step};
+use portolan_provider::{Error, Result, Step};
 
 use super::established::Connection;
 use super::inner::Inner;

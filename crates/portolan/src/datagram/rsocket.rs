@@ -18,9 +18,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 use super::queues::Queues;
 use super::socket::{UDP, wait_for};
 use super::{Destination, Options};
-use crate::cm::{CmId, EventChannel};
+use crate::cm::{CmId, Event, EventChannel};
+use crate::connection::{Attempt, Steps};
+use crate::deadline;
 use crate::ready_set::ReadySet;
-use crate::{address_turn, deadline};
 
 /// Peers that are remembered at most. Datagrams of others are lost.
 const PEERS_MAX: usize = 4096;
@@ -313,24 +314,8 @@ impl Rsocket {
         let events = EventChannel::open_on(self.provider.clone())?;
         let id = CmId::with_service(&events, UDP)?;
         let deadline = deadline::after(RESOLVE_TIMEOUT);
-        let explain = |error: Error| error.between(Some(source.into()), Some(peer.into()));
-        address_turn::start(&id, Some(source), peer, deadline).map_err(explain)?;
-        loop {
-            let event =
-                events.next_event_within(deadline::left(deadline).max(Duration::from_millis(1)));
-            let event = event.map_err(explain)?;
-            match event.event_type() {
-                EventType::AddrResolved => return Ok((id.clone(), events.clone())),
-                EventType::AddrError if address_turn::is_over(&event, deadline) => {
-                    address_turn::start(&id, Some(source), peer, deadline).map_err(explain)?;
-                }
-                other => {
-                    let (what, expected) = ("event", EventType::AddrResolved);
-                    let unexpected = || Error::invalid(Step::ResolveAddress, what, expected, other);
-                    return Err(explain(event.failure().unwrap_or_else(unexpected)));
-                }
-            }
-        }
+        let steps = Steps::start(id, events, Some(source), peer, deadline)?;
+        Resolving { steps }.finish()
     }
 
     /// Takes what has come by UDP and to the queue pairs.
@@ -443,5 +428,25 @@ fn unspecified_like(addr: SocketAddr) -> IpAddr {
     match addr.is_ipv6() {
         true => Ipv6Addr::UNSPECIFIED.into(),
         false => Ipv4Addr::UNSPECIFIED.into(),
+    }
+}
+
+/// An id whose address towards a peer is being resolved.
+struct Resolving {
+    steps: Steps,
+}
+
+impl Attempt for Resolving {
+    type Prize = (CmId, EventChannel);
+
+    fn steps(&self) -> &Steps {
+        &self.steps
+    }
+
+    fn take_step(&mut self, event: &Event) -> Result<Option<Self::Prize>> {
+        match event.event_type() {
+            EventType::AddrResolved => Ok(Some((self.steps.id.clone(), self.steps.events.clone()))),
+            _ => Err(self.steps.unexpected(event)),
+        }
     }
 }

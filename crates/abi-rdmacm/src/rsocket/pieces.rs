@@ -1,0 +1,100 @@
+//! Pieces of the program's memory that calls send from and receive to.
+
+#![allow(unsafe_code, reason = "pointers of C programs")]
+
+use libc::iovec;
+use rustix::io::Errno;
+
+use crate::guard::Result;
+
+/// Maximum of pieces in one call (`IOV_MAX`).
+const PIECES_MAX: usize = 1024;
+
+/// The destination of received data: pieces of the program's memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Scatter<'a>(pub(super) &'a [iovec]);
+
+/// The data to send: pieces of the program's memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Gather<'a>(pub(super) &'a [iovec]);
+
+/// # Safety
+/// The pointer is null, or points to `count` pieces.
+unsafe fn pieces<'a>(first: *const iovec, count: usize) -> Result<&'a [iovec]> {
+    match (first.is_null(), count) {
+        (_, 0) => Ok(&[]),
+        (true, _) => Err(Errno::FAULT),
+        (false, count) if count > PIECES_MAX => Err(Errno::INVAL),
+        // SAFETY: the caller promises `count` pieces.
+        (false, count) => Ok(unsafe { std::slice::from_raw_parts(first, count) }),
+    }
+}
+
+/// The start and the length of a piece. The length is at most `isize::MAX`.
+///
+/// # Errors
+/// `EFAULT` for null.
+pub(super) fn extent(piece: &iovec) -> Result<(*mut u8, usize)> {
+    match piece.iov_base.is_null() {
+        true => Err(Errno::FAULT),
+        false => Ok((
+            piece.iov_base.cast(),
+            piece.iov_len.min(isize::MAX as usize),
+        )),
+    }
+}
+
+impl Scatter<'_> {
+    /// # Safety
+    /// The pointer is null, or points to `count` pieces of memory that the program does not access during the call.
+    pub(crate) unsafe fn new(first: *const iovec, count: usize) -> Result<Self> {
+        // SAFETY: the caller's promise.
+        unsafe { pieces(first, count) }.map(Self)
+    }
+
+    /// The number of bytes of all pieces.
+    pub(super) fn length(self) -> usize {
+        let lengths = self.0.iter().map(|piece| piece.iov_len);
+        lengths.fold(0, usize::saturating_add)
+    }
+
+    /// Copies bytes to the pieces in turn, and drops those that do not fit.
+    ///
+    /// # Errors
+    /// `EFAULT` if a piece is at null.
+    pub(super) fn fill(self, mut bytes: &[u8]) -> Result<()> {
+        for piece in self.0.iter().filter(|piece| piece.iov_len > 0) {
+            let (start, length) = extent(piece)?;
+            let now = bytes.len().min(length);
+            // SAFETY: the program's memory of at least `now` bytes, which it does not access during the call.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, now) };
+            bytes = &bytes[now..];
+        }
+        Ok(())
+    }
+}
+
+impl Gather<'_> {
+    /// The bytes of all pieces, cut at a length that exceeds every datagram.
+    ///
+    /// # Errors
+    /// `EFAULT` if a piece is at null.
+    pub(super) fn to_vec(self) -> Result<Vec<u8>> {
+        const LENGTH_MAX: usize = 1 << 16;
+        let mut bytes = Vec::new();
+        for piece in self.0.iter().filter(|piece| piece.iov_len > 0) {
+            let (start, length) = extent(piece)?;
+            let length = length.min(LENGTH_MAX - bytes.len());
+            // SAFETY: the program's memory of at least `length` bytes, which does not change during the call.
+            bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(start, length) });
+        }
+        Ok(bytes)
+    }
+
+    /// # Safety
+    /// The pointer is null, or points to `count` pieces of memory that the program does not change during the call.
+    pub(crate) unsafe fn new(first: *const iovec, count: usize) -> Result<Self> {
+        // SAFETY: the caller's promise.
+        unsafe { pieces(first, count) }.map(Self)
+    }
+}
