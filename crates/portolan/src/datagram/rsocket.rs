@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use portolan_provider::cm::EventType;
 use portolan_provider::traits::Provider;
-use portolan_provider::{Error, Result, Step};
+use portolan_provider::{Result, Step};
 use portolan_rsocket::datagram::{Announcement, source_header, split_source};
 use portolan_threads::lock::Mutex;
 use portolan_wire::addr::Qpn;
