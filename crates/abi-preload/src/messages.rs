@@ -63,7 +63,7 @@ pub(crate) unsafe fn give_streams(message: *const msghdr) {
             if (known.cmsg_level, known.cmsg_type) == (SOL_SOCKET, SCM_RIGHTS) {
                 let data = CMSG_DATA(control);
                 let header_len = data.addr() - control.addr();
-                let count = (known.cmsg_len as usize).saturating_sub(header_len) / 4;
+                let count = known.cmsg_len.saturating_sub(header_len) / 4;
                 for at in 0..count {
                     let number = data.cast::<c_int>().add(at).read_unaligned();
                     if let Some(socket) = lookup(number) {

@@ -205,7 +205,7 @@ impl Pump {
                 .stream
                 .ready_or_watch(self.to_kernel.is_empty(), wants_room);
             let may_read = ready.readable && self.to_kernel.is_empty() && !self.to_kernel.is_last;
-            if !may_read && !(ready.writable && wants_room) {
+            if !(may_read || ready.writable && wants_room) {
                 return Outcome::Waits;
             }
         }
