@@ -27,9 +27,6 @@ const STREAMS: [(&str, &str); 7] = [
     ("riostream", "-S 20000 -C 50 -T a"),
 ];
 
-/// Options of `udpong`. Its echo is left out: after an answer that comes a millisecond late it waits for an old one forever.
-const DATAGRAMS: [&str; 4] = ["", "-T a", "-T b", "-T n"];
-
 /// Every program over IPv4. Programs that depend on the address family run over IPv6 too.
 pub(super) fn steps() -> Vec<Step> {
     let over_families = FAMILIES.iter().flat_map(|family| {
@@ -83,17 +80,9 @@ pub(super) fn steps() -> Vec<Step> {
             (what, script)
         })
     });
-    let datagrams = DATAGRAMS.iter().flat_map(|options| {
-        ends.into_iter().map(move |(server, client)| {
-            let what = format!("udpong {options}, server {server}, client {client}");
-            let script = format!("datagram_sockets {server} {client} {options}");
-            (what, script)
-        })
-    });
     over_families
         .chain(others)
         .chain(streams)
-        .chain(datagrams)
         .map(|(what, script)| {
             let script = format!(". {SCRIPT_PATH}\n{script}");
             step(format!("C programs on our librdmacm: {what}"), &script)

@@ -89,7 +89,6 @@ const PROGRAMS: &[&str] = &[
     "/usr/bin/timeout",
     "/usr/bin/ucmatose",
     "/usr/bin/udaddy",
-    "/usr/bin/udpong",
     "/usr/sbin/ethtool",
 ];
 

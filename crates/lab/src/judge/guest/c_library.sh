@@ -87,24 +87,6 @@ streams() {
     must_say server '^custom '
 }
 
-# datagram_sockets SERVER CLIENT OPTIONS...; an end is ours or debians. The client waits for the server's answers.
-datagram_sockets() {
-    server_library= client_library=
-    [ "$1" = ours ] || server_library=$debians
-    [ "$2" = ours ] || client_library=$debians
-    shift 2
-    start server $server_library udpong -b "$(address kernel 4)"
-    await 10 udp_is_bound 7174
-    start client $client_library udpong -s "$(address kernel 4)" -S 500 -C 200 "$@"
-    must_succeed client
-    must_say client '^custom '
-    # The server never ends by itself.
-    kill "$(pidof udpong)"
-    end server || true
-}
-
-udp_is_bound() { grep -q "$(printf ':%04X ' "$1")" /proc/net/udp; }
-
 ours_is_rejected() {
     start rejected rping -c -a "$(address kernel 4)" -p 9999 -C 1
     must_fail rejected
