@@ -11,7 +11,7 @@ use portolan_roce::engine::{
     CompletionQueue, FlowConfig, MemoryTable, Payload, PdId, QpConfig, QpLimits, Queue, QueuePair,
 };
 use portolan_wire::Qpn;
-use portolan_wire::rocev2::{Headers, ICRC_LEN, MAX_HEADERS_LEN};
+use portolan_wire::rocev2::{ICRC_LEN, MAX_HEADERS_LEN};
 
 use super::failure::{Violation, ensure, violation};
 use super::oracle::EndpointIndex;
@@ -50,8 +50,6 @@ pub(super) struct Slot {
     /// Whether a task to continue sending, or to poll, is scheduled.
     pub(super) will_send: bool,
     pub(super) will_poll: bool,
-    /// Whether it last asked for whole sends first.
-    asks_for_sends: bool,
 }
 
 /// A completion queue and the completions expected from it.
@@ -110,7 +108,6 @@ impl Slot {
             cqs,
             will_send: false,
             will_poll: false,
-            asks_for_sends: false,
         })
     }
 
@@ -137,25 +134,19 @@ impl Slot {
         memory: &MemoryTable,
         ram: &Ram,
     ) -> Result<Option<Vec<u8>>, Violation> {
-        // By turns in both ways that hosts have.
-        self.asks_for_sends = !self.asks_for_sends;
-        if self.asks_for_sends {
-            if let Some(send) = self.qp.poll_send_only(now, memory) {
-                return whole(&send.headers(), &send.payload, ram).map(Some);
-            }
-            if let Some((bth, aeth)) = self.qp.poll_acknowledgement() {
-                let headers = Headers {
-                    aeth: Some(aeth),
-                    ..bth.into()
-                };
-                return whole(&headers, &Payload::Inline(&[]), ram).map(Some);
-            }
-        }
         let Some(transmit) = self.qp.poll_transmit(now, memory, PACKET_BYTES_MAX) else {
             return Ok(None);
         };
         let announced = transmit.udp_payload_len();
-        let bytes = whole(&transmit.headers, &transmit.payload, ram)?;
+        let bytes = match transmit.payload {
+            Payload::Inline(bytes) => assemble(&transmit.headers, &[bytes])?,
+            Payload::Segments(segments) => {
+                let parts = segments
+                    .iter()
+                    .map(|part| ram.read(part.addr, part.len as usize));
+                assemble(&transmit.headers, &parts.collect::<Result<Vec<_>, _>>()?)?
+            }
+        };
         ensure!(
             bytes.len() == announced,
             "a packet of {} bytes, not {announced}",
@@ -236,18 +227,5 @@ impl PolledQueue {
             self.pushed.len()
         );
         Ok(())
-    }
-}
-
-/// A packet without its ICRC.
-fn whole(headers: &Headers, payload: &Payload<'_>, ram: &Ram) -> Result<Vec<u8>, Violation> {
-    match payload {
-        Payload::Inline(bytes) => assemble(headers, &[bytes]),
-        Payload::Segments(segments) => {
-            let parts = segments
-                .iter()
-                .map(|part| ram.read(part.addr, part.len as usize));
-            assemble(headers, &parts.collect::<Result<Vec<_>, _>>()?)
-        }
     }
 }
