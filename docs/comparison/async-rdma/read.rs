@@ -20,7 +20,7 @@ async fn main() -> io::Result<()> {
     let server = tokio::spawn(serve());
     let rdma = RdmaBuilder::default().connect(ADDRESS).await?;
     let table = rdma.receive_remote_mr().await?;
-    let slice = table.get(1024..1088).ok_or(io::ErrorKind::InvalidInput)?;
+    let slice = table.get(1024..1088)?;
     let mut record = rdma.alloc_local_mr(Layout::new::<[u8; 64]>())?;
     rdma.read(&mut record, &slice).await?;
     assert_eq!(*record.as_slice(), [7; 64]);
