@@ -1,7 +1,7 @@
-//! Links the library under its name, and keeps its own calls out of it.
+//! Sets the library's soname and exports, and redirects its own calls to libc.
 //!
-//! The library defines libc's names for the program. Its own references to these names, and those of everything linked into
-//! it, go to libc: the linker replaces each by `__wrap_` and the name (`src/real.rs`).
+//! The library defines libc's names for the program. References to these names from the library itself, and from
+//! everything linked into it, must go to libc: the linker renames each to `__wrap_NAME` (`src/real.rs`).
 
 fn main() {
     let list = "rspreload.map";

@@ -1,5 +1,5 @@
-//! Connections that wait for `accept`. As with TCP, a connect succeeds before the program accepts it: one thread of the process
-//! takes what arrives at its listeners.
+//! Connections that wait for `accept`. As with TCP, a connect succeeds before the program accepts it: one thread per
+//! process accepts the connections of all listeners.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::ErrorKind;
@@ -15,11 +15,11 @@ use rustix::io::Errno;
 
 use crate::report;
 
-/// Bounds of what a program asks for (`listen`).
+/// Maximum backlog that `listen` grants.
 const LENGTH_MAX: usize = 4096;
 const BATCH: usize = 64;
 
-/// A listener, and the streams that wait.
+/// A listener and its queue of unaccepted streams.
 pub(crate) struct Backlog {
     id: u64,
     listener: StreamListener,
@@ -29,7 +29,7 @@ pub(crate) struct Backlog {
     bell: OwnedFd,
 }
 
-/// The thread's set of listeners.
+/// The accepting thread's epoll set and its listeners.
 struct Service {
     set: OwnedFd,
     backlogs: Mutex<HashMap<u64, Weak<Backlog>>>,
@@ -38,10 +38,10 @@ struct Service {
 static SERVICE: ProcessCell<Option<Service>> = ProcessCell::new();
 
 impl Backlog {
-    /// Takes what arrives at a listener from now on.
+    /// Starts to accept the listener's connections in the background.
     ///
     /// # Errors
-    /// There is no room for another descriptor or thread.
+    /// The process cannot create another descriptor or thread.
     pub(crate) fn start(listener: StreamListener, length: i32) -> rustix::io::Result<Arc<Self>> {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let service = SERVICE.get_or_make(launch).as_ref().ok_or(Errno::AGAIN)?;
@@ -60,13 +60,13 @@ impl Backlog {
         Ok(backlog)
     }
 
-    /// The stream that has waited longest.
+    /// Removes the oldest waiting stream.
     pub(crate) fn take(&self) -> Option<Stream> {
         let mut waiting = self.waiting.lock();
         let was_full = waiting.len() >= self.length;
         let taken = waiting.pop_front();
         if waiting.is_empty() {
-            // Empty if nothing waited.
+            // Fails with EAGAIN if the bell is already clear.
             let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
         }
         drop(waiting);
@@ -92,7 +92,7 @@ impl Backlog {
         }
     }
 
-    /// Takes what has arrived.
+    /// Accepts until the backlog is full or no connection is pending.
     fn fill(&self) {
         loop {
             if self.waiting.lock().len() >= self.length {
@@ -126,7 +126,7 @@ impl Drop for Backlog {
     }
 }
 
-/// Once: a full backlog is not reported again.
+/// One-shot, so a full backlog does not wake the thread again until `take` makes room.
 fn flags() -> epoll::EventFlags {
     epoll::EventFlags::IN | epoll::EventFlags::ONESHOT
 }

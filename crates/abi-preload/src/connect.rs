@@ -1,4 +1,4 @@
-//! Connecting: first to an rsocket, then with TCP to peers that have none.
+//! Connecting: an rsocket first, then TCP if the peer has none.
 
 #![allow(unsafe_code, reason = "calls of libc with addresses of the program's")]
 
@@ -22,17 +22,17 @@ use crate::socket::{Attempt, Kind, Phase, SOCKETS, Socket};
 use crate::wait::wait_readable;
 use crate::{names, real, report};
 
-/// How long an address without rsockets is connected to with TCP at once.
+/// How long connects to an address without rsockets go straight to TCP.
 const MEMORY: Duration = Duration::from_secs(30);
-/// Addresses that are remembered at most.
+/// Maximum of remembered addresses.
 const REMEMBERED_MAX: usize = 1024;
 
-/// How far a connect is.
+/// State of a connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     Pending,
     Connected,
-    /// The number is the kernel's from here on.
+    /// The descriptor belongs to the kernel from here on.
     Tcp,
     Refused,
 }
@@ -67,7 +67,7 @@ pub(crate) fn connect(socket: &Socket, number: c_int, destination: &SockAddr) ->
             };
         }
         Kind::Connecting => {}
-        // The kernel tells once that a connect has succeeded.
+        // The kernel reports a successful connect once, then EISCONN.
         Kind::Connected if !socket.is_told.swap(true, Ordering::Relaxed) => return Ok(()),
         Kind::Connected | Kind::Listening => return Err(Errno::ISCONN),
         Kind::Refused => return Err(refusal(socket)),
@@ -79,13 +79,13 @@ pub(crate) fn connect(socket: &Socket, number: c_int, destination: &SockAddr) ->
     drop(phase);
     socket.tell_change();
     match socket.is_nonblocking() {
-        // As TCP does, however near the peer is.
+        // TCP does the same, even if the peer is local.
         true => Err(Errno::INPROGRESS),
         false => finish(socket),
     }
 }
 
-/// Why a connect was refused. It is said once.
+/// Takes the error of a refused connect; later calls get `ECONNABORTED`.
 fn refusal(socket: &Socket) -> Errno {
     match socket.error.swap(0, Ordering::Relaxed) {
         0 => Errno::CONNABORTED,
@@ -93,10 +93,10 @@ fn refusal(socket: &Socket) -> Errno {
     }
 }
 
-/// Waits for the end of a connect, unless the socket does not wait.
+/// Completes a connect. Waits unless the socket is nonblocking.
 ///
 /// # Errors
-/// `EINPROGRESS`, `EINTR`, or why TCP failed.
+/// `EINPROGRESS`, `EINTR`, or TCP's error.
 pub(crate) fn finish(socket: &Socket) -> Result<()> {
     loop {
         match advance_with_tcp(socket)? {
@@ -115,7 +115,7 @@ pub(crate) fn finish(socket: &Socket) -> Result<()> {
             };
             let deadline = attempt.connecting.deadline();
             let left = deadline.saturating_duration_since(Instant::now());
-            // Open until this wait ends, whoever closes the socket meanwhile.
+            // A duplicate stays valid during the wait even if another thread closes the socket.
             let Ok(own) = attempt.connecting.as_fd().try_clone_to_owned() else {
                 return Err(Errno::NFILE);
             };
@@ -125,10 +125,10 @@ pub(crate) fn finish(socket: &Socket) -> Result<()> {
     }
 }
 
-/// Goes on with a connect. Only the connect with TCP waits, if the socket does.
+/// Advances a connect. Blocks only in TCP's connect, and only if the socket is blocking.
 ///
 /// # Errors
-/// `EINPROGRESS` if TCP has been started; why TCP failed.
+/// `EINPROGRESS` if TCP's connect has started; TCP's error.
 fn advance_with_tcp(socket: &Socket) -> Result<Progress> {
     let (progress, destination) = step(socket);
     let Some(destination) = destination else {
@@ -139,7 +139,7 @@ fn advance_with_tcp(socket: &Socket) -> Result<Progress> {
     connected.map(|()| Progress::Tcp)
 }
 
-/// Goes on with a connect, without waiting, for calls that ask whether a socket is ready.
+/// Advances a connect without blocking, for calls that check readiness.
 pub(crate) fn advance(socket: &Socket) -> Progress {
     let (progress, destination) = step(socket);
     let Some(destination) = destination else {
@@ -151,7 +151,7 @@ pub(crate) fn advance(socket: &Socket) -> Progress {
             Progress::Tcp
         }
         Err(errno) => {
-            // The kernel has said it here, and would not say it to who asks for `SO_ERROR`.
+            // The kernel has already returned this error, so its `SO_ERROR` is clear. Keep it for the program.
             socket.error.store(errno.raw_os_error(), Ordering::Relaxed);
             socket.set_kind(Kind::Refused);
             socket.tell_change();
@@ -160,7 +160,7 @@ pub(crate) fn advance(socket: &Socket) -> Progress {
     }
 }
 
-/// One step. A destination is for TCP, which is the caller's to start.
+/// Advances the rsocket's connect. If it returns a destination, the caller connects to it with TCP.
 fn step(socket: &Socket) -> (Progress, Option<SockAddr>) {
     let mut phase = socket.phase.lock();
     let Phase::Connecting(attempt) = &mut *phase else {
@@ -191,7 +191,7 @@ fn step(socket: &Socket) -> (Progress, Option<SockAddr>) {
     }
 }
 
-/// Starts a connect; `None` if it is TCP's.
+/// Starts an rsocket's connect. `None` means that TCP connects instead.
 fn start(number: c_int, destination: &SockAddr) -> Option<Attempt> {
     let address = names::plain(destination.as_socket()?);
     let is_wanted = settings().takes(&address) && !address.ip().is_unspecified();
@@ -200,7 +200,7 @@ fn start(number: c_int, destination: &SockAddr) -> Option<Attempt> {
     }
     let source = names::local(number).map(names::plain);
     let source = source.filter(|source| !source.ip().is_unspecified());
-    // The kernel has the port for TCP.
+    // The kernel holds this port for TCP, so the rsocket uses an ephemeral port.
     let source = source.map(|source| SocketAddr::new(source.ip(), 0));
     let options = StreamOptions {
         source,
@@ -221,7 +221,7 @@ fn start(number: c_int, destination: &SockAddr) -> Option<Attempt> {
     }
 }
 
-/// The number is the kernel's from here on.
+/// Returns the descriptor to the kernel: it stays a plain TCP socket.
 fn leave_to_kernel(socket: &Socket) {
     report::count(&report::TCP_CONNECTS);
     socket.set_kind(Kind::Plain);
@@ -232,7 +232,7 @@ fn leave_to_kernel(socket: &Socket) {
 }
 
 fn connect_tcp(number: c_int, destination: &SockAddr) -> Result<()> {
-    // SAFETY: an address of this length.
+    // SAFETY: the pointer and length describe the same address.
     let connected =
         unsafe { real::connect(number, destination.as_ptr().cast(), destination.len()) };
     match connected {
@@ -241,7 +241,7 @@ fn connect_tcp(number: c_int, destination: &SockAddr) -> Result<()> {
     }
 }
 
-/// Addresses that did not answer, and since when.
+/// Addresses without rsockets, each with the time of its failed connect.
 fn deaf() -> &'static Mutex<VecDeque<(IpAddr, Instant)>> {
     static DEAF: ProcessCell<Mutex<VecDeque<(IpAddr, Instant)>>> = ProcessCell::new();
     DEAF.get_or_make(Mutex::default)
@@ -253,7 +253,8 @@ fn is_remembered(address: IpAddr) -> bool {
     deaf.iter().any(|(known, _)| *known == address)
 }
 
-/// A peer that rejects has rsockets, only none at this port.
+/// Remembers an address without rsockets. A rejection does not count: that peer has rsockets, but no listener on this
+/// port.
 fn remember(destination: &SockAddr, error: &Error) {
     let Some(address) = destination.as_socket() else {
         return;

@@ -1,4 +1,4 @@
-//! sendfile(2) and splice(2) with a stream at one end, by copying.
+//! sendfile(2) and splice(2) to or from a stream. They copy.
 
 #![allow(unsafe_code, reason = "calls of libc")]
 
@@ -15,7 +15,7 @@ use crate::socket::Socket;
 use crate::transfer::{Moved, of_io, send};
 use crate::wait::{Woken, wait_direction};
 
-/// Bytes that are copied at a time.
+/// Bytes per copy.
 const PIECE_BYTES: usize = 64 << 10;
 
 fn piece_of(bytes: &[u8]) -> iovec {
@@ -31,7 +31,7 @@ fn piece_of(bytes: &[u8]) -> iovec {
 /// As for sendfile(2).
 ///
 /// # Safety
-/// The offset is null or a place.
+/// `offset` is null or valid for reads and writes.
 pub(crate) unsafe fn send_file(
     socket: &Socket,
     from: c_int,
@@ -42,7 +42,7 @@ pub(crate) unsafe fn send_file(
     let mut total = 0;
     while total < count {
         let room = buffer.len().min(count - total);
-        // SAFETY: memory of that length; the caller's offset.
+        // SAFETY: the buffer has `room` bytes; the caller vouches for the offset.
         let read = unsafe {
             match offset.as_ref() {
                 Some(offset) => libc::pread(from, buffer.as_mut_ptr().cast(), room, *offset),
@@ -55,10 +55,11 @@ pub(crate) unsafe fn send_file(
             Err(_) if total > 0 => break,
             Err(_) => return Err(last_errno()),
         };
-        // SAFETY: this function's own memory.
+        // SAFETY: the slice is this function's own buffer.
         let sent = unsafe { send(socket, &[piece_of(&buffer[..read])], 0) };
         let done = *sent.as_ref().ok().and_then(Option::as_ref).unwrap_or(&0);
-        // SAFETY: the caller's offset. A file that is read without one has one of its own.
+        // SAFETY: the caller vouches for the offset. Without one, the file's own position moves back over the unsent
+        // bytes.
         unsafe {
             match offset.as_mut() {
                 Some(offset) => *offset += done as off_t,
@@ -97,10 +98,10 @@ pub(crate) fn to_stream(from: c_int, socket: &Socket, length: usize, flags: u32)
         }
     }
     let mut buffer = vec![0u8; PIECE_BYTES.min(length)];
-    // SAFETY: memory of that length.
+    // SAFETY: the buffer has this length.
     let read = unsafe { real::read(from, buffer.as_mut_ptr().cast(), buffer.len()) };
     let read = usize::try_from(read).map_err(|_| last_errno())?;
-    // What has left the pipe is sent, even if that waits.
+    // These bytes have left the pipe and must be sent, even if that blocks.
     let mut sent = 0;
     while sent < read {
         match stream.try_write(&buffer[sent..read]) {
@@ -150,9 +151,9 @@ pub(crate) fn from_stream(socket: &Socket, to: c_int, length: usize, flags: u32)
     Ok(Some(written))
 }
 
-/// Writes to a pipe, without waiting if the call must not.
+/// Writes to a pipe. Does not block unless `may_wait`.
 fn write_to_pipe(to: c_int, bytes: &[u8], may_wait: bool) -> Result<usize> {
-    // SAFETY: it asks for the flags of a descriptor, and sets them.
+    // SAFETY: F_GETFL reads a descriptor's flags and takes no pointer.
     let flags = unsafe { real::fcntl(to, libc::F_GETFL, 0) };
     let waits = flags & O_NONBLOCK == 0;
     if waits && !may_wait {
@@ -161,17 +162,17 @@ fn write_to_pipe(to: c_int, bytes: &[u8], may_wait: bool) -> Result<usize> {
             events: libc::POLLOUT,
             revents: 0,
         }];
-        // SAFETY: one descriptor.
+        // SAFETY: the array has one entry.
         if unsafe { real::poll(fds.as_mut_ptr(), 1, 0) } <= 0 {
             return Err(Errno::AGAIN);
         }
     }
-    // A pipe that is writable has room for as much.
+    // POLLOUT guarantees room for PIPE_BUF bytes only.
     let length = match waits && !may_wait {
         true => bytes.len().min(libc::PIPE_BUF),
         false => bytes.len(),
     };
-    // SAFETY: memory of that length.
+    // SAFETY: `length` is at most the slice's length.
     let written = unsafe { real::write(to, bytes.as_ptr().cast(), length) };
     usize::try_from(written).map_err(|_| last_errno())
 }

@@ -1,4 +1,4 @@
-//! The numbers that a program gives: whose they are, and what happens to them.
+//! The program's descriptor numbers: which object each one has, and what `dup`, `close` and `fork` do to it.
 
 #![allow(unsafe_code, reason = "calls of libc")]
 
@@ -17,13 +17,13 @@ use crate::real;
 use crate::settings::settings;
 use crate::socket::{Kind, Listening, Phase, SOCKETS, Socket, enter, leave};
 
-/// Whether a number has an object of this library. Costs two loads.
+/// Whether this library has an object for the number. Costs two loads.
 #[inline]
 pub(crate) fn has_object(number: c_int) -> bool {
     SOCKETS.has(number) || SETS.has(number)
 }
 
-/// The socket of a number; `None` if the kernel has it.
+/// The number's socket; `None` if the kernel handles the number.
 #[inline]
 pub(crate) fn lookup(number: c_int) -> Option<Arc<Socket>> {
     match SOCKETS.has(number) {
@@ -41,7 +41,7 @@ fn found(number: c_int) -> Option<Arc<Socket>> {
     }
 }
 
-/// A socket that this process has of its parent. Listeners it makes anew; streams the parent carries for it.
+/// Replaces a socket inherited through fork. Listeners are created again; the parent relays the data of streams.
 fn inherited(number: c_int, socket: Arc<Socket>) -> Option<Arc<Socket>> {
     let (family, is_nonblocking) = (socket.family, socket.is_nonblocking());
     let new = match socket.kind() {
@@ -70,12 +70,12 @@ fn inherited(number: c_int, socket: Arc<Socket>) -> Option<Arc<Socket>> {
     Some(new)
 }
 
-/// Takes out what the parent has, untouched: its locks may be locked.
+/// Removes the parent's object without dropping it: a parent's thread may have held its locks at the fork.
 fn forget(number: c_int) {
     std::mem::forget(SOCKETS.take(number));
 }
 
-/// Whether this is the process whose tables these are, and no child of vfork(2), which shares its memory.
+/// Whether this process owns the tables. A vfork(2) child does not: it runs in its parent's memory.
 pub(crate) fn is_table_owner() -> bool {
     static OWNER: AtomicU32 = AtomicU32::new(0);
     static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -87,7 +87,7 @@ pub(crate) fn is_table_owner() -> bool {
     OWNER.load(Ordering::Acquire) == process
 }
 
-/// A number is about to close or to become another's.
+/// Removes a number's object before the number is closed or reused.
 pub(crate) fn release(number: c_int) {
     if !has_object(number) || !is_table_owner() {
         return;
@@ -105,7 +105,7 @@ pub(crate) fn release(number: c_int) {
     }
 }
 
-/// As [`release`], for numbers from `first` to `last`.
+/// [`release`] for the numbers from `first` to `last`, inclusive.
 pub(crate) fn release_range(first: c_uint, last: c_uint) {
     let range = (first as usize, last as usize);
     let sockets = SOCKETS.numbers(range.0, range.1);
@@ -115,9 +115,9 @@ pub(crate) fn release_range(first: c_uint, last: c_uint) {
     }
 }
 
-/// `socket`: those of TCP enter the table.
+/// `socket`. TCP sockets enter the table.
 pub(crate) fn create(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    // SAFETY: it takes three numbers.
+    // SAFETY: socket(2) takes no pointers.
     let number = unsafe { real::socket(domain, kind, protocol) };
     let flags = libc::SOCK_CLOEXEC | SOCK_NONBLOCK;
     let is_tcp = kind & !flags == SOCK_STREAM && [0, IPPROTO_TCP].contains(&protocol);
@@ -131,7 +131,7 @@ pub(crate) fn create(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     number
 }
 
-/// A number has another one.
+/// Gives the number `new` the object of `number`.
 pub(crate) fn duplicate(number: c_int, new: c_int) {
     if new < 0 || new == number || !is_table_owner() {
         return;
@@ -143,7 +143,7 @@ pub(crate) fn duplicate(number: c_int, new: c_int) {
     }
 }
 
-/// `dup2` and `dup3`, which close the new number first.
+/// `dup2` and `dup3`. They close the new number first.
 pub(crate) fn duplicate_to(number: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
     if number == new {
         return call();
@@ -158,9 +158,9 @@ pub(crate) fn duplicate_to(number: c_int, new: c_int, call: impl FnOnce() -> c_i
     made
 }
 
-/// `fcntl` of a number with an object.
+/// `fcntl` on a number with an object.
 pub(crate) fn control(number: c_int, command: c_int, argument: usize) -> c_int {
-    // SAFETY: the program's arguments.
+    // SAFETY: the program vouches for its arguments.
     let answer = unsafe { real::fcntl(number, command, argument) };
     if answer < 0 {
         return answer;

@@ -1,10 +1,10 @@
-//! epoll(7) with streams among the descriptors.
+//! epoll(7) sets that contain streams.
 //!
-//! The program's set stays the kernel's, with all descriptors that are the kernel's. Descriptors of streams are in a second
-//! set, which is in the first with a mark of its own. So a set without streams costs nothing, and the kernel reports ordinary
-//! descriptors as ever: level, edge, once.
+//! The program's set is still the kernel's and contains all kernel descriptors. The streams' descriptors are in a
+//! second set, which is itself in the first set, marked by its event data. So a set without streams costs nothing, and
+//! the kernel reports other descriptors as usual: level-triggered, edge-triggered or one-shot.
 //!
-//! A wait looks at streams that were ready, or that the second set reports. Others are not looked at.
+//! A wait checks only hot streams: those that were ready at the last wait, and those that the second set reports.
 
 #![allow(unsafe_code, reason = "events of the program's, and calls of libc")]
 
@@ -30,16 +30,16 @@ use crate::real;
 use crate::socket::{Kind, Socket, Watch, Watcher};
 use crate::table::Table;
 
-/// Marks the second set in the first. No program's pointer or number is this one.
+/// Event data of the second set in the first. An unlikely value, because it must differ from the program's own data.
 const MARK: u64 = 0xd7a1_5bc0_9e3f_7a6d;
-/// Marks the bell in the second set.
+/// Event data of the bell in the second set.
 const BELL: u64 = u64::MAX;
-/// Events taken of the second set at a time.
+/// Maximum of events taken from the second set at a time.
 const BATCH: usize = 64;
-/// How long a wait sleeps at most while a socket connects: a connect has a deadline, which no descriptor tells.
+/// Maximum sleep while a socket connects: no descriptor signals the connect's deadline.
 const CONNECT_SLEEP: Duration = Duration::from_millis(100);
 
-/// Sets with streams.
+/// Epoll sets that contain streams, by descriptor number.
 pub(crate) static SETS: Table<Set> = Table::new();
 
 pub(crate) struct Set {
@@ -47,7 +47,7 @@ pub(crate) struct Set {
     number: c_int,
     /// The second set.
     streams: OwnedFd,
-    /// Wakes a wait whose interests have changed.
+    /// Wakes waiters when the interests change.
     bell: OwnedFd,
     sleepers: AtomicU32,
     interests: Mutex<Interests>,
@@ -57,7 +57,7 @@ pub(crate) struct Set {
 #[derive(Default)]
 struct Interests {
     by_number: HashMap<c_int, Interest>,
-    /// Numbers to look at.
+    /// Numbers to check at the next wait.
     hot: VecDeque<c_int>,
 }
 
@@ -67,9 +67,9 @@ struct Interest {
     data: u64,
     placed: Watch,
     is_hot: bool,
-    /// What was reported last.
+    /// State at the last report.
     last: Option<Edge>,
-    /// A one-shot interest that was reported.
+    /// A one-shot interest that was reported and not rearmed.
     is_disabled: bool,
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn control(
     }
 }
 
-/// A set of this process's with streams.
+/// A set with streams that this process owns, rather than its parent.
 pub(crate) fn own(number: c_int) -> Option<Arc<Set>> {
     SETS.get(number).filter(|set| set.owner.is_owner())
 }
@@ -123,7 +123,7 @@ impl Set {
             interests: Mutex::default(),
             this: this.clone(),
         });
-        // A set that the parent of this process made has the same number.
+        // A former set at this number is the parent's: drop nothing of it.
         std::mem::forget(SETS.put(number, set.clone()));
         Ok(set)
     }
@@ -144,7 +144,7 @@ impl Set {
         };
         let watch = socket.watch();
         if !watch.kernel {
-            // The kernel refuses what is no descriptor, or no set.
+            // A trial: the kernel reports a number that is not a descriptor, or not an epoll set.
             self.kernel(EPOLL_CTL_ADD, number, &event)?;
             self.kernel(EPOLL_CTL_DEL, number, &event)?;
         }
@@ -180,7 +180,7 @@ impl Set {
         let mut interests = self.interests.lock();
         let mut interest = interests.by_number.remove(&number).ok_or(Errno::NOENT)?;
         interests.hot.retain(|hot| *hot != number);
-        // What is closed has left by itself.
+        // A closed descriptor has already left its set.
         let _ = self.place(number, &mut interest, Watch::default());
         drop(interests);
         if tells_socket && let Some(socket) = interest.socket.upgrade() {
@@ -190,17 +190,17 @@ impl Set {
         Ok(())
     }
 
-    /// `epoll_ctl` of the kernel's, on the program's set.
+    /// The kernel's `epoll_ctl` on the program's set.
     fn kernel(&self, operation: c_int, number: c_int, event: &epoll_event) -> Result<()> {
         let mut event = *event;
-        // SAFETY: an event that is there.
+        // SAFETY: the event is a valid local variable.
         match unsafe { real::epoll_ctl(self.number, operation, number, &mut event) } {
             0 => Ok(()),
             _ => Err(last_errno()),
         }
     }
 
-    /// Puts the descriptors of an interest where they belong.
+    /// Moves an interest's descriptors into the sets that `watch` requires.
     fn place(&self, number: c_int, interest: &mut Interest, watch: Watch) -> Result<()> {
         let former = std::mem::replace(&mut interest.placed, watch);
         let event = epoll_event {
@@ -244,7 +244,7 @@ impl Set {
         }
     }
 
-    /// Looks at the sockets that may be ready, each once, and reports those that are.
+    /// Checks each hot socket once and reports those that are ready.
     fn collect(&self, events: &mut [epoll_event]) -> usize {
         let mut found = 0;
         let mut left = self.interests.lock().hot.len();
@@ -286,7 +286,7 @@ impl Set {
         found
     }
 
-    /// The next number to look at; its socket is absent if it is gone, or need not be looked at.
+    /// The next hot number. Its socket is `None` if it is gone or its interest is disabled.
     fn next_hot(&self) -> Option<(c_int, Option<Arc<Socket>>, u32)> {
         let mut guard = self.interests.lock();
         let interests = &mut *guard;
@@ -302,7 +302,7 @@ impl Set {
         })
     }
 
-    /// Asks the second set which sockets may be ready.
+    /// Marks the sockets that the second set reports as hot.
     fn drain(&self) {
         let mut events = Vec::with_capacity(BATCH);
         let now = rustix::event::Timespec::default();
@@ -320,7 +320,7 @@ impl Set {
         }
     }
 
-    /// Whether a wait would report a stream. Nothing is taken.
+    /// Whether a wait would report a stream. Consumes no event.
     pub(crate) fn has_ready(&self) -> bool {
         self.drain();
         let hot: Vec<c_int> = self.interests.lock().hot.iter().copied().collect();
@@ -358,7 +358,7 @@ impl Set {
         })
     }
 
-    /// `epoll_pwait`: the number of events.
+    /// `epoll_pwait`. Returns the number of events.
     ///
     /// # Errors
     /// As for epoll_pwait(2).
@@ -416,24 +416,24 @@ impl Set {
     }
 }
 
-/// A wait of the kernel's.
+/// The kernel's `epoll_pwait`.
 fn kernel_wait(
     set: c_int,
     events: &mut [epoll_event],
     sleep: Option<Duration>,
     mask: *const sigset_t,
 ) -> Result<usize> {
-    // Rounded up: a wait must not end early.
+    // Round up: a wait must not end early.
     let timeout_ms = sleep.map_or(-1, |sleep| {
         c_int::try_from(sleep.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
     });
     let room = c_int::try_from(events.len()).unwrap_or(c_int::MAX);
-    // SAFETY: as many events; the mask is the program's or null.
+    // SAFETY: `room` is at most the number of events; the mask is the program's or null.
     let found = unsafe { real::epoll_pwait(set, events.as_mut_ptr(), room, timeout_ms, mask) };
     usize::try_from(found).map_err(|_| last_errno())
 }
 
-/// A wait for a set that a forked child has of its parent: the parent's streams are not reported.
+/// A wait on a set inherited through fork. The parent's streams are not reported.
 ///
 /// # Errors
 /// As for epoll_pwait(2).
@@ -467,7 +467,7 @@ impl Watcher for Set {
         };
         let watch = socket.watch();
         if interest.is_disabled && watch.kernel {
-            // The kernel does not know that it was reported.
+            // The kernel did not report this one-shot event itself, so it must be told to report nothing.
             interest.events &= EPOLLONESHOT as u32;
         }
         let _ = self.place(number, interest, watch);
@@ -491,15 +491,15 @@ impl Watcher for Set {
     }
 }
 
-/// A descriptor that is open according to a table. The kernel refuses it otherwise.
+/// Borrows a descriptor for `epoll_ctl`. If it is not open, the kernel refuses it.
 fn borrowed(fd: RawFd) -> BorrowedFd<'static> {
-    // -1 is no descriptor that can be borrowed; the kernel refuses this one as well.
+    // -1 cannot be borrowed. The kernel refuses the replacement as well.
     let fd = if fd < 0 { RawFd::MAX } else { fd };
-    // SAFETY: it is only handed to epoll_ctl(2), which checks it.
+    // SAFETY: it is passed only to epoll_ctl(2), which checks it.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
-/// The descriptor of the second set, for who watches the first.
+/// The second set's descriptor.
 impl AsRawFd for Set {
     fn as_raw_fd(&self) -> RawFd {
         self.streams.as_raw_fd()

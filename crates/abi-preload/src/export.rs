@@ -1,5 +1,5 @@
-//! The functions that the library defines in place of libc's. Each asks the table first, and most calls end there: the number
-//! is the kernel's, and so is the call.
+//! The functions that replace libc's. Each looks up the descriptor first. Most descriptors have no stream, and their
+//! calls go to libc.
 
 #![allow(unsafe_code, reason = "pointers of the program's, and calls of libc")]
 #![allow(
@@ -29,7 +29,7 @@ use crate::transfer::{self, Moved, pieces, receive};
 use crate::wait::timespec_of;
 use crate::{connect, copy, handover, listen, messages, names, options, real, stdio};
 
-/// The number of bytes that a stream has moved; `None` if the kernel is to.
+/// The call's result, or `None` if the kernel must carry the data.
 fn carried(body: impl FnOnce() -> Moved) -> Option<ssize_t> {
     match caught(body) {
         Ok(None) => None,
@@ -54,7 +54,7 @@ fn ms(timeout_ms: c_int) -> Option<Duration> {
 }
 
 /// # Safety
-/// Null or a time.
+/// `timeout` is null or valid for reads.
 unsafe fn time(timeout: *const timespec) -> Result<Option<Duration>> {
     // SAFETY: the caller's promise.
     let Some(time) = (unsafe { timeout.as_ref() }) else {
@@ -70,7 +70,7 @@ unsafe fn time(timeout: *const timespec) -> Result<Option<Duration>> {
 
 unsafe fn read_into(fd: c_int, into: *mut c_void, length: size_t, flags: c_int) -> Option<ssize_t> {
     let socket = lookup(fd)?;
-    // SAFETY: the program's memory, as read(2) says.
+    // SAFETY: the program's memory, as read(2) requires.
     carried(|| unsafe { receive(&socket, &piece(into, length), flags) })
 }
 
@@ -81,7 +81,7 @@ unsafe fn write_from(
     flags: c_int,
 ) -> Option<ssize_t> {
     let socket = lookup(fd)?;
-    // SAFETY: the program's memory, as write(2) says.
+    // SAFETY: the program's memory, as write(2) requires.
     carried(|| unsafe { transfer::send(&socket, &piece(from, length), flags) })
 }
 
@@ -92,9 +92,9 @@ unsafe fn receive_from(
     flags: c_int,
     room: *mut socklen_t,
 ) -> Option<ssize_t> {
-    // SAFETY: the program's memory, as recvfrom(2) says.
+    // SAFETY: the program's memory, as recvfrom(2) requires.
     let received = unsafe { read_into(fd, into, length, flags) }?;
-    // SAFETY: TCP tells no address here.
+    // SAFETY: the program's length field, as recvfrom(2) requires. TCP writes no address.
     if let Some(room) = unsafe { room.as_mut() } {
         *room = 0;
     }
@@ -105,7 +105,7 @@ unsafe fn vector(fd: c_int, first: *const iovec, count: c_int, sends: bool) -> O
     let socket = lookup(fd)?;
     carried(|| {
         let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
-        // SAFETY: the program's pieces, as readv(2) says.
+        // SAFETY: the program's iovecs, as readv(2) requires.
         unsafe {
             let pieces = pieces(first, count)?;
             match sends {
@@ -116,7 +116,7 @@ unsafe fn vector(fd: c_int, first: *const iovec, count: c_int, sends: bool) -> O
     })
 }
 
-/// `poll` of the program's descriptors; `None` if all are the kernel's.
+/// `poll`. `None` if no descriptor has an object of this library.
 unsafe fn poll_all(
     fds: *mut pollfd,
     count: nfds_t,
@@ -127,7 +127,7 @@ unsafe fn poll_all(
     if fds.is_null() || count > crate::table::NUMBERS_MAX {
         return None;
     }
-    // SAFETY: as many descriptors (poll(2)).
+    // SAFETY: poll(2) requires `count` descriptors at `fds`.
     let fds = unsafe { std::slice::from_raw_parts_mut(fds, count) };
     if poll::is_kernels(fds) {
         return None;
@@ -136,7 +136,7 @@ unsafe fn poll_all(
     Some(number(|| unsafe { poll::poll(fds, timeout()?, mask) }))
 }
 
-/// `select`; `None` if all descriptors are the kernel's.
+/// `select`. `None` if no descriptor has an object of this library.
 unsafe fn select_all(
     count: c_int,
     sets: [*mut fd_set; 3],
@@ -168,7 +168,7 @@ unsafe fn wait_set(
         if events.is_null() {
             return Err(Errno::FAULT);
         }
-        // SAFETY: room for as many events (epoll_wait(2)).
+        // SAFETY: epoll_wait(2) requires room for `most` events.
         let events = unsafe { std::slice::from_raw_parts_mut(events, most) };
         let timeout = timeout()?;
         let found = match known.owner.is_owner() {
@@ -195,7 +195,7 @@ unsafe fn accept_from(
     flags: c_int,
 ) -> Option<c_int> {
     let socket = lookup(fd).filter(|socket| socket.kind() == Kind::Listening)?;
-    // SAFETY: the program's place (accept(2)).
+    // SAFETY: the program's address buffer (accept(2)).
     Some(number(|| unsafe {
         listen::accept(&socket, fd, addr, length, flags)
     }))
@@ -408,7 +408,7 @@ exports! {
         if lookup(fd).is_none() || count == 0 {
             return unsafe { real::recvmmsg(fd, vector, count, flags, timeout) };
         }
-        // A stream has no messages: one call takes what there is.
+        // A stream has no message boundaries, so the first message takes all available data.
         let received = unsafe { recvmsg(fd, &raw mut (*vector).msg_hdr, flags) };
         match received {
             0.. => {
@@ -530,7 +530,7 @@ exports! {
         };
         match unsafe { select_all(count, [reads, writes, except], of_timeval, std::ptr::null()) } {
             Some(found) => {
-                // Linux tells what is left.
+                // Linux writes the remaining time.
                 if let (Ok(Some(given)), Some(place)) = (of_timeval(), unsafe { timeout.as_mut() }) {
                     let left = timespec_of(given.saturating_sub(began.elapsed()));
                     (place.tv_sec, place.tv_usec) = (left.tv_sec, left.tv_nsec / 1000);
@@ -606,7 +606,7 @@ exports! {
         descriptors::duplicate_to(fd, new, || unsafe { real::dup3(fd, new, flags) })
     }
 
-    // In C these take a last argument only with some commands. Both calling conventions pass it as they pass any other.
+    // In C these are variadic. Both supported calling conventions pass the variadic argument like a fixed one.
     fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
         unsafe { controlled(fd, command, argument) }
     }

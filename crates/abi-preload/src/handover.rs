@@ -1,8 +1,10 @@
-//! Streams and other processes. A stream is this process's alone: its device does not survive a fork or an exec.
+//! Gives streams to other processes. A stream works only in its own process: its device does not survive a fork or an
+//! exec.
 //!
-//! Before a fork, the number of each stream becomes one end of a pair of the kernel's sockets. This process goes on with the
-//! stream. Once it closes the number and a child still has it, or once a child uses it, the service of [`crate::pump`] moves
-//! the data between the stream and the other end. So children, and the programs they run, have an ordinary socket.
+//! Before a fork, each stream's descriptor is replaced by one end of a socket pair. This process continues to use the
+//! stream. When a child uses the descriptor, or this process closes it while a child still has it, [`crate::pump`]
+//! starts to copy data between the stream and the pair's other end. So children and the programs they run have an
+//! ordinary socket.
 
 #![allow(
     unsafe_code,
@@ -21,12 +23,12 @@ use crate::listen::release_unused;
 use crate::socket::{Kind, SOCKETS, Socket};
 use crate::{names, real};
 
-/// Where a child asks its parent for a stream: the writing end of a pipe, or -1.
+/// The write end of the pipe through which children ask for streams, or -1.
 static QUESTIONS: AtomicI32 = AtomicI32::new(-1);
-/// Whether this process has a thread that reads them.
+/// Whether this process has a thread that reads these requests.
 static LISTENS: ProcessCell<bool> = ProcessCell::new();
 
-/// Before a fork: gives the streams' numbers to a child, too.
+/// Before a fork: prepares all streams for use by a child.
 pub(crate) fn before_fork() {
     let prepare = || {
         let mut streams: Vec<Arc<Socket>> = Vec::new();
@@ -49,11 +51,11 @@ pub(crate) fn before_fork() {
             share(socket);
         }
     };
-    // A fork must not fail because of this; a panic has been printed.
+    // A fork must not fail because of this. The panic hook has printed the message.
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(prepare));
 }
 
-/// Gives a stream's numbers one end of a pair.
+/// Replaces a stream's descriptors with one end of a socket pair.
 pub(crate) fn share(socket: &Socket) {
     let Some(stream) = socket.stream() else {
         return;
@@ -69,7 +71,8 @@ pub(crate) fn share(socket: &Socket) {
     }
     let _ = rustix::io::ioctl_fionbio(&ours, true);
     for number in socket.numbers() {
-        // SAFETY: a descriptor of the program's becomes the pair's; its flag stays.
+        // SAFETY: dup3 replaces the program's descriptor with the pair's end and keeps its close-on-exec flag. No
+        // pointers.
         unsafe {
             let flag = real::fcntl(number, libc::F_GETFD, 0);
             let cloexec = match flag & libc::FD_CLOEXEC {
@@ -82,7 +85,7 @@ pub(crate) fn share(socket: &Socket) {
     socket.share(ours);
 }
 
-/// The ends' names tell the addresses of the stream to whoever has the number.
+/// Binds each end to a name that contains an address of the stream, so that any process can look up the addresses.
 fn name(stream: &Stream, socket: &Socket, ours: &OwnedFd, theirs: &OwnedFd) {
     let known = |address: std::io::Result<std::net::SocketAddr>| {
         let address = address.unwrap_or_else(|_| names::wildcard(socket.family));
@@ -92,20 +95,20 @@ fn name(stream: &Stream, socket: &Socket, ours: &OwnedFd, theirs: &OwnedFd) {
     for (end, address, side) in [(theirs, local, "local"), (ours, peer, "peer")] {
         let name = names::pair_name(address, socket.id, side);
         if let Ok(name) = rustix::net::SocketAddrUnix::new_abstract_name(&name) {
-            // Without a name the pair works, and tells no address.
+            // If bind fails, the pair works but has no addresses.
             let _ = rustix::net::bind(end, &name);
         }
     }
 }
 
-/// Starts the thread that hears what children ask for.
+/// Starts the thread that answers requests of children.
 fn listen() -> bool {
     let Ok((from, to)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) else {
         return false;
     };
     let thread = std::thread::Builder::new().name("portolan-forked".into());
     let spawned = with_signals_blocked(|| thread.spawn(move || answer(&from)));
-    // Stays open for all children.
+    // Leaked on purpose: every child inherits it.
     let to = to.into_raw_fd();
     QUESTIONS.store(to, Ordering::Release);
     spawned.is_ok()
@@ -122,7 +125,7 @@ fn answer(questions: &OwnedFd) {
     }
 }
 
-/// Lets the kernel carry a stream's data from here on.
+/// Starts to relay a stream's data through the kernel.
 fn give(id: u64) {
     let sockets = SOCKETS
         .numbers(0, usize::MAX)
@@ -133,22 +136,23 @@ fn give(id: u64) {
     }
 }
 
-/// Asks the parent to carry a stream. Unless it has given it away already, it does.
+/// Asks the parent to relay a stream. Does nothing if the parent relays it already.
 pub(crate) fn ask(id: u64) {
     let questions: RawFd = QUESTIONS.load(Ordering::Acquire);
     if questions >= 0 {
-        // SAFETY: a number and its length. If the parent has ended, so has the stream.
+        // SAFETY: the pointer and length describe `id`. An error is harmless: if the parent has exited, its stream has
+        // ended.
         unsafe { real::write(questions, std::ptr::from_ref(&id).cast(), size_of::<u64>()) };
     }
 }
 
-/// Before a program replaces this one: its streams that stay open are for the new program.
+/// Before an exec: asks the parent to relay the inherited streams that stay open for the new program.
 pub(crate) fn before_exec() {
     for number in SOCKETS.numbers(0, usize::MAX).collect::<Vec<_>>() {
         let Some(socket) = SOCKETS.get(number) else {
             continue;
         };
-        // SAFETY: it asks for the flags of a descriptor.
+        // SAFETY: F_GETFD reads a descriptor's flags and takes no pointer.
         let flags = unsafe { real::fcntl(number, libc::F_GETFD, 0) };
         let stays = flags >= 0 && flags & libc::FD_CLOEXEC == 0;
         if stays && socket.kind() == Kind::Connected && !socket.owner.is_owner() {
@@ -158,7 +162,7 @@ pub(crate) fn before_exec() {
     }
 }
 
-/// Gives a stream's number to another process by `SCM_RIGHTS`: the kernel carries its data from here on.
+/// Prepares a stream for `SCM_RIGHTS`: its data is relayed through the kernel from here on.
 pub(crate) fn give_away(socket: &Socket) -> bool {
     if socket.stream().is_none() {
         return false;

@@ -1,18 +1,18 @@
-//! `librspreload.so`: the TCP sockets of unmodified programs become rsockets.
+//! `librspreload.so` turns the TCP sockets of unmodified programs into rsockets.
 //!
-//! The program's numbers stay real descriptors of the kernel's: each is a TCP socket, whose connection the stream replaces.
-//! So options, names, close-on-exec, `dup` and `fork` work as ever, and where no rsocket answers, TCP is there already.
+//! The program's descriptors stay real kernel TCP sockets; a stream only replaces the connection. So options,
+//! addresses, close-on-exec, `dup` and `fork` work as usual, and the TCP socket is ready for use if no rsocket answers.
 //!
-//! A file uses only files that stand above it here:
+//! Each module uses only modules listed above it:
 //!
-//! * `real`: libc's own functions. `table`: objects by number, without a lock.
-//! * `settings`: which sockets become streams. `report`: what became of them. `names`: addresses.
-//! * `backlog`: connections that wait for `accept`. `pump`: streams that the kernel carries for other processes.
-//! * `socket`: a socket and its kinds; `wait`: sleeping; `connect`, `listen`: how it gets its stream; `look`: what it is ready
-//!   for; `transfer`, `copy`, `options`: the calls on one.
-//! * `epoll`: sets with streams. `handover`: what other processes get. `descriptors`: what happens to numbers.
-//! * `poll`, `messages`, `stdio`: the calls on several numbers, on messages, and on files.
-//! * `process`: when it starts, forks and ends. `export`: the functions.
+//! * `real`: libc's own functions. `table`: lock-free lookup of objects by descriptor number.
+//! * `settings`: which sockets become streams. `report`: counts of the outcomes. `names`: addresses.
+//! * `backlog`: connections that wait for `accept`. `pump`: streams relayed to other processes through the kernel.
+//! * `socket`: a socket and its kinds. `wait`: blocking. `connect`, `listen`: how a socket gets its stream. `look`: its
+//!   readiness. `transfer`, `copy`, `options`: calls on one socket.
+//! * `epoll`: epoll sets with streams. `handover`: streams for other processes. `descriptors`: lifetime of the numbers.
+//! * `poll`, `messages`, `stdio`: calls on several descriptors, on messages, and on files.
+//! * `process`: load, fork and exit. `export`: the exported functions.
 
 #![cfg_attr(
     test,

@@ -1,4 +1,4 @@
-//! Listening and accepting: one socket for rsockets and for TCP.
+//! Listening and accepting: one socket serves both rsockets and TCP.
 
 #![allow(unsafe_code, reason = "calls of libc with places of the program's")]
 
@@ -21,10 +21,10 @@ use crate::table::Table;
 use crate::wait::{wait_for, wait_kernel};
 use crate::{names, real, report};
 
-/// When to try again to listen at a port that another process has.
+/// Interval between attempts to listen on a port that another process holds.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// After the kernel's socket has begun to listen.
+/// Starts to listen for rsockets. The kernel's socket listens already.
 pub(crate) fn listen(socket: &Socket, number: c_int, length: c_int) {
     let is_wanted = names::local(number).is_some_and(|local| settings().takes(&local));
     let mut phase = socket.phase.lock();
@@ -40,7 +40,7 @@ pub(crate) fn listen(socket: &Socket, number: c_int, length: c_int) {
     }
 }
 
-/// Before a fork: a child may be the one that accepts.
+/// Before a fork: releases a port that the program has not yet accepted on, because the child may be the one to accept.
 pub(crate) fn release_unused(socket: &Socket) {
     if let Phase::Listening(listening) = &mut *socket.phase.lock()
         && !listening.is_used
@@ -53,7 +53,7 @@ pub(crate) fn release_unused(socket: &Socket) {
     }
 }
 
-/// The rsocket's listener for a call that asks for connections. It begins to listen if it can.
+/// The rsocket listener, for a call that takes or waits for connections. Starts to listen if possible.
 pub(crate) fn listener(socket: &Socket, number: c_int) -> Option<Arc<Backlog>> {
     open(socket, number, true)
 }
@@ -70,7 +70,7 @@ fn open(socket: &Socket, number: c_int, is_used: bool) -> Option<Arc<Backlog>> {
     if listening.backlog.is_some() || is_early {
         return listening.backlog.clone();
     }
-    // Of one listening socket each process asks: only one can have the port.
+    // Processes that share a listening socket all try this, and only one gets the port.
     listening.retry_at = Some(Instant::now() + RETRY);
     let address = names::plain(names::local(number)?);
     let listener = match Listener::bind_to(address) {
@@ -103,17 +103,17 @@ pub(crate) fn is_readable(fd: RawFd) -> bool {
         events: POLLIN,
         revents: 0,
     }];
-    // SAFETY: one descriptor.
+    // SAFETY: the array has one entry.
     unsafe { real::poll(fds.as_mut_ptr(), 1, 0) > 0 && fds[0].revents & POLLIN != 0 }
 }
 
-/// `accept4`: the new number.
+/// `accept4`. Returns the new descriptor number.
 ///
 /// # Errors
 /// As for accept4(2).
 ///
 /// # Safety
-/// The place for the address is as accept(2) says.
+/// `place` and `length` are as accept(2) requires.
 pub(crate) unsafe fn accept(
     socket: &Socket,
     number: c_int,
@@ -168,7 +168,7 @@ pub(crate) unsafe fn accept(
                 });
                 wait_for(&mut fds, left)?;
             }
-            // Another process has the port, and may end.
+            // Another process holds the port. Try again in case it exits.
             None => {
                 let left = left.map_or(RETRY, |left| left.min(RETRY));
                 wait_kernel(number, Direction::Read, Some(left))?;
@@ -177,13 +177,13 @@ pub(crate) unsafe fn accept(
     }
 }
 
-/// A stream, and the kernel's socket that gives it a number.
+/// Takes a stream from the backlog and creates the kernel socket that provides its descriptor.
 fn take(family: c_int, backlog: &Backlog, flags: c_int) -> Result<Option<(Stream, c_int)>> {
-    // A stream is not taken before there is a number for it.
+    // Create the descriptor before taking a stream, so that no stream is lost if that fails.
     if !is_readable(backlog.ready().as_raw_fd()) {
         return Ok(None);
     }
-    // SAFETY: it takes three numbers.
+    // SAFETY: socket(2) takes no pointers.
     let new = unsafe { real::socket(family, SOCK_STREAM | flags, 0) };
     if new < 0 {
         return Err(last_errno());
@@ -191,7 +191,7 @@ fn take(family: c_int, backlog: &Backlog, flags: c_int) -> Result<Option<(Stream
     let has_room = Table::<Socket>::has_room(new);
     let taken = has_room.then(|| backlog.take()).flatten();
     if taken.is_none() {
-        // SAFETY: the descriptor that was just made.
+        // SAFETY: this function created the descriptor and nothing else uses it.
         unsafe { real::close(new) };
     }
     match has_room {

@@ -1,4 +1,4 @@
-//! Whether a socket is ready.
+//! Readiness of sockets.
 
 use std::ffi::c_int;
 
@@ -10,25 +10,25 @@ use crate::listen::{is_readable, listener};
 use crate::socket::{Kind, Socket};
 use std::os::fd::AsRawFd;
 
-/// What of poll(2)'s events a socket is ready for.
+/// A socket's ready events, as in poll(2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Look {
     pub(crate) events: c_short,
-    /// What edge-triggered sets compare: if it differs, something has happened since.
+    /// State for edge-triggered sets: they report again if it has changed.
     pub(crate) edge: Edge,
 }
 
-/// What has happened to a socket until now.
+/// Counters and flags that change with every event of a socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Edge {
     received_bytes: u64,
     blocked: [u32; 2],
     ends: c_short,
-    /// Whether it may be written to, once it was found full.
+    /// Whether it is writable.
     is_writable: bool,
 }
 
-/// Looks at a socket. From then on the descriptors of [`Socket::watch`] tell when it is ready for more.
+/// Checks readiness, and arms the descriptors of [`Socket::watch`] to signal the next change.
 pub(crate) fn look(socket: &Socket, number: c_int, events: c_short) -> Look {
     match socket.kind() {
         Kind::Connected => connected(socket, events),
@@ -49,7 +49,7 @@ pub(crate) fn look(socket: &Socket, number: c_int, events: c_short) -> Look {
 }
 
 impl Edge {
-    /// What of `events` an edge-triggered set reports that has reported until `last`.
+    /// The `events` that an edge-triggered set reports if its last report was at `last`.
     pub(crate) fn news(self, last: Option<Self>, events: c_short) -> c_short {
         let Some(last) = last else {
             return events;
@@ -63,7 +63,7 @@ impl Edge {
         if writes != (last.is_writable, last.blocked[1], last.ends) {
             news |= events & POLLOUT;
         }
-        // With one, the kernel reports all that is ready.
+        // Like the kernel, report everything that is ready if anything has changed.
         if news == 0 { 0 } else { events }
     }
 }
@@ -135,7 +135,7 @@ mod tests {
             ..first
         };
         assert_eq!(more.news(Some(first), ready), ready);
-        // What is not readable is no news for readers, and none for writers.
+        // A read that found no data does not make the socket writable again.
         let drained = Edge {
             blocked: [1, 0],
             ..first

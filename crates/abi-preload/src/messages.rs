@@ -1,4 +1,4 @@
-//! sendmsg(2) and recvmsg(2): their pieces, and descriptors that they send along.
+//! sendmsg(2) and recvmsg(2): iovecs, and descriptors sent as control data.
 
 #![allow(unsafe_code, reason = "messages of the program's")]
 
@@ -14,7 +14,7 @@ use crate::transfer::{Moved, pieces, receive, send};
 /// # Safety
 /// As for recvmsg(2).
 pub(crate) unsafe fn receive_message(socket: &Socket, message: *mut msghdr, flags: c_int) -> Moved {
-    // SAFETY: the caller's message and its pieces.
+    // SAFETY: the caller vouches for the message and its iovecs.
     unsafe {
         let Some(message) = message.as_mut() else {
             return Err(rustix::io::Errno::FAULT);
@@ -35,7 +35,7 @@ pub(crate) unsafe fn receive_message(socket: &Socket, message: *mut msghdr, flag
 /// # Safety
 /// As for sendmsg(2).
 pub(crate) unsafe fn send_message(socket: &Socket, message: *const msghdr, flags: c_int) -> Moved {
-    // SAFETY: the caller's message and its pieces.
+    // SAFETY: the caller vouches for the message and its iovecs.
     unsafe {
         let Some(message) = message.as_ref() else {
             return Err(rustix::io::Errno::FAULT);
@@ -45,12 +45,12 @@ pub(crate) unsafe fn send_message(socket: &Socket, message: *const msghdr, flags
     }
 }
 
-/// Before a message goes to another process: what it has of streams becomes the kernel's.
+/// Before a message goes to another process: hands over the streams whose descriptors it contains.
 ///
 /// # Safety
 /// As for sendmsg(2).
 pub(crate) unsafe fn give_streams(message: *const msghdr) {
-    // SAFETY: the caller's message, whose control data are as cmsg(3) says.
+    // SAFETY: the caller vouches for the message. Its control data are formatted as cmsg(3) requires.
     unsafe {
         let Some(header) = message.as_ref() else {
             return;

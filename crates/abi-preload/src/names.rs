@@ -1,4 +1,4 @@
-//! Addresses of sockets, as C has them.
+//! Socket addresses in C's format.
 
 #![allow(unsafe_code, reason = "places of the program's")]
 
@@ -12,35 +12,35 @@ use socket2::{SockAddr, SockAddrStorage};
 
 use crate::real;
 
-/// The beginning of the names of pairs that carry streams for other processes, in the abstract name space of unix(7).
+/// Prefix of the abstract unix(7) names of the socket pairs that relay streams to other processes.
 const PREFIX: &str = "portolan-stream/";
 
-/// An address that the program gives; `None` for what has no place.
+/// Reads an address of the program's. `None` if it is null, too short or too long.
 ///
 /// # Safety
-/// The place has as many bytes as `length` says, or is null.
+/// `place` is null or has `length` readable bytes.
 pub(crate) unsafe fn read(place: *const sockaddr, length: socklen_t) -> Option<SockAddr> {
     let size = size_of::<SockAddrStorage>();
     if place.is_null() || length as usize > size || (length as usize) < size_of::<u16>() {
         return None;
     }
     let mut storage = SockAddrStorage::zeroed();
-    // SAFETY: the caller's bytes, which the storage has room for.
+    // SAFETY: the caller vouches for `length` bytes, and the storage has room for them.
     unsafe {
         let into = std::ptr::from_mut(&mut storage).cast::<u8>();
         std::ptr::copy_nonoverlapping(place.cast::<u8>(), into, length as usize);
     }
-    // SAFETY: a storage with as many bytes of an address.
+    // SAFETY: the storage contains `length` bytes of an address.
     Some(unsafe { SockAddr::new(storage, length) })
 }
 
-/// Writes an address to C's place, as getsockname(2) does: no more than `length` says, which becomes the whole length.
+/// Writes an address as getsockname(2) does: truncated to `length` bytes, and sets `length` to the full length.
 ///
 /// # Errors
-/// `EFAULT` if a place is null.
+/// `EFAULT` if a pointer is null.
 ///
 /// # Safety
-/// The place has as many bytes as `length` says, or either is null.
+/// `place` has `length` writable bytes, or one of the pointers is null.
 pub(crate) unsafe fn write(
     address: &SockAddr,
     place: *mut sockaddr,
@@ -58,12 +58,12 @@ pub(crate) unsafe fn write(
     Ok(())
 }
 
-/// The address without its mapping into IPv6.
+/// The address, with an IPv4-mapped IPv6 address converted to IPv4.
 pub(crate) fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// The address as a socket of this family has it.
+/// The address in the format of a family: IPv6 sockets show IPv4 addresses as mapped.
 pub(crate) fn of_family(address: SocketAddr, family: c_int) -> SocketAddr {
     match address {
         SocketAddr::V4(v4) if family == AF_INET6 => {
@@ -73,7 +73,7 @@ pub(crate) fn of_family(address: SocketAddr, family: c_int) -> SocketAddr {
     }
 }
 
-/// What the kernel says of a descriptor's own address.
+/// The kernel's local address of a descriptor.
 pub(crate) fn local(number: c_int) -> Option<SocketAddr> {
     asked(real::getsockname, number)?.as_socket()
 }
@@ -83,13 +83,13 @@ type Ask = unsafe extern "C-unwind" fn(c_int, *mut sockaddr, *mut socklen_t) -> 
 fn asked(ask: Ask, number: c_int) -> Option<SockAddr> {
     let mut storage = SockAddrStorage::zeroed();
     let mut length = size_of::<SockAddrStorage>() as socklen_t;
-    // SAFETY: a place of that length.
+    // SAFETY: the storage has `length` writable bytes.
     let answer = unsafe { ask(number, std::ptr::from_mut(&mut storage).cast(), &mut length) };
-    // SAFETY: the kernel has written an address of that length.
+    // SAFETY: the kernel has written `length` bytes of an address.
     (answer == 0).then(|| unsafe { SockAddr::new(storage, length) })
 }
 
-/// `getsockname` or `getpeername` of a descriptor that is the kernel's: the end of a pair has the addresses of its stream.
+/// `getsockname` or `getpeername` of a kernel descriptor. One end of a relay pair has its stream's addresses.
 ///
 /// # Safety
 /// As for getsockname(2).
@@ -99,7 +99,7 @@ pub(crate) unsafe fn of_kernel(
     place: *mut sockaddr,
     length: *mut socklen_t,
 ) -> c_int {
-    // A short place cuts the name of a pair. So it is asked for as a whole.
+    // The program's buffer may be too short for a pair's name, so first read the whole name into our own.
     if let Some(found) = asked(ask, number)
         && let Some(address) = of_pair(&found)
     {
@@ -113,12 +113,12 @@ pub(crate) unsafe fn of_kernel(
     unsafe { ask(number, place, length) }
 }
 
-/// Whether a descriptor is the end of a pair.
+/// Whether a descriptor is one end of a relay pair.
 pub(crate) fn is_pair(number: c_int) -> bool {
     asked(real::getsockname, number).is_some_and(|name| of_pair(&name).is_some())
 }
 
-/// The name for the end of a pair.
+/// The name of one end of a relay pair.
 pub(crate) fn pair_name(address: SocketAddr, id: u64, side: &str) -> Vec<u8> {
     let process = std::process::id();
     format!("{PREFIX}{address}/{side}/{process}/{id}").into_bytes()
@@ -157,7 +157,7 @@ mod tests {
         let address: SocketAddr = "[2001:db8::1]:443".parse().unwrap();
         let mut bytes = [0u8; 4];
         let mut length: socklen_t = 4;
-        // SAFETY: as many bytes as the length says.
+        // SAFETY: the array has `length` bytes.
         unsafe { write(&address.into(), bytes.as_mut_ptr().cast(), &mut length) }.unwrap();
         assert_eq!(length as usize, size_of::<libc::sockaddr_in6>());
         assert_eq!(bytes[2..], 443u16.to_be_bytes());

@@ -1,4 +1,4 @@
-//! Options of sockets: those of the kernel's socket, except for what only a stream knows.
+//! Socket options. The kernel's socket has them, except those that only the stream can answer.
 
 #![allow(unsafe_code, reason = "values of the program's, and calls of libc")]
 
@@ -20,7 +20,7 @@ use crate::socket::{Kind, Socket};
 use crate::transfer::of_io;
 use crate::{names, real};
 
-/// The state of a connection in `struct tcp_info`.
+/// `TCP_ESTABLISHED`, the state in `struct tcp_info`.
 const ESTABLISHED: u8 = 1;
 
 /// `getsockopt`.
@@ -52,7 +52,7 @@ pub(crate) unsafe fn get(
     let answer = unsafe { get_of_kernel(number, level, name, value, length) };
     let is_info = (level, name) == (IPPROTO_TCP, TCP_INFO);
     if answer == 0 && is_info && socket.kind() == Kind::Connected {
-        // SAFETY: the kernel has written there.
+        // SAFETY: the kernel has just written to both pointers.
         unsafe {
             if *length > 0 {
                 *value.cast::<u8>() = ESTABLISHED;
@@ -62,7 +62,7 @@ pub(crate) unsafe fn get(
     answer
 }
 
-/// `getsockopt` of a descriptor that is the kernel's. The end of a pair answers what TCP would.
+/// `getsockopt` of a kernel descriptor. One end of a relay pair reports TCP options as unset.
 ///
 /// # Safety
 /// As for getsockopt(2).
@@ -89,14 +89,14 @@ pub(crate) unsafe fn get_of_kernel(
     }
 }
 
-/// Whether an option failed because the number is the end of a pair, which has no options of TCP.
+/// Whether an option call failed because the descriptor is one end of a relay pair, which has no TCP options.
 fn is_options_of_tcp(number: c_int, level: c_int) -> bool {
     let is_unknown = [Errno::OPNOTSUPP, Errno::NOPROTOOPT].contains(&last_errno());
     is_unknown && level != SOL_SOCKET && names::is_pair(number)
 }
 
 /// # Safety
-/// The place is as getsockopt(2) says.
+/// The pointers are as getsockopt(2) requires.
 unsafe fn put(bytes: &[u8], value: *mut c_void, length: *mut socklen_t) -> Result<()> {
     if value.is_null() || length.is_null() {
         return Err(Errno::FAULT);
@@ -110,7 +110,7 @@ unsafe fn put(bytes: &[u8], value: *mut c_void, length: *mut socklen_t) -> Resul
     Ok(())
 }
 
-/// `SO_ERROR`, which it clears; `None` if the kernel knows.
+/// Takes `SO_ERROR`. `None` if the kernel's socket has it.
 fn error(socket: &Socket) -> Option<c_int> {
     if socket.kind() == Kind::Connecting {
         advance(socket);
@@ -149,7 +149,7 @@ pub(crate) unsafe fn set(
                 SO_RCVTIMEO => Direction::Read,
                 _ => Direction::Write,
             };
-            // SAFETY: the kernel has accepted a value of this type.
+            // SAFETY: the kernel has accepted the value, so it is a readable `timeval`.
             let time = unsafe { value.cast::<timeval>().read_unaligned() };
             let us = time
                 .tv_sec
@@ -163,7 +163,7 @@ pub(crate) unsafe fn set(
     0
 }
 
-/// `setsockopt` of a descriptor that is the kernel's. The end of a pair accepts what TCP has.
+/// `setsockopt` of a kernel descriptor. One end of a relay pair ignores TCP options.
 ///
 /// # Safety
 /// As for setsockopt(2).
@@ -182,7 +182,7 @@ pub(crate) unsafe fn set_of_kernel(
     }
 }
 
-/// An idle stream asks as often whether its peer lives as TCP would begin to.
+/// Sets the stream's keepalive interval to TCP's `TCP_KEEPIDLE`.
 pub(crate) fn keep_alive(socket: &Socket, number: c_int) {
     let Some(stream) = socket.stream() else {
         return;
@@ -190,7 +190,7 @@ pub(crate) fn keep_alive(socket: &Socket, number: c_int) {
     let ask = |level: c_int, name: c_int| {
         let mut value: c_int = 0;
         let mut length = size_of::<c_int>() as socklen_t;
-        // SAFETY: a place of this length.
+        // SAFETY: `value` has `length` bytes.
         unsafe {
             real::getsockopt(
                 number,
@@ -208,10 +208,10 @@ pub(crate) fn keep_alive(socket: &Socket, number: c_int) {
     stream.set_keepalive(interval);
 }
 
-/// `ioctl`; `None` if the kernel answers.
+/// `ioctl`. `None` if libc must do it.
 ///
 /// # Safety
-/// The argument is what the request needs.
+/// The argument is as the request requires.
 pub(crate) unsafe fn control(
     socket: &Socket,
     number: c_int,
@@ -223,7 +223,7 @@ pub(crate) unsafe fn control(
         // SAFETY: the caller's promise.
         let answer = unsafe { real::ioctl(number, request, argument) };
         if answer == 0 {
-            // SAFETY: the kernel has read there.
+            // SAFETY: the kernel has just read this value.
             socket.set_nonblocking(unsafe { *place } != 0);
         }
         return Some(answer);

@@ -1,4 +1,4 @@
-//! poll(2) and select(2) with streams among the descriptors.
+//! poll(2) and select(2) on sets that contain streams.
 
 #![allow(unsafe_code, reason = "sets of the program's, and calls of libc")]
 
@@ -17,7 +17,8 @@ use crate::real;
 use crate::socket::{Kind, Socket};
 use crate::wait::timespec_of;
 
-/// How long a call sleeps at most on what no descriptor tells: deadlines of connects, and streams that another process takes.
+/// Maximum sleep for events that no descriptor signals: deadlines of connects, and handover of a stream to another
+/// process.
 const SLEEP: Duration = Duration::from_millis(100);
 
 /// A descriptor's object.
@@ -34,25 +35,25 @@ fn object(fd: c_int) -> Object {
     own(fd).map_or(Object::Kernel, Object::Set)
 }
 
-/// Whether poll(2) of the kernel's is enough.
+/// Whether no descriptor has an object of this library, so that the kernel's poll(2) suffices.
 pub(crate) fn is_kernels(fds: &[pollfd]) -> bool {
     !fds.iter().any(|fd| has_object(fd.fd))
 }
 
-/// `ppoll`: the number of descriptors with events.
+/// `ppoll`. Returns the number of descriptors with events.
 ///
 /// # Errors
 /// As for ppoll(2).
 ///
 /// # Safety
-/// The mask is null or one.
+/// The mask is null or valid.
 pub(crate) unsafe fn poll(
     fds: &mut [pollfd],
     timeout: Option<Duration>,
     mask: *const sigset_t,
 ) -> Result<c_int> {
     let until = timeout.map(|timeout| Instant::now() + timeout);
-    // One for each of the program's, then those of streams.
+    // One entry for each entry of the program's, then the streams' own descriptors.
     let mut kernels: Vec<pollfd> = Vec::with_capacity(2 * fds.len());
     let mut own_fds: Vec<c_int> = Vec::with_capacity(fds.len());
     loop {
@@ -111,7 +112,7 @@ pub(crate) unsafe fn poll(
 }
 
 /// # Safety
-/// The mask is null or one.
+/// The mask is null or valid.
 unsafe fn ask_kernel(
     fds: &mut [pollfd],
     sleep: Option<Duration>,
@@ -119,14 +120,14 @@ unsafe fn ask_kernel(
 ) -> Result<()> {
     let sleep = sleep.map(timespec_of);
     let timeout = sleep.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: as many descriptors, a timeout or null, and the caller's mask.
+    // SAFETY: the slice gives pointer and count; the timeout is null or valid; the caller vouches for the mask.
     match unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout, mask) } {
         0.. => Ok(()),
         _ => Err(last_errno()),
     }
 }
 
-/// Sets of select(2), and how many numbers are in them.
+/// The sets of select(2), and the number of bits in each.
 #[derive(Clone, Copy)]
 pub(crate) struct Sets {
     pub(crate) count: c_int,
@@ -134,18 +135,18 @@ pub(crate) struct Sets {
 }
 
 impl Sets {
-    /// Whether a number is in one of the sets. Numbers beyond `FD_SETSIZE` are, where the program has made its sets larger.
+    /// Whether a set contains a number. Works beyond `FD_SETSIZE`, because programs may allocate larger sets.
     ///
     /// # Safety
-    /// The sets are null or have as many bits as `count` says.
+    /// Each set is null or has `count` bits.
     unsafe fn has(self, set: usize, number: c_int) -> bool {
         let bits = self.sets[set].cast::<u64>();
-        // SAFETY: the caller's promise. Words of 64 bits have the order of glibc's longs.
+        // SAFETY: the caller's promise. glibc's words are 64-bit longs.
         !bits.is_null() && unsafe { *bits.add(number as usize / 64) >> (number % 64) & 1 != 0 }
     }
 
     /// # Safety
-    /// As for [`Sets::has`], with a number that is in the set.
+    /// As for [`Sets::has`], and the set is not null.
     unsafe fn keep(self, set: usize, number: c_int, is_kept: bool) {
         let bits = self.sets[set].cast::<u64>();
         let bit = 1u64 << (number % 64);
@@ -156,7 +157,7 @@ impl Sets {
         }
     }
 
-    /// Whether select(2) of the kernel's is enough.
+    /// Whether no number in the sets has an object of this library, so that the kernel's select(2) suffices.
     ///
     /// # Safety
     /// As for [`Sets::has`].
@@ -168,19 +169,19 @@ impl Sets {
     }
 }
 
-/// `pselect`: the number of bits that are set.
+/// `pselect`. Returns the number of bits that are set.
 ///
 /// # Errors
 /// As for pselect(2).
 ///
 /// # Safety
-/// The sets are null or have as many bits as their count says; the mask is null or one.
+/// Each set is null or has `count` bits; the mask is null or valid.
 pub(crate) unsafe fn select(
     sets: Sets,
     timeout: Option<Duration>,
     mask: *const sigset_t,
 ) -> Result<c_int> {
-    /// What each set asks for, and what counts as it.
+    /// The events to poll for each set, and the events that keep a number in the set.
     const ASKED: [c_short; 3] = [POLLIN, POLLOUT, POLLPRI];
     const FOUND: [c_short; 3] = [POLLIN | POLLHUP | POLLERR, POLLOUT | POLLERR, POLLPRI];
     let mut fds = Vec::new();

@@ -1,4 +1,4 @@
-//! The process: when the library is loaded, when the process forks, and when it ends.
+//! Hooks for load, fork and exit of the process.
 
 #![allow(unsafe_code, reason = "functions that libc calls")]
 
@@ -8,7 +8,7 @@ use crate::descriptors::is_table_owner;
 use crate::socket::SOCKETS;
 use crate::{handover, pump, report};
 
-/// How long a process that ends waits until its peers have what it sent.
+/// How long an exiting process waits for the delivery of sent data.
 const DELIVERY_WAIT: Duration = Duration::from_secs(5);
 
 #[used]
@@ -21,7 +21,7 @@ static AT_EXIT: extern "C" fn() = at_exit;
 
 extern "C" fn at_load() {
     is_table_owner();
-    // SAFETY: functions that stay loaded, as the library does.
+    // SAFETY: the library is never unloaded (`-z nodelete`), so the handlers stay valid.
     unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) };
 }
 
@@ -34,7 +34,7 @@ unsafe extern "C" fn in_child() {
     report::forget();
 }
 
-/// Data that was written reaches the peers, as the kernel would see to.
+/// Delivers written data before the process exits, as the kernel does for TCP.
 extern "C" fn at_exit() {
     let end = || {
         let numbers: Vec<_> = SOCKETS.numbers(0, usize::MAX).collect();
@@ -46,7 +46,7 @@ extern "C" fn at_exit() {
         let streams = || own.iter().filter(|socket| !socket.is_shared());
         let streams = || streams().filter_map(|socket| socket.stream());
         for stream in streams() {
-            // It may have ended already.
+            // Fails if the stream has ended already.
             let _ = stream.shutdown(std::net::Shutdown::Both);
         }
         for stream in streams() {
@@ -60,6 +60,6 @@ extern "C" fn at_exit() {
         pump::wait_until(until);
         report::finish();
     };
-    // A panic has been printed.
+    // The panic hook has printed the message.
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(end));
 }

@@ -1,5 +1,5 @@
-//! Moves data between streams and the kernel's sockets, for processes that cannot use a stream themselves: children after a
-//! fork, and programs after an exec. One thread serves all.
+//! Copies data between streams and kernel socket pairs, for processes that cannot use a stream themselves: children
+//! after a fork, and programs after an exec. One thread serves all pumps.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -17,14 +17,14 @@ use rustix::net::{SendFlags, Shutdown as Side, send, shutdown};
 
 use crate::report;
 
-/// Bytes on their way in each direction.
+/// Buffer size in each direction.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Turns of one pump before others have theirs.
+/// Maximum of consecutive turns of one pump, for fairness.
 const TURNS_MAX: usize = 16;
 const BELL: u64 = u64::MAX;
 const BATCH: usize = 64;
 
-/// The thread, and what it is to begin with.
+/// The thread's wakeup descriptor and the pumps that it has not started yet.
 struct Service {
     bell: OwnedFd,
     new: Mutex<Vec<Pump>>,
@@ -44,26 +44,26 @@ struct Half {
     buffer: Box<[u8]>,
     from: usize,
     to: usize,
-    /// Its source has ended.
+    /// The source has reached its end.
     is_last: bool,
-    /// Its sink knows of that.
+    /// The end was passed on to the sink.
     is_done: bool,
 }
 
-/// Whether a pump goes on.
+/// What a pump does after its turn.
 #[derive(PartialEq, Eq)]
 enum Outcome {
     Waits,
-    /// It has more to do, after the others.
+    /// It can continue at once, after the other pumps' turns.
     HasMore,
     Over,
 }
 
-/// Pumps that run.
+/// Number of running pumps.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// Waits until no stream is carried, for a process that ends.
+/// Waits until all pumps have ended, for an exiting process.
 pub(crate) fn wait_until(deadline: Instant) {
     while SERVICE.get_or_make(|| None).is_some()
         && RUNNING.load(Ordering::Acquire) > 0
@@ -73,7 +73,7 @@ pub(crate) fn wait_until(deadline: Instant) {
     }
 }
 
-/// Starts to move data. Without a thread for it the stream ends.
+/// Starts a pump. If the thread cannot be created, the stream ends.
 pub(crate) fn start(stream: Stream, pair: OwnedFd) {
     report::count(&report::HANDED_OVER);
     let pump = Pump {
@@ -145,7 +145,7 @@ fn run(bell: &OwnedFd) {
                 Some(Outcome::HasMore) => unfinished.push(id),
                 Some(Outcome::Over) => {
                     if let Some(pump) = pumps.remove(&id) {
-                        // The stream lives on until the peer has what was written.
+                        // The stream lingers until the peer has received the written data.
                         let _ = epoll::delete(&set, &pump.stream);
                     }
                     RUNNING.fetch_sub(1, Ordering::AcqRel);
@@ -184,7 +184,7 @@ impl Pump {
         epoll::add(set, &self.stream, data, epoll::EventFlags::IN)
     }
 
-    /// Moves what can be moved.
+    /// Moves data until both directions would block.
     fn turn(&mut self) -> Outcome {
         for _ in 0..TURNS_MAX {
             let moved = match (self.move_to_kernel(), self.move_to_stream()) {
@@ -212,7 +212,7 @@ impl Pump {
         Outcome::HasMore
     }
 
-    /// Whether nobody has the other end of the pair.
+    /// Whether no process has the pair's other end open.
     fn is_deserted(&self) -> bool {
         let mut fds = [PollFd::new(&self.pair, PollFlags::empty())];
         let now = Timespec::default();
@@ -261,7 +261,7 @@ impl Pump {
                     moved = true;
                 }
                 Err(Errno::AGAIN | Errno::INTR) => {}
-                // The other end was closed with data unread.
+                // The other end was closed with unread data.
                 Err(_) => half.filled(0),
             }
         }

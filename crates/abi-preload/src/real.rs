@@ -1,7 +1,8 @@
-//! libc's own functions, which this library's names hide.
+//! libc's own functions, which this library's exports hide.
 //!
-//! The library calls them here. Code that is linked into it (the standard library, streams, devices) calls them by their
-//! names, which the linker leads here, too (`build.rs`). So no call of Portolan's own is ever taken for the program's.
+//! This crate calls them here by path. Code linked into the library (the standard library, streams, devices) calls them
+//! by symbol name, and the linker redirects these symbols here as well (`build.rs`). So Portolan's own calls are never
+//! intercepted.
 
 #![allow(unsafe_code, reason = "functions of libc, found by name")]
 
@@ -15,9 +16,9 @@ use libc::{
 };
 use portolan_abi_layout::jump;
 
-/// The next definition of a name after this library's.
+/// Finds the next definition of a symbol after this library's.
 fn find(name: &CStr) -> *mut c_void {
-    // SAFETY: a name that ends; RTLD_NEXT asks for what this library hides.
+    // SAFETY: the name is NUL-terminated. RTLD_NEXT skips this library's definition.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     match found.is_null() {
         true => missing as *mut c_void,
@@ -25,7 +26,7 @@ fn find(name: &CStr) -> *mut c_void {
     }
 }
 
-/// Stands for a function that this libc lacks.
+/// Replacement for a function that this libc lacks: fails with `ENOSYS`.
 unsafe extern "C-unwind" fn missing() -> isize {
     // SAFETY: the address of this thread's `errno` is always valid.
     unsafe { *libc::__errno_location() = libc::ENOSYS };
@@ -34,21 +35,21 @@ unsafe extern "C-unwind" fn missing() -> isize {
 
 macro_rules! real {
     ($(fn $name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)?;)*) => { $(
-        /// libc's.
+        /// libc's function of this name.
         ///
         /// # Safety
-        /// As for it.
+        /// As for that function.
         pub(crate) unsafe extern "C-unwind" fn $name($($arg: $type),*) $(-> $result)? {
             static FOUND: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
             let mut found = FOUND.load(Ordering::Relaxed);
             if found.is_null() {
                 let name = concat!(stringify!($name), "\0");
-                // SAFETY: it ends with the only zero.
+                // SAFETY: the only NUL is at the end.
                 found = find(unsafe { CStr::from_bytes_with_nul_unchecked(name.as_bytes()) });
                 FOUND.store(found, Ordering::Relaxed);
             }
-            // SAFETY: libc's function of this name has this type. What comes after the fixed arguments of fcntl(2) and
-            // ioctl(2) is passed as another argument would be, in both calling conventions.
+            // SAFETY: libc's function of this name has this type. Both supported calling conventions pass the variadic
+            // argument of fcntl(2) and ioctl(2) like a fixed one.
             let function = unsafe {
                 std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($type),*) $(-> $result)?>(found)
             };

@@ -1,4 +1,4 @@
-//! Counts what became of the program's sockets, for whoever asks with `PORTOLAN_SOCKETS_REPORT`.
+//! Counts how the program's sockets connected. `PORTOLAN_SOCKETS_REPORT` enables the report.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -6,23 +6,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::settings::program;
 
-/// A file to which each process adds a line at its end, or `-` for standard error.
+/// The file to which each process appends a line when it exits, or `-` for stderr.
 const REPORT_ENV: &str = "PORTOLAN_SOCKETS_REPORT";
 
 pub(crate) static CONNECTED: AtomicU64 = AtomicU64::new(0);
 pub(crate) static ACCEPTED: AtomicU64 = AtomicU64::new(0);
-/// Connects that went on with TCP.
+/// Connects that fell back to TCP.
 pub(crate) static TCP_CONNECTS: AtomicU64 = AtomicU64::new(0);
 /// Connections that a listener accepted from TCP.
 pub(crate) static TCP_ACCEPTS: AtomicU64 = AtomicU64::new(0);
-/// Streams that a child process took over.
+/// Streams handed over to other processes.
 pub(crate) static HANDED_OVER: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) fn count(what: &AtomicU64) {
     what.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A forked child begins anew.
+/// Resets the counters in a forked child.
 pub(crate) fn forget() {
     for what in [
         &CONNECTED,
@@ -35,7 +35,7 @@ pub(crate) fn forget() {
     }
 }
 
-/// Writes the line of a process that ends, if one was asked for and the process had sockets.
+/// Writes this process's line at exit, if the report is enabled and the process had connections.
 pub(crate) fn finish() {
     let Some(place) = std::env::var_os(REPORT_ENV) else {
         return;
@@ -65,11 +65,11 @@ pub(crate) fn finish() {
         .append(true)
         .create(true)
         .open(place);
-    // A program must not fail because of its report.
+    // The program must not fail because of the report.
     let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
 }
 
-/// Says on standard error, once per process, why sockets stay TCP's.
+/// Writes to stderr, once per process, why sockets stay TCP.
 pub(crate) fn complain(what: &str, error: &dyn Display) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {

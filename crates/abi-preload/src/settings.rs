@@ -1,4 +1,4 @@
-//! Which sockets become streams: rdma-core's configuration file, and the environment.
+//! Which sockets become streams, from rdma-core's configuration file and the environment.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -8,21 +8,21 @@ use std::time::Duration;
 use libc::{AF_INET, AF_INET6, c_int};
 use portolan::StreamOptions;
 
-/// rdma-core's file: `program domain type protocol`, one rule a line. Without rules all streams are taken.
+/// rdma-core's file: one rule `program domain type protocol` per line. Without rules, all TCP sockets become streams.
 const RULES: &str = "/etc/rdma/rsocket/preload_config";
-/// Takes the place of that file.
+/// Path of a file to use instead.
 const RULES_ENV: &str = "PORTOLAN_SOCKETS_CONFIG";
 /// Ports that become streams: `80,8000-8099`, or `!22` for all but these.
 const PORTS_ENV: &str = "PORTOLAN_SOCKETS_PORTS";
 /// How long a connect tries to find an rsocket before it uses TCP, in milliseconds.
 const TIMEOUT_ENV: &str = "PORTOLAN_SOCKETS_TIMEOUT_MS";
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// Rules and ranges that are read at most.
+/// Maximum of rules, and of port ranges.
 const RULES_MAX: usize = 1024;
 
 #[derive(Debug)]
 pub(crate) struct Settings {
-    /// Whether this program's sockets of IPv4 and IPv6 are taken.
+    /// Whether this program's IPv4 and IPv6 sockets become streams.
     domains: [bool; 2],
     ports: Ports,
     pub(crate) options: StreamOptions,
@@ -32,7 +32,7 @@ pub(crate) struct Settings {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Ports {
     ranges: Vec<(u16, u16)>,
-    /// The set is all but the ranges.
+    /// The set is all ports outside the ranges.
     is_inverted: bool,
 }
 
@@ -72,14 +72,14 @@ impl Settings {
     }
 }
 
-/// The program's name, as `program_invocation_short_name` has it.
+/// The program's name, as in `program_invocation_short_name`.
 pub(crate) fn program() -> String {
     let name = std::env::args_os().next().unwrap_or_default();
     let name = Path::new(&name).file_name().unwrap_or_default();
     name.to_string_lossy().into_owned()
 }
 
-/// Whether the rules admit a stream of this domain. A rule's program is the beginning of a name, or `*`.
+/// Whether the rules admit a stream of this domain. A rule's program is a prefix of the name, or `*`.
 fn admits(rules: &str, program: &str, domain: c_int) -> bool {
     let mut found = rules.lines().take(RULES_MAX).filter_map(rule).peekable();
     if found.peek().is_none() {
@@ -95,13 +95,13 @@ fn admits(rules: &str, program: &str, domain: c_int) -> bool {
 }
 
 struct Rule<'a> {
-    /// `None` is every program.
+    /// `None` matches every program.
     program: Option<&'a str>,
     domain: Option<c_int>,
     is_stream: bool,
 }
 
-/// A line; `None` for comments and what is no rule.
+/// Parses a line. `None` for comments and invalid rules.
 fn rule(line: &str) -> Option<Rule<'_>> {
     if line.starts_with('#') {
         return None;
@@ -118,7 +118,7 @@ fn rule(line: &str) -> Option<Rule<'_>> {
         "*" => None,
         "INET" => Some(AF_INET),
         "INET6" => Some(AF_INET6),
-        // A rule for InfiniBand's addresses, which no socket here has.
+        // A rule for AF_IB, which no socket here uses.
         "IB" => Some(-1),
         _ => return None,
     };
@@ -140,7 +140,7 @@ fn rule(line: &str) -> Option<Rule<'_>> {
 }
 
 impl Ports {
-    /// Words that are no ports are ignored.
+    /// Ignores words that are not ports or ranges.
     fn parse(text: &str) -> Self {
         let text = text.trim();
         let (is_inverted, list) = match text.strip_prefix('!') {
@@ -180,7 +180,7 @@ mod tests {
         assert!(!admits(rules, "curl", AF_INET));
         assert!(!admits(rules, "iperf3", AF_INET));
         assert!(!admits(rules, "nc", AF_INET));
-        // What is no rule admits nothing and forbids nothing.
+        // Invalid rules are ignored.
         assert!(admits("curl inet stream\nnonsense a b c\n", "nc", AF_INET));
     }
 

@@ -1,13 +1,13 @@
-//! A socket of the program: a TCP socket of the kernel's, which gives it its number and its options, and a stream.
+//! A socket of the program: a kernel TCP socket, which provides the descriptor and the options, and a stream.
 //!
-//! | kind | what the kernel's socket does | what the stream does |
+//! | kind | kernel socket | stream |
 //! |---|---|---|
 //! | fresh | everything | - |
 //! | listening | listens, for peers without rsockets | listens |
 //! | connecting | nothing yet | connects |
-//! | connected | keeps number and options | carries the data |
-//! | refused | has refused the connect at once | - |
-//! | plain | everything, and the number leaves the table | - |
+//! | connected | keeps the descriptor and the options | carries the data |
+//! | refused | its connect failed immediately | - |
+//! | plain | everything; the descriptor leaves the table | - |
 
 use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -54,52 +54,52 @@ impl Kind {
     }
 }
 
-/// What a kind needs besides.
+/// Additional state of a kind.
 pub(crate) enum Phase {
     Nothing,
     Listening(Listening),
     Connecting(Box<Attempt>),
 }
 
-/// A listener. Of processes that share a listening socket, that one has the rsocket's listener which accepts: what was not
-/// asked for connections before a fork is free for the child.
+/// A listener. If processes share a listening socket, the one that accepts must own the rsocket listener. So a process
+/// gives up a listener at a fork if it has not used it yet.
 #[derive(Default)]
 pub(crate) struct Listening {
     pub(crate) backlog: Option<Arc<Backlog>>,
-    /// How many connections may wait, as the program says.
+    /// The backlog that the program requested.
     pub(crate) length: c_int,
     pub(crate) retry_at: Option<Instant>,
-    /// The program has asked for connections.
+    /// The program has accepted, or waited for connections.
     pub(crate) is_used: bool,
 }
 
-/// A connect that is under way.
+/// A pending connect.
 pub(crate) struct Attempt {
     pub(crate) connecting: Connecting,
-    /// The destination as the program gave it, for TCP.
+    /// The destination as the program passed it, for the fallback to TCP.
     pub(crate) destination: socket2::SockAddr,
 }
 
-/// Is told of changes of a socket.
+/// Receives notifications of a socket's changes.
 pub(crate) trait Watcher: Send + Sync {
-    /// The socket has another descriptor to watch, or none.
+    /// The descriptors to watch have changed ([`Socket::watch`]).
     fn changed(&self, number: c_int);
-    /// A call has found it not ready.
+    /// A call has found the socket not ready.
     fn touched(&self, number: c_int);
-    /// The number is closed.
+    /// The number is being closed.
     fn closed(&self, number: c_int);
 }
 
 pub(crate) struct Socket {
     pub(crate) owner: ForkGuard,
-    /// Names it to the service that hands streams over.
+    /// Identifies the socket in requests of child processes.
     pub(crate) id: u64,
     pub(crate) family: c_int,
     kind: AtomicU8,
     pub(crate) phase: Mutex<Phase>,
     stream: OnceLock<Stream>,
     nonblocking: AtomicBool,
-    /// Of receives and sends, in microseconds; 0 without end.
+    /// Timeouts of receives and sends in microseconds; 0 means none.
     timeouts_us: [AtomicU64; 2],
     /// Its descriptors.
     numbers: Mutex<Vec<c_int>>,
@@ -107,14 +107,14 @@ pub(crate) struct Socket {
     is_watched: AtomicBool,
     /// Bytes that the program has read.
     consumed_bytes: AtomicU64,
-    /// How often a direction was found not ready.
+    /// How often reads and writes found the socket not ready.
     blocked: [AtomicU32; 2],
     /// For `SO_ERROR`.
     pub(crate) error: AtomicI32,
-    /// The other end of what the number refers to since a fork.
+    /// This side's end of the socket pair that has replaced the descriptor since a fork.
     pair: Mutex<Option<OwnedFd>>,
     is_shared: AtomicBool,
-    /// A call has told the program that it is connected.
+    /// The program knows that the connect succeeded.
     pub(crate) is_told: AtomicBool,
 }
 
@@ -157,15 +157,15 @@ impl Socket {
         self.kind.store(kind as u8, Ordering::Release);
     }
 
-    /// Gives it its stream.
+    /// Sets the stream. The socket becomes connected.
     pub(crate) fn connect(&self, stream: Stream) {
-        // Calls of the program wait in this library; the end of a stream never makes `close` wait.
+        // This library does the blocking for the program's calls. A nonblocking stream also never blocks in `close`.
         let _ = stream.set_nonblocking(true);
         let _ = self.stream.set(stream);
         self.set_kind(Kind::Connected);
     }
 
-    /// Its stream, if it is connected.
+    /// The stream, if the socket is connected.
     pub(crate) fn stream(&self) -> Option<&Stream> {
         match self.kind() {
             Kind::Connected => self.stream.get(),
@@ -190,7 +190,7 @@ impl Socket {
         self.timeouts_us[direction as usize].store(us, Ordering::Relaxed);
     }
 
-    /// One of its descriptors.
+    /// One of the socket's descriptors, or -1.
     pub(crate) fn number(&self) -> c_int {
         self.numbers.lock().first().copied().unwrap_or(-1)
     }
@@ -204,7 +204,7 @@ impl Socket {
             .fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Bytes that have arrived since the connect.
+    /// Total of bytes received since the connect.
     pub(crate) fn received_bytes(&self, ready: Ready) -> u64 {
         self.consumed_bytes.load(Ordering::Relaxed) + u64::from(ready.unread_bytes)
     }
@@ -214,13 +214,13 @@ impl Socket {
         self.blocked[direction as usize].load(Ordering::Relaxed)
     }
 
-    /// A call has found a direction not ready: edge-triggered sets report it when it is ready again.
+    /// Notes that a call found a direction not ready, so that edge-triggered sets report it when it is ready again.
     pub(crate) fn note_blocked(&self, direction: Direction) {
         self.blocked[direction as usize].fetch_add(1, Ordering::Relaxed);
         self.tell(|watcher, number| watcher.touched(number));
     }
 
-    /// There is another descriptor to watch.
+    /// Notifies watchers that the descriptors to watch have changed.
     pub(crate) fn tell_change(&self) {
         self.tell(|watcher, number| watcher.changed(number));
     }
@@ -249,18 +249,18 @@ impl Socket {
         watchers.retain(|(its, known)| *its != number || !known.ptr_eq(watcher));
     }
 
-    /// Whether a child process may have it, too.
+    /// Whether a child process may have the socket as well.
     pub(crate) fn is_shared(&self) -> bool {
         self.is_shared.load(Ordering::Acquire)
     }
 
-    /// From now on its numbers refer to the other end of `pair`.
+    /// Notes that the socket's descriptors refer to the other end of `pair` from here on.
     pub(crate) fn share(&self, pair: OwnedFd) {
         *self.pair.lock() = Some(pair);
         self.is_shared.store(true, Ordering::Release);
     }
 
-    /// Lets the kernel carry its data from now on: a service moves it between the stream and the pair.
+    /// Starts to relay the data: a pump copies it between the stream and the pair. The descriptors become the kernel's.
     pub(crate) fn hand_over(&self) {
         let Some(pair) = self.pair.lock().take() else {
             return;
@@ -280,27 +280,27 @@ impl Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         if !self.owner.is_owner() {
-            // Its stream and what it watches are the parent's.
+            // The stream and the phase belong to the parent: drop nothing of them.
             std::mem::forget(self.stream.take());
             let phase = std::mem::replace(self.phase.get_mut(), Phase::Nothing);
             std::mem::forget(phase);
             return;
         }
-        // A child process may have the number still.
+        // A child process may still have the descriptor.
         if let (Some(pair), Some(stream)) = (self.pair.get_mut().take(), self.stream.take()) {
             pump::start(stream, pair);
         }
     }
 }
 
-/// Enters a socket by one of its numbers.
+/// Enters a socket into the table under one of its numbers.
 pub(crate) fn enter(number: c_int, socket: &Arc<Socket>) {
     socket.numbers.lock().push(number);
-    // A number that an uncaught call closed leaves its socket here.
+    // The former socket is stale if a call that is not intercepted closed its descriptor.
     drop(SOCKETS.put(number, socket.clone()));
 }
 
-/// Takes a number out; with the last one the socket ends.
+/// Removes a number from the table. The socket ends with its last number.
 pub(crate) fn leave(number: c_int) {
     if let Some(socket) = SOCKETS.take(number) {
         socket.tell(|watcher, its| {
@@ -312,12 +312,12 @@ pub(crate) fn leave(number: c_int) {
     }
 }
 
-/// The descriptors to wait for, until something of a socket may have changed.
+/// The descriptors that signal a change of a socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Watch {
-    /// The number itself, for what the kernel reports.
+    /// Whether to watch the number itself for the kernel's events.
     pub(crate) kernel: bool,
-    /// One that becomes readable.
+    /// A descriptor that becomes readable.
     pub(crate) own: Option<RawFd>,
 }
 

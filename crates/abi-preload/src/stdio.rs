@@ -1,5 +1,5 @@
-//! `fdopen` of a stream. glibc's files read and write within libc, where nothing can be caught. So the file of a stream calls
-//! this library (fopencookie(3)).
+//! `fdopen` of a stream. glibc's stdio calls read and write inside libc, where they cannot be intercepted. So a
+//! stream's file is made by fopencookie(3) and calls this library.
 
 #![allow(unsafe_code, reason = "a file of libc's")]
 
@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use libc::{FILE, off64_t, size_t, ssize_t};
 
-/// What a file calls.
+/// The callbacks of a file (`cookie_io_functions_t`).
 #[repr(C)]
 pub(crate) struct Calls {
     pub(crate) read: unsafe extern "C" fn(*mut c_void, *mut c_char, size_t) -> ssize_t,
@@ -20,25 +20,26 @@ unsafe extern "C" {
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, calls: Calls) -> *mut FILE;
 }
 
-/// Where glibc's `struct _IO_FILE` has the descriptor, for `fileno`: after the flags and 13 pointers. It is part of the ABI.
+/// Offset of the descriptor in glibc's `struct _IO_FILE`, for `fileno`: after the flags and 13 pointers. Part of the
+/// ABI.
 const FILENO_AT: usize = 14 * size_of::<usize>();
 
-/// Opens a file on a descriptor, which the calls get as their cookie.
+/// Opens a file on a descriptor. The callbacks get the descriptor as their cookie.
 ///
 /// # Safety
-/// The mode is a string.
+/// `mode` is a C string.
 pub(crate) unsafe fn open(number: c_int, mode: *const c_char, calls: Calls) -> *mut FILE {
     let cookie = number as usize as *mut c_void;
-    // SAFETY: the caller's mode; the calls take the cookie for a number.
+    // SAFETY: the caller vouches for the mode; the callbacks treat the cookie as a number.
     let file = unsafe { fopencookie(cookie, mode, calls) };
     if !file.is_null() {
-        // SAFETY: the field of a file that is there.
+        // SAFETY: the file is open, and the field lies within it.
         unsafe { file.byte_add(FILENO_AT).cast::<c_int>().write(number) };
     }
     file
 }
 
-/// The number of a cookie.
+/// The descriptor number in a cookie.
 pub(crate) fn number(cookie: *mut c_void) -> c_int {
     cookie.addr() as c_int
 }

@@ -1,4 +1,4 @@
-//! Objects by descriptor number: bounded, and read without a lock.
+//! A bounded table of objects by descriptor number, with lock-free reads.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwapOption;
 
-/// Numbers from here on are the kernel's alone.
+/// Numbers from here on never have objects.
 pub(crate) const NUMBERS_MAX: usize = 65_536;
 
 pub(crate) struct Table<T> {
-    /// Asked first: most numbers are none of ours, and a call on them costs one load.
+    /// Checked first: most numbers have no object, and then a call costs one load.
     used: [AtomicBool; NUMBERS_MAX],
     slots: [ArcSwapOption<T>; NUMBERS_MAX],
 }
@@ -27,7 +27,7 @@ impl<T> Table<T> {
         usize::try_from(number).ok().filter(|at| *at < NUMBERS_MAX)
     }
 
-    /// Whether a number has an object.
+    /// Whether the number has an object.
     #[inline]
     pub(crate) fn has(&self, number: c_int) -> bool {
         Self::at(number).is_some_and(|at| self.used[at].load(Ordering::Acquire))
@@ -40,12 +40,12 @@ impl<T> Table<T> {
         }
     }
 
-    /// Whether there is a place for the number.
+    /// Whether the number is within the table's bounds.
     pub(crate) fn has_room(number: c_int) -> bool {
         Self::at(number).is_some()
     }
 
-    /// Gives a number an object; returns the former one. Without a place for it, the number stays the kernel's.
+    /// Sets a number's object and returns the former one. Does nothing for numbers beyond the table.
     pub(crate) fn put(&self, number: c_int, object: Arc<T>) -> Option<Arc<T>> {
         let at = Self::at(number)?;
         let former = self.slots[at].swap(Some(object));
@@ -62,7 +62,7 @@ impl<T> Table<T> {
         self.slots[at].swap(None)
     }
 
-    /// The numbers from `first` to `last` that have objects.
+    /// The numbers from `first` to `last`, inclusive, that have objects.
     pub(crate) fn numbers(&self, first: usize, last: usize) -> impl Iterator<Item = c_int> {
         let end = last.saturating_add(1).min(NUMBERS_MAX);
         let numbers = first.min(end)..end;

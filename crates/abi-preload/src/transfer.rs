@@ -16,14 +16,14 @@ use crate::connect;
 use crate::socket::{Kind, Socket};
 use crate::wait::{Woken, wait_direction};
 
-/// Most pieces of one call (`IOV_MAX`).
+/// Maximum of iovecs in one call (`IOV_MAX`).
 const PIECES_MAX: usize = 1024;
 
-/// A call's result: `None` if the kernel carries the data, and the call is its own.
+/// A call's result. `None` if the kernel carries the data and must do the call.
 pub(crate) type Moved = Result<Option<usize>>;
 
 /// # Safety
-/// There are `count` pieces, or none.
+/// `first` points to `count` iovecs, or is null.
 pub(crate) unsafe fn pieces<'a>(first: *const iovec, count: usize) -> Result<&'a [iovec]> {
     match (first.is_null(), count) {
         (_, 0) => Ok(&[]),
@@ -34,7 +34,7 @@ pub(crate) unsafe fn pieces<'a>(first: *const iovec, count: usize) -> Result<&'a
     }
 }
 
-/// The stream of a socket, which may have to connect first.
+/// The socket's stream. Completes a pending connect first.
 fn stream(socket: &Socket, may_wait: bool) -> Result<Option<&Stream>> {
     if socket.kind() == Kind::Connecting {
         match may_wait && !socket.is_nonblocking() {
@@ -50,13 +50,13 @@ fn stream(socket: &Socket, may_wait: bool) -> Result<Option<&Stream>> {
     Ok(socket.stream())
 }
 
-/// Receives into pieces of the program's memory.
+/// Receives into the program's iovecs.
 ///
 /// # Errors
 /// As for recvmsg(2).
 ///
 /// # Safety
-/// The pieces are memory that the program does not touch during the call.
+/// The iovecs are writable memory that the program does not touch during the call.
 pub(crate) unsafe fn receive(socket: &Socket, into: &[iovec], flags: c_int) -> Moved {
     if flags & MSG_OOB != 0 {
         return Err(Errno::INVAL);
@@ -74,12 +74,12 @@ pub(crate) unsafe fn receive(socket: &Socket, into: &[iovec], flags: c_int) -> M
     let mut scratch = Vec::new();
     for piece in into.iter().filter(|piece| piece.iov_len > 0) {
         let place = match flags & MSG_TRUNC != 0 {
-            // TCP throws the data away (tcp(7)).
+            // TCP discards the data (tcp(7)).
             true => {
                 scratch.resize(piece.iov_len.min(1 << 20), 0);
                 &mut scratch[..]
             }
-            // SAFETY: memory of the program's, which is the call's until it returns.
+            // SAFETY: the program's memory, which belongs to this call until it returns.
             false => unsafe {
                 std::slice::from_raw_parts_mut(piece.iov_base.cast::<u8>(), piece.iov_len)
             },
@@ -92,14 +92,14 @@ pub(crate) unsafe fn receive(socket: &Socket, into: &[iovec], flags: c_int) -> M
                 false => stream.try_read(rest),
             };
             match read {
-                // What is peeked at stays, so one look is all.
+                // Peeking again would return the same data.
                 Ok(length) if peeks => return Ok(Some(total + length)),
                 Ok(0) => return Ok(Some(total)),
                 Ok(length) => {
                     socket.consume(length);
                     filled += length;
                     total += length;
-                    // There was no more.
+                    // A short read: no more data is available.
                     if filled < place.len() && !waits_for_all {
                         return Ok(Some(total));
                     }
@@ -129,13 +129,13 @@ pub(crate) unsafe fn receive(socket: &Socket, into: &[iovec], flags: c_int) -> M
     Ok(Some(total))
 }
 
-/// Sends pieces of the program's memory.
+/// Sends the program's iovecs.
 ///
 /// # Errors
 /// As for sendmsg(2).
 ///
 /// # Safety
-/// The pieces are memory that the program does not change during the call.
+/// The iovecs are readable memory that the program does not change during the call.
 pub(crate) unsafe fn send(socket: &Socket, from: &[iovec], flags: c_int) -> Moved {
     if flags & MSG_OOB != 0 {
         return Err(Errno::OPNOTSUPP);
@@ -150,7 +150,7 @@ pub(crate) unsafe fn send(socket: &Socket, from: &[iovec], flags: c_int) -> Move
         .map(|timeout| Instant::now() + timeout);
     let mut total = 0;
     for piece in from.iter().filter(|piece| piece.iov_len > 0) {
-        // SAFETY: memory of the program's, which stays as it is until the call returns.
+        // SAFETY: the program's memory, which it does not change until the call returns.
         let mut data =
             unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len) };
         while !data.is_empty() {
@@ -179,7 +179,7 @@ pub(crate) unsafe fn send(socket: &Socket, from: &[iovec], flags: c_int) -> Move
                 Err(error) => {
                     let errno = of_io(&error);
                     if errno == Errno::PIPE && flags & MSG_NOSIGNAL == 0 {
-                        // SAFETY: it sends this thread a signal.
+                        // SAFETY: raise takes no pointer.
                         unsafe { libc::raise(libc::SIGPIPE) };
                     }
                     return Err(errno);
@@ -190,7 +190,7 @@ pub(crate) unsafe fn send(socket: &Socket, from: &[iovec], flags: c_int) -> Move
     Ok(Some(total))
 }
 
-/// The errno of a stream's error, as TCP has it.
+/// The errno that TCP would report for a stream's error.
 pub(crate) fn of_io(error: &io::Error) -> Errno {
     match error.kind() {
         ErrorKind::WouldBlock => return Errno::AGAIN,

@@ -1,4 +1,4 @@
-//! Waiting in the kernel, and what signals do to it.
+//! Blocking in the kernel, with TCP's behaviour on signals.
 
 #![allow(unsafe_code, reason = "calls of libc")]
 
@@ -16,12 +16,12 @@ use crate::real;
 use crate::socket::Socket;
 use std::os::fd::AsFd;
 
-/// How long a call looks again before it sleeps.
+/// How long a call polls before it sleeps.
 const SPIN: Duration = Duration::from_micros(20);
-/// How long a call sleeps at most on a stream that another process may take.
+/// Maximum sleep on a stream that may be handed over to another process.
 const SHARED_SLEEP: Duration = Duration::from_millis(100);
 
-/// A C timeout.
+/// Converts a timeout for C.
 pub(crate) fn timespec_of(left: Duration) -> timespec {
     timespec {
         tv_sec: left.as_secs().min(i64::MAX as u64) as i64,
@@ -29,10 +29,10 @@ pub(crate) fn timespec_of(left: Duration) -> timespec {
     }
 }
 
-/// Waits until a descriptor is readable or the time is over.
+/// Waits until a descriptor is readable or `left` has passed.
 ///
 /// # Errors
-/// `EINTR` after a signal whose handler interrupts calls.
+/// `EINTR` after a signal, if a handler without `SA_RESTART` is installed.
 pub(crate) fn wait_readable(fd: BorrowedFd<'_>, left: Option<Duration>) -> Result<()> {
     let mut fds = [pollfd {
         fd: fd.as_raw_fd(),
@@ -42,14 +42,14 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>, left: Option<Duration>) -> Resul
     wait_for(&mut fds, left)
 }
 
-/// Waits for one of several descriptors.
+/// Waits until one of several descriptors is ready or `left` has passed.
 ///
 /// # Errors
 /// As for [`wait_readable`].
 pub(crate) fn wait_for(fds: &mut [pollfd], left: Option<Duration>) -> Result<()> {
     let left = left.map(timespec_of);
     let timeout = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: as many descriptors, a timeout or null, and no mask.
+    // SAFETY: the slice gives pointer and count; the timeout is null or valid; there is no mask.
     let found = unsafe {
         real::ppoll(
             fds.as_mut_ptr(),
@@ -65,12 +65,12 @@ pub(crate) fn wait_for(fds: &mut [pollfd], left: Option<Duration>) -> Result<()>
     }
 }
 
-/// Whether the program's handlers let calls go on (`SA_RESTART`). poll(2) never does, but receiving from TCP would.
+/// Whether all signal handlers have `SA_RESTART`. A receive from TCP would then restart; poll(2) never does.
 fn all_restart() -> bool {
     (1..=libc::SIGRTMAX()).all(|signal| {
         // SAFETY: zeros are a valid sigaction; the kernel fills it.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: it asks for the action of a signal.
+        // SAFETY: it only reads a signal's action, into a valid place.
         let known = unsafe { libc::sigaction(signal, std::ptr::null(), &mut action) } == 0;
         let is_caught = ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction);
         !known || !is_caught || action.sa_flags & libc::SA_RESTART != 0
@@ -81,14 +81,14 @@ fn all_restart() -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Woken {
     Ready,
-    /// The kernel carries the data from here on.
+    /// The stream was handed over: the kernel carries the data.
     HandedOver,
 }
 
 /// Waits until a direction of a connected socket may be ready.
 ///
 /// # Errors
-/// `EAGAIN` when the socket's timeout is over; `EINTR`.
+/// `EAGAIN` after `until`; `EINTR`.
 pub(crate) fn wait_direction(
     socket: &Socket,
     stream: &Stream,

@@ -1,9 +1,9 @@
-//! C programs with the library before libc, over a software device in the test's own network namespace.
+//! C programs with the library preloaded, over a software device in the test's own network namespace.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A folder that is removed on drop, with the program.
+/// A folder with the compiled program. Removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -30,10 +30,10 @@ impl Drop for Folder {
     }
 }
 
-/// Runs a script in a network namespace: `$tcp` runs the program as it is, `$rsockets` on this library. Returns what it says,
-/// and the library's reports.
+/// Runs a script in a network namespace: `$tcp` runs the program on TCP, `$rsockets` with the library. Returns the script's
+/// output and the library's report.
 fn run(folder: &Folder, script: &str) -> (String, String) {
-    // Cargo puts it beside the tests.
+    // Cargo puts the library next to the test binaries.
     let library = std::env::current_exe()
         .unwrap()
         .with_file_name("librspreload.so");
@@ -68,7 +68,7 @@ fn every_call_says_on_rsockets_what_it_says_on_tcp() {
     assert!(on_tcp.ends_with("done\n"), "{on_tcp}");
     let (on_rsockets, report) = run(&folder, "$rsockets all");
     assert_eq!(on_rsockets, on_tcp);
-    // The one connect that goes on with TCP is the one to a port where nobody listens.
+    // Only the connect to a port without listener falls back to TCP.
     assert!(report.contains("TCP 1 connected, 0 accepted"), "{report}");
 }
 

@@ -1,6 +1,6 @@
 /*
- * What socket calls do, one line each. The same program runs on TCP and on rsockets, and says the same.
- * sockets all: every call, both ends in one process. sockets serve: echoes what one client sends. sockets call: is this client.
+ * Prints the result of each socket call, one per line. The output must be the same on TCP and on rsockets.
+ * sockets all: every call, both ends in one process. sockets serve: echoes the data of one client. sockets call: that client.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -24,7 +24,7 @@
 static struct sockaddr_in here;
 static char big[3000000];
 
-/* A negative result is told as its errno. */
+/* The result, or the name of errno if it is negative. */
 static const char *told(long result)
 {
 	static char text[64];
@@ -55,7 +55,7 @@ static int connected(void)
 	return fd;
 }
 
-/* Both ends. */
+/* Connects and accepts: both ends of a connection. */
 static void pair(int listener, int ends[2])
 {
 	ends[0] = connected();
@@ -265,7 +265,7 @@ static void connects(void)
 	close(fd);
 }
 
-/* The data of a fork's child, of a program that it executes, and of one that gets the socket by SCM_RIGHTS. */
+/* Transfers by a forked child, by a program that it executes, and by a process that receives the socket via SCM_RIGHTS. */
 static void processes(int listener)
 {
 	int ends[2], links[2], got;
@@ -308,7 +308,7 @@ static void processes(int listener)
 	close(ends[0]);
 	wait(NULL);
 
-	/* Both processes use it: one reads, one writes. */
+	/* Both processes use the socket: one reads, one writes. */
 	pair(listener, ends);
 	if (fork() == 0)
 		_exit(recv(ends[1], text, 4, MSG_WAITALL) != 4 || memcmp(text, "read", 4));
@@ -338,7 +338,7 @@ static void processes(int listener)
 	close(ends[0]);
 }
 
-/* More than all buffers, both ways, by a process that forks nothing. */
+/* More data than all buffers hold, in both directions, without a fork. */
 static void much(int listener)
 {
 	int ends[2];
@@ -390,7 +390,7 @@ static void call(void)
 	static char back[100000];
 	int fd;
 
-	/* The server may not listen yet. */
+	/* The server may not be listening yet. */
 	for (int tries = 0; tries < 200; tries++) {
 		fd = socket(AF_INET, SOCK_STREAM, 0);
 		if (connect(fd, (struct sockaddr *)&here, sizeof(here)) == 0)
