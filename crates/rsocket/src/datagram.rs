@@ -1,8 +1,9 @@
 //! The headers of datagram sockets.
 //!
-//! A datagram socket has a UDP socket and, for each address it sends from, a UD queue pair. As long as it does not know a
-//! peer's queue pair, it sends its datagrams by UDP behind an [`Announcement`], which names its own. The peer answers with an
-//! announcement without data. From then on datagrams go from queue pair to queue pair behind a [`source header`](source_header).
+//! A datagram socket has a UDP socket and, for each address it sends from, a UD queue pair. Until it knows a peer's
+//! queue pair, it sends its datagrams over UDP, each after an [`Announcement`] of its own queue pair. The peer answers
+//! with an announcement without data. From then on, datagrams go between the queue pairs, each after a [`source
+//! header`](source_header).
 //!
 //! Source: rdma-core's `librdmacm/docs/rsocket`.
 
@@ -22,11 +23,11 @@ pub const QKEY: u32 = 0x0123_4567;
 /// The header of a UDP datagram (`struct ds_udp_header`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Announcement {
-    /// Data follows, and the receiver answers.
+    /// Whether data follows. The receiver then answers.
     pub has_data: bool,
     /// The sender's queue pair, 24 bits.
     pub qpn: u32,
-    /// An address; librdmacm puts the sender's own here, and nobody looks at it.
+    /// An address. librdmacm writes the sender's own, and receivers ignore it.
     pub addr: IpAddr,
 }
 
@@ -73,8 +74,8 @@ impl Announcement {
         Header { bytes, length }
     }
 
-    /// The announcement at the beginning of a UDP datagram, and the data after it. `None` if it is none, or of another
-    /// address family than the UDP datagram.
+    /// Parses the announcement at the start of a UDP datagram. Returns it and the data after it. `None` if it is
+    /// invalid, or of another address family than the UDP datagram.
     pub fn decode(datagram: &[u8], is_ipv6: bool) -> Option<(Self, &[u8])> {
         let (version, length) = match is_ipv6 {
             true => (IPV6, Self::LEN_V6),
@@ -105,7 +106,7 @@ impl Announcement {
 const SOURCE_V4: usize = 8;
 const SOURCE_V6: usize = 24;
 
-/// The header before data between queue pairs, which names the sender (`struct ds_header`).
+/// The header of data between queue pairs (`struct ds_header`). Contains the sender's address.
 pub fn source_header(source: SocketAddr) -> Header {
     let mut bytes = [0; Header::LEN_MAX];
     bytes[2..4].copy_from_slice(&source.port().to_be_bytes());
@@ -126,7 +127,7 @@ pub fn source_header(source: SocketAddr) -> Header {
     Header { bytes, length }
 }
 
-/// The sender that a datagram names, and the data; `None` if it names none.
+/// Splits a datagram into its sender's address and the data. `None` if the header is invalid.
 pub fn split_source(datagram: &[u8]) -> Option<(SocketAddr, &[u8])> {
     let (version, length) = (*datagram.first()?, usize::from(*datagram.get(1)?));
     let (header, data) = datagram.split_at_checked(length)?;

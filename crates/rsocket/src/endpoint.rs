@@ -17,8 +17,8 @@ use crate::table::{TABLE_ENTRIES, Table};
 
 /// One side of a stream.
 ///
-/// After each call, and after each completion, its owner posts the results of [`Endpoint::next_post`] until that
-/// returns `None`.
+/// After each call and each completion, the caller must post the results of [`Endpoint::next_post`] until that returns
+/// `None`.
 #[derive(Debug)]
 pub struct Endpoint {
     config: Config,
@@ -137,7 +137,7 @@ impl Endpoint {
         }
     }
 
-    /// Handles the peer's private data: the stream is open.
+    /// Handles the peer's private data. The stream opens.
     pub fn connected(&mut self, peer: ConnData) {
         if self.phase != Phase::Unconnected || peer.table.length == 0 {
             return;
@@ -195,8 +195,8 @@ impl Endpoint {
         has_arrived && self.waiting.is_none() && self.second.is_none()
     }
 
-    /// Reserves the next write of at most `wanted` bytes of data. Returns its length and the work to post, in this
-    /// order. Bytes of [`Payload::Data`] must be copied to the send buffer first.
+    /// Reserves the next write of at most `wanted` bytes of data. Returns its length and the work to post. Post writes
+    /// in the order of these calls. First copy the bytes of [`Payload::Data`] to the send buffer.
     pub fn next_write(&mut self, wanted: usize) -> Option<(u32, Post)> {
         let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
         if wanted == 0 || !self.can_send() {
@@ -251,7 +251,7 @@ impl Endpoint {
         self.may_write() && self.sender.has_room()
     }
 
-    /// The peer's memory mapped at `offset`, and the rest of its range.
+    /// The peer's memory from `offset` to the end of its mapped range.
     pub fn mapped(&self, offset: u64, table: &dyn Table) -> Option<Sge> {
         let first = usize::from(TABLE_ENTRIES) * Sge::LEN;
         (0..usize::from(self.config.iomaps)).find_map(|index| {
@@ -278,7 +278,7 @@ impl Endpoint {
         self.iomaps.waiting.retain(|(waiting, _)| *waiting != index);
     }
 
-    /// The first unread bytes from `skip` on, at most `wanted`, as pieces of the receive buffer.
+    /// At most `wanted` unread bytes after the first `skip`, as pieces of the receive buffer.
     pub fn peek(&self, skip: u32, wanted: usize) -> Pieces {
         self.receiver
             .peek(skip, u32::try_from(wanted).unwrap_or(u32::MAX))
@@ -348,7 +348,7 @@ impl Endpoint {
             Message::Control(Control::Disconnect) => {
                 self.peer_ended = true;
                 self.phase = Phase::Disconnected;
-                // The peer does not read any more.
+                // The peer reads nothing more.
                 self.waiting = None;
                 if is_planted(Mutant::UnreadDropped) {
                     self.receiver.consume(u32::MAX);

@@ -5,7 +5,7 @@ use crate::sge::Sge;
 /// Maximum of entries: the maximum of the scaled byte in the private data.
 pub const IOMAPS_MAX: u16 = unscale(u8::MAX);
 
-/// From this value on, the byte in the private data counts in units of 256.
+/// Above this value, the byte in the private data counts in units of 256.
 const SCALED_FROM: u8 = 1 << 7;
 
 /// An offset of the stream's iomap and the memory behind it (`struct rs_iomap`).

@@ -1,7 +1,7 @@
 //! The rsocket protocol: byte streams over RDMA's reliable connections, compatible with librdmacm's `rsocket(7)`.
 //!
 //! An [`Endpoint`] is one side of a stream. It performs no I/O: it returns the work to post ([`Post`]), and handles
-//! completions. Its owner has the memory and the queue pair.
+//! completions. The caller owns the memory and the queue pair.
 //!
 //! # Protocol
 //!
@@ -12,16 +12,15 @@
 //! * Data is written to the peer's buffer. The immediate data carries the number of bytes ([`Message`]).
 //! * When half of a buffer has been read, its owner writes the location of that half to the next entry of the peer's
 //!   table, with immediate data that raises the peer's credits.
-//! * Control messages end one or both directions. They need no credits: the receiver-not-ready flow control of the queue pair
-//!   delays them.
+//! * Control messages end one or both directions. They need no credits: the receiver-not-ready flow control of the
+//!   queue pair delays them.
 //! * A side may offer memory of its program by writing to the peer's iomap, which follows the table. The peer then
-//!   writes there directly.
-//! * iWARP has no writes with immediate data: there each write is followed by a message of four bytes
-//!   ([`Signalling::Sends`]).
+//!   writes to this memory directly.
+//! * iWARP has no writes with immediate data, so a message of four bytes follows each write ([`Signalling::Sends`]).
 //!
-//! Datagram sockets have a protocol of their own ([`datagram`]).
+//! Datagram sockets use a different protocol ([`datagram`]).
 //!
-//! Source: rdma-core's `librdmacm/docs/rsocket` for the format, and its implementation where that says nothing.
+//! Source: rdma-core's `librdmacm/docs/rsocket` for the format, and its implementation for what that omits.
 
 #![no_std]
 #![forbid(unsafe_code)]

@@ -1,6 +1,6 @@
 //! Messages of 32 bits, which immediate data or small sends carry.
 
-/// Bits of the argument; those above are the kind.
+/// Width of the argument. The bits above it are the kind.
 const ARGUMENT_BITS: u32 = 29;
 const ARGUMENT_MASK: u32 = (1 << ARGUMENT_BITS) - 1;
 
@@ -14,7 +14,7 @@ const CONTROL: u32 = 7;
 pub enum Message {
     /// This many bytes were written to the receive buffer.
     Data(u32),
-    /// The peer may send messages up to this number. The target table may have a new entry, too.
+    /// The peer may send messages up to this number. The target table may also have a new entry.
     Credits(u16),
     /// This entry of the iomap was written.
     Iomap(u32),

@@ -6,56 +6,56 @@
 /// A defect of the endpoints of streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutant {
-    /// Numbers in memory are written in the own byte order.
+    /// Numbers in the peer's memory are written in this side's byte order.
     ByteOrderIgnored,
-    /// Ending the own direction ends the peer's, too.
+    /// Ending this side's direction also ends the peer's.
     CloseEndsBoth,
-    /// More control messages are under way than have places.
+    /// More control messages are in flight than have slots.
     ControlUnbounded,
     /// The peer's credits are not respected.
     CreditsIgnored,
-    /// Credits are granted with half of the buffer only.
+    /// Credits are granted only with half of the buffer.
     CreditsOnlyWithRoom,
-    /// A write to mapped memory may pass its end.
+    /// A write to mapped memory may go past its end.
     DirectPassesEnd,
-    /// The end of both directions is not noted when its message has gone out.
+    /// The stream stays open after its message that ends both directions completed.
     DisconnectNotNoted,
-    /// The end of a direction is lost if its message finds no place.
+    /// The end of a direction is lost if its message finds no free slot.
     EndForgotten,
-    /// The peer's table is written at the same entry each time.
+    /// Each write to the peer's table uses the same entry.
     EntryRepeated,
-    /// A broken connection counts as an end in order.
+    /// A broken connection counts as an orderly end.
     FailureIsEnd,
-    /// A stream that has ended in order fails when its connection goes.
+    /// A stream that ended in order fails when its connection closes.
     EndIsFailure,
-    /// Work under way is forgotten when a caller asks whether all has arrived.
+    /// Work in flight is ignored by [`Endpoint::is_flushed`](crate::Endpoint::is_flushed).
     FlushedEarly,
     /// Work is posted on a broken connection.
     GoesOnAfterFailure,
-    /// Half of the buffer is granted as soon as some of it has been read.
+    /// Half of the buffer is granted when only a part of it has been read.
     HalfGrantedUnread,
     /// Data of any length is sent inline.
     InlineUnlimited,
-    /// Iomap entries are written over the target table.
+    /// Iomap entries overwrite the target table.
     IomapOverTable,
-    /// The message of a write goes out before it.
+    /// The message of a write is sent before the write.
     MessageFirst,
-    /// The place of a completed write stays reserved.
+    /// The slot of a completed write stays reserved.
     PlaceLeaks,
-    /// Places of the send queue are not reserved.
+    /// Slots of the send queue are not reserved.
     PlaceNotReserved,
-    /// The peer's end is not noted by a side that has ended its own direction.
+    /// A side that has ended its own direction ignores the end of the peer's.
     PeerEndIgnored,
     /// Sent data may be overwritten before it has arrived.
     SendBufferNotReserved,
     /// An entry of the target table is used again and again.
     TableEntryStays,
-    /// Data that was not read is dropped when both directions have ended.
+    /// Unread data is dropped when both directions have ended.
     UnreadDropped,
 }
 
 impl Mutant {
-    /// Every one.
+    /// All defects.
     pub const ALL: [Self; 23] = [
         Self::ByteOrderIgnored,
         Self::CloseEndsBoth,

@@ -14,7 +14,7 @@ pub(crate) struct Receiver {
     buffer: u32,
     /// Number of messages that may be unread.
     queue: u16,
-    /// Lengths of the unread messages; for the first one, its rest.
+    /// Lengths of the unread messages. The first length excludes bytes that were read.
     unread: VecDeque<u32>,
     /// Bytes of the unread messages.
     unread_bytes: u32,
@@ -22,13 +22,13 @@ pub(crate) struct Receiver {
     at: u32,
     /// Bytes that the peer may still write.
     room: u32,
-    /// Bytes that are read but not granted again.
+    /// Bytes that were read and not granted again.
     free: u32,
-    /// Offset of the part that is granted next.
+    /// Offset of the next part to grant.
     free_at: u32,
     /// Number of messages read.
     read: u16,
-    /// The number of messages read at which credits are granted.
+    /// Grant credits when this many messages were read.
     grant_from: u16,
     /// The peer's target table.
     remote: Sge,
@@ -41,7 +41,7 @@ pub(crate) struct Receiver {
 pub(crate) struct Grant {
     /// The peer may send messages up to this number.
     pub(crate) credits: u16,
-    /// Half of the receive buffer, by offset and length, and the address of the table entry for it.
+    /// Offset and length of a half of the receive buffer, and where to write its table entry.
     pub(crate) half: Option<(u32, u32, Remote)>,
 }
 
@@ -92,7 +92,7 @@ impl Receiver {
         self.unread_bytes
     }
 
-    /// At most `wanted` unread bytes, from `skip` on.
+    /// At most `wanted` unread bytes after the first `skip`.
     pub(crate) fn peek(&self, skip: u32, wanted: u32) -> Pieces {
         let skip = skip.min(self.unread_bytes);
         let length = wanted.min(self.unread_bytes - skip);
@@ -101,7 +101,7 @@ impl Receiver {
         Pieces::of_ring(at, length, self.buffer)
     }
 
-    /// Marks `bytes` as read: at most the number of unread bytes.
+    /// Marks the first `bytes` unread bytes as read.
     pub(crate) fn consume(&mut self, bytes: u32) {
         let mut left = bytes.min(self.unread_bytes);
         self.unread_bytes -= left;
@@ -118,7 +118,7 @@ impl Receiver {
         }
     }
 
-    /// Fully read messages count as read.
+    /// Removes and counts the messages that are fully read.
     fn skip_empty(&mut self) {
         while self.unread.front() == Some(&0) {
             self.unread.pop_front();

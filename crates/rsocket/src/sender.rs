@@ -59,7 +59,7 @@ impl Sender {
         }
     }
 
-    /// Whether this side has room. Enough for data that needs neither credit nor the peer's buffer.
+    /// Whether this side has room. This suffices for writes that need neither a credit nor the peer's buffer.
     pub(crate) fn has_room(&self) -> bool {
         self.places >= self.places_each && self.free >= SEND_LOW_WATER
     }
@@ -72,7 +72,7 @@ impl Sender {
     /// The peer accepts messages up to `number`, and may have written an entry of the table.
     pub(crate) fn on_credits(&mut self, number: u16, table: &dyn Table) {
         self.granted = number;
-        // The table has room for this many. If the peer wrote more, it is at fault, and they stay there.
+        // The table has this many entries. If a faulty peer grants more, the excess stays unused.
         if self.targets.len() < usize::from(TABLE_ENTRIES)
             && let Some(sge) = take_entry(table, self.next_entry, self.big_endian)
         {
@@ -111,7 +111,7 @@ impl Sender {
         (length, self.place(length))
     }
 
-    /// A place in the ring for that many bytes; none if they are sent inline.
+    /// Reserves `length` bytes of the ring. `None` if they are sent inline.
     fn place(&mut self, length: u32) -> Option<Pieces> {
         if !is_planted(Mutant::SendBufferNotReserved) {
             self.free -= length;

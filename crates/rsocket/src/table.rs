@@ -7,9 +7,9 @@ use crate::sge::Sge;
 /// Entries of the target table (`RS_SGL_SIZE`): one for each half of a receive buffer.
 pub(crate) const TABLE_ENTRIES: u16 = 2;
 
-/// The memory that the peer writes: the target table followed by the iomap. The endpoint's owner has it.
+/// The memory that the peer writes: the target table, then the iomap. The endpoint's caller owns it.
 pub trait Table {
-    /// Copies bytes from `offset` out. The peer may write meanwhile.
+    /// Copies bytes at `offset` to `into`. The peer may write concurrently.
     fn load(&self, offset: usize, into: &mut [u8]);
     /// Copies bytes to `offset`.
     fn store(&self, offset: usize, from: &[u8]);
@@ -22,8 +22,7 @@ pub fn table_bytes(iomaps: u16) -> usize {
 
 /// Takes entry `index` if the peer has written it, and clears it. An entry of no bytes counts as not written.
 ///
-/// The peer reuses an entry only after the memory of its previous value was filled and read, so clearing loses
-/// nothing.
+/// The peer reuses an entry only after the memory that it described was filled and read, so clearing loses nothing.
 pub(crate) fn take_entry(table: &dyn Table, index: u16, big_endian: bool) -> Option<Sge> {
     let offset = usize::from(index) * Sge::LEN;
     let mut bytes = [0; Sge::LEN];

@@ -1,4 +1,4 @@
-//! The reliable connection between two ends.
+//! The modelled reliable connection between two sides.
 
 use portolan_rsocket::{Config, ConnData, Op};
 
@@ -8,12 +8,12 @@ use super::side::{Completion, Flight, Side};
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) sides: [Side; 2],
-    /// It broke although no side ended the stream.
+    /// The connection broke before a side ended the stream.
     has_broken_off: bool,
 }
 
 impl Connection {
-    /// The active side knows that it is connected, the passive one learns it from the first message or a confirmation.
+    /// The active side starts established. The passive side learns it from the first message or from an RTU.
     pub(super) fn new(configs: [Config; 2]) -> Result<Self, Violation> {
         let mut sides = configs.map(Side::new);
         let private = sides
@@ -36,7 +36,7 @@ impl Connection {
         self.sides[0].is_broken
     }
 
-    /// Whether it broke although no side ended the stream.
+    /// Whether the connection broke before a side ended the stream.
     pub(super) fn has_broken_off(&self) -> bool {
         self.has_broken_off
     }
@@ -46,11 +46,11 @@ impl Connection {
         if sender == 0 { (a, b) } else { (b, a) }
     }
 
-    /// Delivers the oldest post of a side; whether it could.
+    /// Delivers a side's oldest post. Returns whether something was delivered.
     pub(super) fn deliver(&mut self, sender: usize) -> Result<bool, Violation> {
         let (from, to) = self.ends(sender);
         let Some(flight) = from.posted.front() else {
-            // A confirmation may come instead of a message.
+            // An RTU may arrive before any message.
             if !to.is_established() && !to.is_broken {
                 to.establish()?;
                 return Ok(true);
@@ -86,7 +86,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Acknowledges the oldest delivered post of a side; whether there is one.
+    /// Acknowledges a side's oldest delivered post. Returns whether there was one.
     pub(super) fn acknowledge(&mut self, sender: usize) -> Result<bool, Violation> {
         let side = &mut self.sides[sender];
         let Some(flight) = side.delivered.pop_front() else {
@@ -99,8 +99,8 @@ impl Connection {
         Ok(true)
     }
 
-    /// Ends the connection: what is under way fails, and both sides will hear of it. If a side ends it, its queue pair
-    /// acknowledges what has arrived first.
+    /// Ends the connection. Work in flight fails, and both sides get an event. If a side ended it on purpose, delivered
+    /// posts are acknowledged first.
     pub(super) fn break_off(&mut self, unexpectedly: bool) {
         if self.is_broken() {
             return;

@@ -1,19 +1,19 @@
-//! Streams: two rsocket endpoints over a modelled reliable connection. They run at the end of each run, with engines of
-//! their own.
+//! Streams: two rsocket endpoints over a modelled reliable connection. They run at the end of each run, with their own
+//! engines.
 //!
-//! The connection keeps the order of posts, as RC does, and everything else may lag: delivery, acknowledgement, and the
-//! moment at which a program looks at its completions. A message that finds no receive blocks what follows. At any moment
-//! the connection may break or a program may crash.
+//! The connection keeps the order of posts, as RC does. Everything else may lag: delivery, acknowledgement, and the
+//! program's polling of completions. A message without a posted receive blocks those after it. At any moment the
+//! connection may break or a program may crash.
 //!
 //! Checks:
 //!
-//! - What is read is what was written, in order; at the end of a direction nothing is missing.
+//! - A program reads exactly what its peer wrote, in order and completely.
 //! - A direction ends only if a program ended it, and a stream fails only if its connection broke.
-//! - Unread data, and data that was sent and has not arrived, is never overwritten.
+//! - Unread data, and sent data that is not acknowledged, is never overwritten.
 //! - No queue overflows, and nothing is posted after a failure.
-//! - Mapped memory is written within its bounds, at the offset that the writer named.
-//! - The peer never breaks the protocol.
-//! - A stream whose programs read and write does not get stuck, and ends.
+//! - Mapped memory is written within its bounds, at the requested offset.
+//! - Neither endpoint violates the protocol.
+//! - A stream whose programs read and write never stalls, and ends.
 
 mod connection;
 mod program;
@@ -29,14 +29,14 @@ use super::report::Tally;
 use super::rng::Rng;
 use super::trace::Trace;
 
-/// Rounds within which a stream must end once its programs do all they can.
+/// Maximum of rounds until a stream ends after its programs start to finish.
 const ROUNDS_MAX: u32 = 20_000;
 
-/// What the programs do, and how often, relative to each other.
+/// The steps of a run and their relative frequencies.
 #[derive(Debug)]
 struct Plan {
     steps: u64,
-    /// Bytes of the longest write or read. Many short ones use up credits, few long ones the buffers.
+    /// Bytes of the longest write or read. Short writes exhaust the credits, long ones the buffers.
     length_max: u64,
     /// Weights of a program's steps, by side.
     writes: [u64; 2],
@@ -80,7 +80,7 @@ impl Plan {
     }
 }
 
-/// One step of the run, at a side.
+/// One step of one side.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Write,
@@ -93,7 +93,7 @@ enum Step {
     WriteDirect,
 }
 
-/// A stream, its programs and what they do.
+/// A stream, its programs and their plan.
 pub(super) struct Streams {
     rng: Rng,
     plan: Plan,
@@ -219,7 +219,7 @@ impl Streams {
 
     fn look(&mut self, side: usize) -> Result<bool, Violation> {
         let looked = self.connection.sides[side].look()?;
-        // A program that has ended both directions goes when all has arrived.
+        // A program that has ended both directions disconnects once everything is acknowledged.
         let endpoint = &self.connection.sides[side].endpoint;
         let is_over = endpoint.phase() == Phase::Disconnected && endpoint.is_flushed();
         if is_over && self.programs[side].has_ended_both() && !self.connection.is_broken() {
@@ -244,7 +244,7 @@ impl Streams {
         self.connection.sides[side].close(which)
     }
 
-    /// Invariants that hold at any moment.
+    /// Checks the invariants that hold at any moment.
     fn audit(&mut self) -> Result<(), Violation> {
         for side in [0, 1] {
             let phase = self.connection.sides[side].endpoint.phase();
@@ -255,9 +255,9 @@ impl Streams {
         Ok(())
     }
 
-    /// Both programs write the rest, end their directions, and read to the end.
+    /// Both programs write the remaining data, end their directions, and read to the end.
     fn finish(&mut self, tally: &mut Tally) -> Result<(), Violation> {
-        // A small buffer moves few bytes a round.
+        // A small buffer moves few bytes per round.
         let mut left = [1, 0].map(|receiver: usize| {
             let buffer = self.connection.sides[receiver].endpoint.config();
             let most = u64::from(buffer.receive_buffer) * 20;
@@ -309,7 +309,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Whether both ends are over, or dead.
+    /// Whether each side has ended or crashed.
     fn is_over(&self) -> bool {
         let sides = self.connection.sides.iter().zip(&self.programs);
         let mut each = sides.map(|(side, program)| {
@@ -343,7 +343,7 @@ fn config(rng: &mut Rng, signalling: Signalling) -> Config {
         receive_buffer: rng.between(2, rng.clone().pick(&[60, 1000, 5000])) as u32,
         send_queue: rng.between(16, 40) as u16,
         receive_queue: rng.between(16, 40) as u16,
-        // iWARP's messages are inline.
+        // Messages of four bytes must fit inline.
         inline: if signalling == Signalling::Sends {
             inline.max(4)
         } else {

@@ -1,4 +1,4 @@
-//! The program at one end, and what it may expect.
+//! The program on one side, with checks of what its stream does.
 
 use portolan_rsocket::{Close, Phase};
 
@@ -10,17 +10,17 @@ use super::connection::Connection;
 pub(super) struct Program {
     written: u64,
     read: u64,
-    /// It has ended its own direction.
+    /// The program has ended its own direction.
     ended_write: bool,
-    /// It wants nothing more of the peer.
+    /// The program has ended the peer's direction.
     ended_read: bool,
     /// A write was refused: the stream is over.
     was_refused: bool,
-    /// It has seen the end of the peer's direction, or the failure.
+    /// The program has reached the end of the peer's data, or has seen the failure.
     has_read_all: bool,
     was_over: bool,
     is_dead: bool,
-    /// Offsets of what it has mapped for its peer.
+    /// Offsets of the regions that it has mapped for its peer.
     pub(super) mapped: Vec<u64>,
 }
 
@@ -54,7 +54,7 @@ impl Program {
         self.ended_read |= which != Close::Write;
     }
 
-    /// Writes what there is room for, at most `wanted` bytes.
+    /// Writes at most `wanted` bytes, as room permits.
     pub(super) fn write(
         &mut self,
         side: usize,
@@ -94,7 +94,7 @@ impl Program {
         Ok(done)
     }
 
-    /// Reads at most `wanted` bytes, and compares them with what the peer has written.
+    /// Reads at most `wanted` bytes and compares them with the peer's data.
     pub(super) fn read(
         &mut self,
         side: usize,
@@ -137,7 +137,7 @@ impl Program {
         Ok(bytes.len())
     }
 
-    /// Checks that a stream is over only for a reason, and stays over in the way in which it ended.
+    /// Checks that a stream ends only for a reason, and that an orderly end does not become a failure.
     pub(super) fn check_phase(
         &mut self,
         side: usize,
@@ -166,7 +166,7 @@ impl Program {
     }
 }
 
-/// The byte at a place of a direction.
+/// The byte at offset `at` of the data from `writer`.
 fn byte(writer: usize, at: u64) -> u8 {
     (at.wrapping_mul(0x9E37_79B9).wrapping_add(writer as u64) >> 13) as u8
 }

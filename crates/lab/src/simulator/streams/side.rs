@@ -1,4 +1,4 @@
-//! One end: the endpoint, its owner, its memory and its queues.
+//! One side: the endpoint with its memory and queues.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -12,15 +12,15 @@ use super::super::failure::{Violation, ensure, violation};
 
 const TABLE: u64 = 0x1000_0000;
 const BUFFER: u64 = 0x2000_0000;
-/// Memory of the program, which it maps for the peer.
+/// The program's memory, which it maps for the peer.
 const PROGRAM: u64 = 0x3000_0000;
 const TABLE_KEY: u32 = 11;
 const BUFFER_KEY: u32 = 22;
 const PROGRAM_KEY: u32 = 33;
 
-/// Regions that a program maps at most, each once.
+/// Maximum of regions that a program maps, each once.
 pub(super) const REGIONS: usize = 4;
-/// Bytes of each.
+/// Bytes of each region.
 pub(super) const REGION: usize = 1024;
 
 /// Memory that the peer writes and the endpoint reads.
@@ -42,9 +42,9 @@ impl Table for TableMemory {
 pub(super) struct Flight {
     pub(super) id: u64,
     pub(super) op: Op,
-    /// The bytes as they were posted.
+    /// The bytes at the time of the post.
     pub(super) bytes: Vec<u8>,
-    /// Where the device reads them, as offset and length; nowhere if they are inline.
+    /// Offsets and lengths of the memory that the device reads. Empty for inline data.
     ranges: Vec<(usize, usize)>,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct Side {
     table: TableMemory,
     sends: Vec<u8>,
     receives: Vec<u8>,
-    /// Which bytes of the receive buffer have arrived and were not read.
+    /// For each byte of the receive buffer, whether it has arrived and was not read.
     unread: Vec<bool>,
     program: Vec<u8>,
     mapped: usize,
@@ -81,7 +81,7 @@ pub(super) struct Side {
     is_established: bool,
     /// The queue pair is in the error state.
     pub(super) is_broken: bool,
-    /// The connection manager's event of the end waits to be taken.
+    /// The connection manager's DISCONNECTED event is pending.
     pub(super) has_event: bool,
     pub(super) counts: Counts,
 }
@@ -125,7 +125,7 @@ impl Side {
         self.is_established
     }
 
-    /// Posted work whose completions were not looked at.
+    /// Number of posts whose completions were not polled.
     pub(super) fn posts_under_way(&self) -> usize {
         let sent = |completion: &&Completion| matches!(completion, Completion::Sent { .. });
         let completed = self.completions.iter().filter(sent).count();
@@ -139,7 +139,7 @@ impl Side {
             && !self.has_event
     }
 
-    /// Posts what the endpoint wants posted.
+    /// Posts the endpoint's pending work.
     pub(super) fn settle(&mut self) -> Result<(), Violation> {
         if !self.is_established {
             return Ok(());
@@ -222,7 +222,7 @@ impl Side {
         Ok(())
     }
 
-    /// A device reads what it sends until it is acknowledged.
+    /// Checks that the memory of a post is unchanged: the device may read it until the acknowledgement.
     pub(super) fn check_memory(&self, flight: &Flight) -> Result<(), Violation> {
         let mut rest = &flight.bytes[..];
         for (at, length) in &flight.ranges {
@@ -237,7 +237,7 @@ impl Side {
         Ok(())
     }
 
-    /// The peer's write arrives.
+    /// Executes a write of the peer.
     pub(super) fn written(&mut self, to: Remote, bytes: &[u8]) -> Result<(), Violation> {
         if bytes.is_empty() {
             return Ok(());
@@ -284,10 +284,10 @@ impl Side {
         Ok(())
     }
 
-    /// Handles the oldest completion, or the event of the end; whether there was one.
+    /// Handles the oldest completion, or the DISCONNECTED event. Returns whether there was one.
     pub(super) fn look(&mut self) -> Result<bool, Violation> {
         let Some(completion) = self.completions.pop_front() else {
-            // The event is looked at after all completions.
+            // The event is handled after all completions.
             let had_event = std::mem::take(&mut self.has_event);
             if had_event {
                 self.endpoint.fail();
@@ -334,12 +334,12 @@ impl Side {
         self.settle()
     }
 
-    /// Offers a region to the peer; the offset at which it is.
+    /// Offers a region to the peer. Returns its offset.
     pub(super) fn map(&mut self) -> Result<Option<u64>, Violation> {
         if self.mapped == REGIONS {
             return Ok(None);
         }
-        // A large offset, which is the same as the place in its region modulo the region's size.
+        // A large offset. Its low bits are the place in the program's memory.
         let offset = (1 << 33) + (self.mapped * REGION) as u64;
         let memory = Sge {
             addr: PROGRAM + (self.mapped * REGION) as u64,
@@ -352,7 +352,7 @@ impl Side {
         Ok(entry.map(|_| offset))
     }
 
-    /// Writes to what the peer has mapped at `offset`, or does nothing if it is not known there or there is no room.
+    /// Writes to the peer's memory mapped at `offset`. Does nothing if nothing is mapped there or there is no room.
     pub(super) fn write_direct(&mut self, offset: u64, wanted: usize) -> Result<(), Violation> {
         if !self.is_established {
             return Ok(());
@@ -385,7 +385,7 @@ impl Side {
     }
 }
 
-/// The byte at a place of mapped memory, whoever writes it.
+/// The byte that every writer writes at a place of mapped memory.
 fn mapped_byte(place: usize) -> u8 {
     (place.wrapping_mul(0x9E37_79B9) >> 9) as u8
 }
