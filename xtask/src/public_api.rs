@@ -1,8 +1,8 @@
-//! `cargo xtask api`: the public items of the crate `portolan`, compared with `docs/api.txt`.
+//! `cargo xtask api`: compares the public items of the crate `portolan` with `docs/api.txt`.
 //!
-//! What programs depend on changes only when that file does, so a change is seen in review. The list is made of the sources: of
-//! each file the items that are `pub`, which the lint `unreachable_pub` keeps to those that are reachable, with their signatures,
-//! fields, derives and implementations of traits. Items hidden from the documentation are not listed.
+//! A change of the public API must change that file, so it is visible in review. The list is generated from the
+//! sources. It has each file's `pub` items with their signatures, fields, derives and trait implementations. The lint
+//! `unreachable_pub` ensures that these items are reachable. Items hidden from the documentation are not listed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -36,7 +36,7 @@ pub(crate) fn task(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints what was added and removed. Any difference is an error.
+/// Prints the added and removed items. Any difference is an error.
 pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     let found = list(workspace)?;
     let known = fs::read_to_string(workspace.root.join(FILE)).context(FILE)?;
@@ -54,7 +54,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     Ok(Outcome::Passed(format!("{} items", found.len())))
 }
 
-/// The list: a line for each item, sorted.
+/// Generates the list: one line for each item, sorted.
 fn list(workspace: &Workspace) -> Result<String> {
     let folder = workspace.root.join(SOURCES);
     let mut lines = BTreeSet::new();
@@ -79,7 +79,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The module's path, which begins each of its lines.
+/// The module's path, with which each of its lines begins.
 fn module_of(folder: &Path, file: &Path) -> String {
     let inside = file.strip_prefix(folder).unwrap_or(file).with_extension("");
     let names = inside
@@ -149,7 +149,7 @@ fn add(items: &[Item], module: &str, lines: &mut BTreeSet<String>) {
     }
 }
 
-/// A type's public functions, or the trait that is implemented for it.
+/// Adds a type's public functions, or the trait implementation.
 fn add_impl(it: &syn::ItemImpl, module: &str, lines: &mut BTreeSet<String>) {
     let (of, feature) = (tokens(&it.self_ty), features(&it.attrs));
     if let Some((path, _)) = &it.trait_ {
@@ -185,13 +185,13 @@ fn is_hidden(attributes: &[Attribute]) -> bool {
         .any(|it| says(it, "doc(hidden)") || says(it, "cfg(test)"))
 }
 
-/// The features that an item needs.
+/// The `cfg` attributes of an item.
 fn features(attributes: &[Attribute]) -> String {
     let conditions = attributes.iter().filter(|it| it.path().is_ident("cfg"));
     conditions.map(|it| tokens(it) + " ").collect()
 }
 
-/// What a type's attributes promise or leave open.
+/// The attributes of a type that are part of its API.
 fn marks(attributes: &[Attribute]) -> String {
     let marks = ["derive", "non_exhaustive", "must_use", "repr"];
     let said = attributes
@@ -204,7 +204,7 @@ fn marks(attributes: &[Attribute]) -> String {
     .collect()
 }
 
-/// Fields; those of a variant are all public.
+/// The public fields. All fields of a variant are public.
 fn fields(fields: &Fields, is_variant: bool) -> String {
     let shown = fields.iter().map(|field| {
         let of = tokens(&field.ty);
@@ -251,7 +251,7 @@ impl Stripped for syn::ItemUse {
     }
 }
 
-/// Source text, with the spaces that people write.
+/// Source text with the usual spacing.
 fn tokens(item: &impl ToTokens) -> String {
     let mut text = item.to_token_stream().to_string();
     for (spaced, written) in [

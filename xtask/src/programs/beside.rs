@@ -1,5 +1,6 @@
-//! Rows beside rdma_rxe: the same programs in a kernel machine, both ends on our libraries, both on Debian's over rdma_rxe, and one on
-//! each. The machine sees this host's files, so the programs are the same, and runs this program again for the rows.
+//! Compares Portolan with rdma_rxe: the same programs in a kernel machine, with both ends on our libraries, both on
+//! Debian's over rdma_rxe, and one on each. The machine mounts this host's files, so the programs are the same. It runs
+//! this binary again to play the rows.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,17 +20,17 @@ use crate::parallel::side_by_side;
 use crate::test::Workspace;
 
 const SCRIPT: &str = include_str!("guest.sh");
-/// What a row may take where processors are emulated and files come from the host.
+/// Time limit of a row on emulated processors, with files from the host.
 const ROW_TIME_MAX: Duration = Duration::from_secs(180);
-/// Above what one way of all rows takes.
+/// Time limit of all rows of one way. Longer than they take.
 const WAY_TIME_MAX: Duration = Duration::from_secs(2 * 3600);
-/// How a line of results begins, which has the row's number, `right` or `failed`, seconds, and why.
+/// Prefix of a line of results: the row's number, `right` or `failed`, seconds, and the reason.
 const MARK: &str = "row\t";
 const BEGIN: &str =
     "<!-- Written by `cargo xtask programs --beside` from its run: do not edit. -->\n";
 const END: &str = "<!-- End of what `cargo xtask programs --beside` writes. -->\n";
 
-/// Whose libraries and devices the ends have.
+/// The libraries and devices of the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub(super) enum Way {
     /// Both on ours
@@ -60,13 +61,13 @@ impl Way {
     }
 }
 
-/// Stacks that stand on verbs: of many similar rows one, for the emulated machine is slow. What libibverbs's, librdmacm's and
-/// perftest's programs do beside rdma_rxe is `interop --programs`.
+/// The rows of stacks above verbs. Of many similar rows only one is played, because the emulated machine is slow.
+/// `interop --programs` compares the programs of libibverbs, librdmacm and perftest with rdma_rxe.
 fn cases() -> Vec<Case> {
     let is_one = |case: &Case| {
         let is_c = matches!(case.client, End::C(_));
         let stands = case.network == Network::Ethernet;
-        // All of rdma-core's tests, not parts of them.
+        // The row of all of rdma-core's tests includes the rows of parts.
         let is_part = case.client_text().contains(" -k ");
         let is_chosen =
             case.is_quick || !["UCX", "MPI"].iter().any(|many| case.group.contains(many));
@@ -75,15 +76,15 @@ fn cases() -> Vec<Case> {
     super::cases::all().into_iter().filter(is_one).collect()
 }
 
-/// One way of a row.
+/// The result of a row, played one way.
 #[derive(Clone, Debug, PartialEq)]
 struct Played {
-    /// Empty if all was right.
+    /// Why the row failed. Empty if it succeeded.
     why: String,
     seconds: f64,
 }
 
-/// Plays the rows whose commands contain `only` every way, and writes the document if that is all.
+/// Plays the rows whose commands contain `only`, in every way. Writes the document if all rows are played.
 pub(super) fn run(workspace: &Workspace, only: Option<&str>) -> Result<ExitCode> {
     let started = Instant::now();
     let machine = Machine::prepare_with_host_files(&Cache::locate()?, Suite::Bookworm)?;
@@ -97,7 +98,7 @@ pub(super) fn run(workspace: &Workspace, only: Option<&str>) -> Result<ExitCode>
         );
         let (text, is_right) = section(machine.kernel_release(), &results, started.elapsed());
         println!("{text}");
-        // After each way: it takes long.
+        // Write after each way, because the whole run takes hours.
         if only.is_none() {
             document::replace(&workspace.root, (BEGIN, END), &text)?;
         }
@@ -113,7 +114,7 @@ pub(super) fn run(workspace: &Workspace, only: Option<&str>) -> Result<ExitCode>
     })
 }
 
-/// Plays the rows one way, in a machine of its own.
+/// Plays the rows one way, in a separate machine.
 fn play_in(
     machine: &Machine,
     workspace: &Workspace,
@@ -140,7 +141,7 @@ fn play_in(
     Ok(step.output.lines().filter_map(parse).collect())
 }
 
-/// In the machine: plays the rows and prints what came of each.
+/// Inside the machine: plays the rows and prints each result.
 pub(super) fn play(workspace: &Workspace, way: Way, only: &str) -> Result<ExitCode> {
     let network = prepare(way)?;
     let side = |is_ours: bool| match is_ours {
@@ -173,8 +174,8 @@ pub(super) fn play(workspace: &Workspace, way: Way, only: &str) -> Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// The namespace of our ends, joined with the first one, which has rdma_rxe, where both are needed. Devices and addresses have the
-/// same names everywhere, since the rows name them.
+/// Creates the namespace of our ends. For a mixed way it is linked to the initial namespace, which has rdma_rxe.
+/// Devices have the same names in both, because the rows contain them.
 fn prepare(way: Way) -> Result<Namespace> {
     if way == Way::Ours {
         return Namespace::with_ethernet(true);
@@ -217,7 +218,7 @@ fn parse(line: &str) -> Option<(usize, Played)> {
     Some((number, Played { why, seconds }))
 }
 
-/// The table, and whether nothing of ours failed that is right with rdma_rxe.
+/// The table, and whether every row that succeeds on rdma_rxe also succeeds with ours.
 fn section(
     release: &str,
     results: &BTreeMap<(usize, Way), Played>,

@@ -1,4 +1,4 @@
-//! A row: programs, and what is expected of them.
+//! A row: programs and their expected results.
 
 use std::fmt::Write;
 use std::net::Ipv4Addr;
@@ -8,9 +8,9 @@ use std::net::Ipv4Addr;
 pub(super) enum End {
     /// A Debian program, run with `portolan exec`.
     C(Vec<String>),
-    /// A program of sockets, run with `portolan exec --sockets`.
+    /// A socket program, run with `portolan exec --sockets`.
     Sockets(Vec<String>),
-    /// The command itself.
+    /// The `portolan` command.
     Ours(Vec<String>),
 }
 
@@ -19,12 +19,12 @@ pub(super) fn c(text: &str) -> End {
     End::C(words(text))
 }
 
-/// A program of sockets with its command line.
+/// A socket program with its command line.
 pub(super) fn sockets(text: &str) -> End {
     End::Sockets(words(text))
 }
 
-/// The command with its arguments.
+/// The `portolan` command with its arguments.
 pub(super) fn ours(text: &str) -> End {
     End::Ours(words(text))
 }
@@ -51,7 +51,7 @@ pub(super) enum Ready {
     Listener(u16),
     /// It listens on a TCP port, over which both ends exchange their queue pairs.
     Tcp(u16),
-    /// It is a member of the group.
+    /// It has joined the group.
     Member(Ipv4Addr),
 }
 
@@ -72,7 +72,7 @@ pub(super) enum Network {
     Ethernet,
 }
 
-/// A text, and the minimum number of lines with it.
+/// A text and the minimum number of output lines that contain it.
 pub(super) type Saying = (&'static str, usize);
 
 /// How an end must end.
@@ -110,7 +110,7 @@ impl Expected {
     }
 }
 
-/// Who checks the received data.
+/// Which end checks the received data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Data {
     None,
@@ -135,7 +135,7 @@ impl Data {
 pub(super) struct Case {
     /// The heading of its table.
     pub(super) group: &'static str,
-    /// `None` for programs without another end.
+    /// `None` for a program without a peer.
     pub(super) server: Option<Server>,
     pub(super) client: End,
     /// Number of simultaneous clients.
@@ -144,9 +144,9 @@ pub(super) struct Case {
     pub(super) expected: Expected,
     pub(super) data: Data,
     pub(super) network: Network,
-    /// The client's output when it fails because it was faster than its server. The row is then repeated.
+    /// The client's output if it fails because it started before the server was ready. The row is then repeated.
     pub(super) haste: Option<&'static str>,
-    /// Whether the tests play it.
+    /// Whether the tests play this row.
     pub(super) is_quick: bool,
 }
 
@@ -163,7 +163,7 @@ impl Case {
         }
     }
 
-    /// A program without another end that must succeed.
+    /// A program without a peer. It must succeed.
     pub(super) fn alone(group: &'static str, program: End) -> Self {
         Self {
             group,
@@ -178,7 +178,7 @@ impl Case {
         }
     }
 
-    /// Whether it is of programs of sockets.
+    /// Whether the row has a socket program.
     pub(super) fn is_of_sockets(&self) -> bool {
         let server = self.server.iter().map(|server| &server.end);
         let mut ends = server.chain([&self.client]);

@@ -1,4 +1,4 @@
-//! Programs of other Rust crates, which cargo fetches and builds: their examples, with the versions of their own lock files.
+//! Example programs of other Rust crates. Cargo fetches and builds them with their own lock files.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use portolan_lab::machine::{Package, ensure_installed};
 
 use crate::test::Workspace;
 
-/// What the crates' builds ask for.
+/// Packages that the crates need to build.
 const PACKAGES: [Package; 5] = [
     Package {
         name: "libibverbs-dev",
@@ -30,7 +30,7 @@ const PACKAGES: [Package; 5] = [
         purpose: "the same",
     },
 ];
-/// Crates, and which of their examples.
+/// The crates and their examples to build.
 const CRATES: [(&str, &[&str]); 2] = [
     ("ibverbs@0.9.2", &["loopback"]),
     (
@@ -38,10 +38,10 @@ const CRATES: [(&str, &[&str]); 2] = [
         &["rc_pingpong", "rc_pingpong_split", "cmtime"],
     ),
 ];
-/// Folder of the programs, from the workspace's.
+/// Folder of the programs, relative to the workspace.
 pub(super) const FOLDER: &str = "target/programs/bin";
 
-/// Builds those that are not there.
+/// Builds the missing programs.
 pub(super) fn ensure_built(workspace: &Workspace) -> Result<()> {
     let folder = workspace.root.join(FOLDER);
     let is_there = |example: &&str| folder.join(example).exists();

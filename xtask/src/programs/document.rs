@@ -24,7 +24,7 @@ pub(super) struct Row {
     pub(super) took: Duration,
 }
 
-/// Replaces the sections of the rows that were played, and keeps the rest.
+/// Replaces the sections of the played rows and keeps the rest.
 pub(super) fn write(root: &Path, rows: Vec<Row>, took: Duration) -> Result<()> {
     let (sockets, others): (Vec<_>, Vec<_>) =
         rows.into_iter().partition(|row| row.case.is_of_sockets());
@@ -39,7 +39,7 @@ pub(super) fn write(root: &Path, rows: Vec<Row>, took: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Replaces what is between two marks.
+/// Replaces the section between two marks.
 pub(super) fn replace(root: &Path, marks: (&str, &str), section: &str) -> Result<()> {
     let path = root.join(DOCUMENT);
     let old = fs::read_to_string(&path).with_context(|| format!("no {DOCUMENT}"))?;

@@ -1,5 +1,5 @@
 # Plays rows in a kernel machine: sh -eu guest.sh WORKSPACE XTASK WAY ONLY
-# The host's files are seen, not written: what programs write goes to memory.
+# The host's files are mounted read-only. Programs write to memory (tmpfs).
 workspace=$1 xtask=$2 way=$3 only=$4
 mkdir -p /host /over /whole
 mount -t 9p -o trans=virtio,version=9p2000.L,ro,cache=loose,msize=262144 host /host

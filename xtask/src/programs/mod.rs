@@ -1,5 +1,5 @@
-//! Debian's unmodified C programs on our libraries and software devices, through `portolan exec`: at both ends,
-//! or with our command at one end where the protocol is shared.
+//! Debian's unmodified C programs on our libraries and software devices, through `portolan exec`. They run at both
+//! ends, or against our command if it speaks their protocol.
 
 mod beside;
 mod case;
@@ -26,7 +26,7 @@ use case::{Case, Network};
 use document::Row;
 use side::{Files, Side, Sides};
 
-/// The programs' packages, and what their namespace needs.
+/// The packages of the programs and of the namespace setup.
 const PACKAGES: [Package; 31] = [
     Package {
         name: "rdmacm-utils",
@@ -154,7 +154,7 @@ const PACKAGES: [Package; 31] = [
     },
 ];
 
-/// How long a row may take.
+/// Time limit of a row.
 const ROW_TIME_MAX: Duration = Duration::from_secs(180);
 
 /// Arguments of `programs`.
@@ -169,7 +169,8 @@ pub(crate) struct Arguments {
     /// Play the stacks that stand on verbs in a kernel machine, on our libraries and on rdma_rxe, instead
     #[arg(long)]
     beside: bool,
-    /// Hide rdma-core's configuration and drivers and udev's data from the programs, as containers lack them, and write no document
+    /// Hide rdma-core's configuration and drivers and udev's data from the programs, as containers lack them, and write
+    /// no document
     #[arg(long, conflicts_with = "beside")]
     bare: bool,
     /// Play a selection under valgrind, and look for invalid accesses of our libraries; write no document
@@ -270,7 +271,7 @@ enum Manner {
     Checked,
 }
 
-/// Plays a row in a network namespace of its own. Rows run in parallel, because some sleep for seconds.
+/// Plays a row in its own network namespace. Rows run in parallel, because some sleep for seconds.
 fn play(workspace: &Workspace, manner: Manner, case: &Case) -> Row {
     let started = Instant::now();
     let namespace = match case.network {

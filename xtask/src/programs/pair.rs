@@ -10,11 +10,11 @@ use super::ready::is_ready;
 use super::running::Running;
 use super::side::{Side, Sides};
 
-/// How often a row is played if its client was faster than its server.
+/// Maximum of attempts if the client starts before the server is ready.
 const TRIES_MAX: u32 = 5;
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// Plays a row. Repeats it if its client was faster than its server.
+/// Plays a row. Repeats it if the client started before the server was ready.
 ///
 /// # Errors
 /// The end that failed, and its output.

@@ -23,7 +23,7 @@ PAIRS = 3
 MESSAGES = 50
 LENGTH = 1000
 PATIENCE_S = 60
-# Forked, with all that the first process has open.
+# Children are forked and inherit everything that the first process has open.
 forking = multiprocessing.get_context("fork")
 
 
@@ -97,7 +97,7 @@ def talk(pipe, is_first, has_child):
         assert pipe.recv() == number
     if has_child:
         run(forking.Process(target=talk, args=(pipe, is_first, False)))
-    # It is this process's still.
+    # The device must still work after the child's exit.
     CQ(end.context, 1)
 
 

@@ -7,5 +7,5 @@ trap 'rm -r "$folder"' EXIT
 cp -r /usr/share/doc/rdma-core/tests "$folder"
 gunzip "$folder"/tests/*.gz
 cd "$folder"
-# Debian's Python, which has pyverbs.
+# Only Debian's Python has pyverbs.
 /usr/bin/python3 tests/run_tests.py -v "$@"

@@ -1,4 +1,4 @@
-//! Whether a server is ready for its clients.
+//! Detects when a server is ready for its clients.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -11,12 +11,12 @@ use serde_json::Value;
 use super::case::{Ready, ours};
 use super::side::Side;
 
-/// The kernel does not list those that listen at every address of the machine: after this time one is taken to listen.
+/// The kernel does not list rdma_cm listeners on the wildcard address. After this time the server is assumed to listen.
 const UNLISTED: Duration = Duration::from_secs(10);
-/// A socket that listens, in the kernel's tables of TCP (proc(5)).
+/// The state of a listening socket in the kernel's TCP tables (proc(5)).
 const LISTEN: &str = "0A";
 
-/// Whether a server that was started then is ready.
+/// Whether a server that was started at `started` is ready.
 pub(super) fn is_ready(side: &Side<'_>, ready: Ready, started: Instant) -> Result<bool> {
     match ready {
         Ready::Listener(port) if side.is_ours() => has_listener(side, port),
@@ -34,8 +34,8 @@ pub(super) fn is_ready(side: &Side<'_>, ready: Ready, started: Instant) -> Resul
     }
 }
 
-/// Whether `portolan ps` lists an rdma_cm listener there. `ps` fails if a process that shares the port does not answer,
-/// but prints the ports anyway.
+/// Whether `portolan ps` lists an rdma_cm listener on the port. `ps` fails if a process that shares the UDP port does
+/// not answer, but prints the ports anyway.
 fn has_listener(side: &Side<'_>, port: u16) -> Result<bool> {
     let output = side
         .command(&ours("ps --json"))?
@@ -47,7 +47,7 @@ fn has_listener(side: &Side<'_>, port: u16) -> Result<bool> {
     Ok(tells_of_listener(&text, port))
 }
 
-/// Whether the kernel lists an rdma_cm listener there: `cm-idn 0 state LISTEN ps TCP … src-addr 10.77.0.1:7471`.
+/// Whether the kernel lists an rdma_cm listener on the port: `cm-idn 0 state LISTEN ps TCP … src-addr 10.77.0.1:7471`.
 fn has_kernel_listener(side: &Side<'_>, port: u16) -> Result<bool> {
     let output = side
         .plain("rdma")
@@ -82,7 +82,7 @@ fn has_tcp_listener(table: &str, port: u16) -> bool {
     })
 }
 
-/// The kernel prints an address as the number that its bytes form in memory.
+/// The kernel prints an address as a native-endian integer.
 fn has_member(table: &str, group: Ipv4Addr) -> bool {
     let printed = format!("{:08X}", u32::from_ne_bytes(group.octets()));
     table

@@ -14,20 +14,21 @@ use super::case::{End, Ending, Expected, Saying};
 use super::side::Side;
 
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// How many bytes of output are shown when a program fails.
+/// Maximum of output bytes to show when a program fails.
 const SAID_MAX: usize = 2000;
 /// Messages of programs that find wrong data but exit with success.
 const WRONG_DATA: [&str; 2] = ["invalid data", "data mismatch"];
-/// What the preload library's report says if all connections were rsockets. Where it is expected, every report must say so.
+/// Text of the preload library's report if all connections were rsockets. If it is expected, every report must contain
+/// it.
 pub(super) const NO_TCP: &str = "TCP 0 connected, 0 accepted";
-/// At its end rping destroys its event channel while its other thread may be about to wait on it. Then it
-/// prints this and exits with 255, on every libibverbs.
+/// When rping exits, it destroys its event channel while its other thread may be about to wait on it. It then prints
+/// this and exits with 255, with every libibverbs.
 const HASTE: (&str, i32) = ("rdma_get_cm_event: Bad file descriptor", 255);
 
 /// A process that is killed on drop.
 pub(super) struct Running {
     child: Child,
-    /// Separate from standard error, since output of one may be in the middle of a line of the other.
+    /// Separate from stderr, because output of one could split a line of the other.
     stdout: File,
     stderr: File,
 }
@@ -49,7 +50,7 @@ impl Running {
         })
     }
 
-    /// Its exit status, if it has ended.
+    /// The exit status, if the process has ended.
     pub(super) fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
@@ -66,7 +67,7 @@ impl Running {
         }
     }
 
-    /// Waits for its end, which must be as expected.
+    /// Waits until the process ends. It must end as expected.
     pub(super) fn must_end(&mut self, expected: Expected, deadline: Instant) -> Result<()> {
         let status = match expected.ending {
             Ending::Stays => return self.must_be_there(),
@@ -99,7 +100,7 @@ impl Running {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// The end of its output, on one line.
+    /// The end of the process's output, on one line.
     pub(super) fn last_words(&mut self) -> Result<String> {
         Ok(short(&self.said()?))
     }
@@ -107,7 +108,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended already.
+        // Fails if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -135,7 +136,7 @@ fn must_say(said: &str, says: &[Saying]) -> Result<()> {
     Ok(())
 }
 
-/// Whether the preload library's report has a connection of TCP's.
+/// Whether a line is a report of the preload library with a TCP connection.
 fn fell_back(line: &str) -> bool {
     line.contains("): rsockets ") && !line.contains(NO_TCP)
 }
@@ -148,7 +149,7 @@ fn text(status: ExitStatus) -> String {
     }
 }
 
-/// A file that is deleted when it is closed.
+/// An unnamed file, which is deleted when it is closed.
 fn unnamed() -> Result<File> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Where an end of a row runs: on which libraries, and in which network.
+//! The libraries and the network of an end of a row.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use super::case::End;
 use super::namespace::{self, Namespace};
 use super::valgrind;
 
-/// One end's.
+/// The libraries and the network of one end.
 #[derive(Clone, Copy)]
 pub(super) enum Side<'a> {
     /// Our libraries and software devices, in a namespace.
@@ -18,30 +18,30 @@ pub(super) enum Side<'a> {
         portolan: &'a Path,
         namespace: &'a Namespace,
         files: Files,
-        /// Where valgrind writes what it finds, if programs are to run under it.
+        /// The folder for valgrind's reports, if the programs run under it.
         checked_in: Option<&'a Path>,
     },
-    /// Debian's libraries on this machine's rdma_rxe, in its first namespace: that of Linux 6.1 is only there.
+    /// Debian's libraries on this machine's rdma_rxe, in the initial namespace: Linux 6.1 supports it only there.
     Kernel,
 }
 
-/// What programs see of this machine's files.
+/// Which of this machine's files the programs see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Files {
     Whole,
-    /// Without rdma-core's configuration and drivers, and without udev's data: as in most containers.
+    /// All except rdma-core's configuration and drivers and udev's data, as in most containers.
     Bare,
 }
 
-/// Hides folders from a program that is then run.
+/// A shell script that hides folders and then runs a program.
 const HIDE: &str = "for folder in /etc/libibverbs.d /etc/rdma /run/udev /usr/lib/*/libibverbs; do \
     [ ! -d \"$folder\" ] || mount -t tmpfs none \"$folder\"; done; exec \"$@\"";
 
-/// Both ends'.
+/// The libraries and the networks of both ends.
 pub(super) struct Sides<'a> {
     pub(super) server: Side<'a>,
     pub(super) client: Side<'a>,
-    /// How long a row may take.
+    /// Time limit of a row.
     pub(super) row_time_max: Duration,
 }
 
@@ -50,10 +50,10 @@ impl Side<'_> {
         matches!(self, Self::Ours { .. })
     }
 
-    /// The end as a command.
+    /// The command that runs an end.
     ///
     /// # Errors
-    /// The kernel has no end of ours.
+    /// The end needs our libraries, but this side is the kernel's.
     pub(super) fn command(&self, end: &End) -> Result<Command> {
         let mut command = self.plain("");
         match (self, end) {
@@ -71,7 +71,7 @@ impl Side<'_> {
             }
             (Self::Ours { portolan, .. }, End::Sockets(words)) => {
                 command.env("PORTOLAN_SOCKETS_REPORT", "-");
-                // A busy machine is no reason for TCP.
+                // A slow machine must not cause fallback to TCP.
                 command.env("PORTOLAN_SOCKETS_TIMEOUT_MS", "60000");
                 command.arg(portolan);
                 command.args(["exec", "--sockets", "--"]).args(words);
@@ -88,7 +88,8 @@ impl Side<'_> {
         Ok(command)
     }
 
-    /// A program in this end's network, on the libraries that it finds by itself. Without a name the first argument is it.
+    /// A program in this end's network, with the system's libraries. If `program` is empty, the first argument is the
+    /// program.
     pub(super) fn plain(&self, program: &str) -> Command {
         let mut command = match self {
             Self::Ours { namespace, .. } => namespace.command(),
@@ -106,7 +107,7 @@ impl Side<'_> {
         command
     }
 
-    /// A table of its network in `/proc`.
+    /// The path of a table in `/proc` of this end's network.
     pub(super) fn table(&self, name: &str) -> PathBuf {
         match self {
             Self::Ours { namespace, .. } => namespace.table(name),

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Both ends of socket programs that need files or several commands: sh sockets.sh ROLE [ARGUMENT]. Run it under
-# `portolan exec --sockets`, which its commands inherit. Ends with "the data are right" if they are.
+# Either end of a socket program that needs files or several commands: sh sockets.sh ROLE [ARGUMENT]. Run it under
+# `portolan exec --sockets`, which its commands inherit. Prints "the data are right" last if the data are right.
 set -eu
 here=$(dirname "$0")
 address=127.0.0.1
-# The same for the server and its client, which are in one network namespace.
+# Shared by the server and its client, which run in one network namespace.
 folder=/tmp/portolan-sockets-$(readlink /proc/self/ns/net | tr -dc 0-9)-${1#*-}
 
 fresh() {
@@ -23,7 +23,7 @@ same() {
 
 case $1 in
 serve-* | asyncio) ;;
-# The server is stopped after its client.
+# Only the client cleans up: it ends before the server.
 *) trap 'rm -rf "$folder"' EXIT ;;
 esac
 
@@ -52,7 +52,7 @@ serve-nginx)
 			server { listen $address:8080; root $folder; }
 		}
 	EOF
-	# Its workers outlive a master that is killed.
+	# nginx's workers outlive a killed master, so kill the whole process group.
 	setsid nginx -c "$folder/conf" &
 	tail --pid=$$ -f /dev/null && kill -- -$! 2> /dev/null &
 	wait

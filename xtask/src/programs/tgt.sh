@@ -1,15 +1,17 @@
 #!/bin/sh
-# iSER: tgt's target with a disk of its own (sh tgt.sh serve ADDRESS), and libiscsi's programs as its initiator (sh tgt.sh call ADDRESS).
+# iSER: tgt's target with a temporary disk (sh tgt.sh serve ADDRESS), and libiscsi's programs as its initiator
+# (sh tgt.sh call ADDRESS).
 set -e
 end=$1
 address=$2
 name=iqn.2001-04.com.example:disk
 initiator=iqn.2001-04.com.example:initiator
 
-# The target becomes this process, so it ends with it. It registers 64 MiB; its own choice is 1 GiB, which rdma_rxe would pin.
+# The target replaces this process, so killing the process ends it. It registers 64 MiB instead of its default of 1 GiB,
+# which rdma_rxe would pin.
 serve() {
     folder=$(mktemp -d)
-    # The control socket is named by a number, which no other target on this machine may have.
+    # The number of the control socket must be unique on this machine.
     control=$$
     export TGT_IPC_SOCKET="$folder/control"
     truncate -s 16M "$folder/disk"
@@ -29,14 +31,14 @@ configure() {
         sleep 0.1
     done
     admin --op new --mode logicalunit --tid 1 --lun 1 --backing-store "$folder/disk"
-    # Its iSER asks for the address and for the name.
+    # tgt's iSER checks both the address and the name.
     admin --op bind --mode target --tid 1 --initiator-address ALL
     admin --op bind --mode target --tid 1 --initiator-name "$initiator"
 }
 
 call() {
     url=iser://$address:3261/$name/1
-    # It listens before it has a disk.
+    # The target listens before it has a disk.
     tries=0
     until iscsi-inq -i "$initiator" "$url"; do
         tries=$((tries + 1))

@@ -1,4 +1,4 @@
-//! Programs under valgrind: none of their invalid accesses may be in our libraries.
+//! Programs under valgrind: our libraries must not make invalid accesses.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ pub(super) const PACKAGE: Package = Package {
     name: "valgrind",
     purpose: "finding invalid accesses",
 };
-/// Accesses and frees; not leaks at exit, and not what is undefined: programs and libraries leave padding undefined.
+/// Check accesses and frees only. Not leaks at exit, and not undefined values, because padding is often undefined.
 const OPTIONS: [&str; 5] = [
     "--quiet",
     "--leak-check=no",
@@ -20,7 +20,7 @@ const OPTIONS: [&str; 5] = [
     "--trace-children=yes",
     "--vgdb=no",
 ];
-/// How valgrind's reports begin.
+/// The first words of valgrind's reports.
 const REPORTS: [&str; 5] = [
     "Invalid read",
     "Invalid write",
@@ -28,10 +28,11 @@ const REPORTS: [&str; 5] = [
     "Mismatched free",
     "Source and destination overlap",
 ];
-/// What names the frames of our libraries, which have line tables of their files.
+/// Texts in the frames of our libraries. Their line tables contain the names of their source files.
 const OURS: [&str; 3] = ["portolan", "librdmacm.so", "libibverbs.so"];
 
-/// Rows of each stack that are played this way. MPI's launchers and Python would be checked, too, for minutes.
+/// Whether a row is played under valgrind. MPI and Python are excluded: valgrind would spend minutes in the launchers
+/// and the interpreter.
 pub(super) fn is_checked(case: &Case) -> bool {
     const GROUPS: [&str; 5] = [
         "librdmacm's programs",
@@ -41,23 +42,23 @@ pub(super) fn is_checked(case: &Case) -> bool {
         "Rust crates on verbs",
     ];
     let is_c = matches!(case.client, End::C(_));
-    // Not those that are many, or that are to hang.
+    // Exclude several clients, and rows that are expected to hang.
     let client = case.client_text();
     let is_one = case.clients == 1 && !client.contains("timeout") && !client.contains("-P");
     is_c && is_one && case.is_quick && GROUPS.contains(&case.group)
 }
 
-/// A program's command line under valgrind, which writes to a file of each process in this folder.
+/// The words before a program's command line to run it under valgrind. Each process writes its own file in the folder.
 pub(super) fn words(folder: &Path) -> Vec<String> {
     let log = format!("--log-file={}/%p", folder.display());
     let options = OPTIONS.map(str::to_owned);
     [vec!["valgrind".to_owned(), log], options.into()].concat()
 }
 
-/// Reads what it wrote.
+/// Reads valgrind's reports.
 ///
 /// # Errors
-/// The first invalid access that is in our libraries.
+/// The first invalid access in our libraries.
 pub(super) fn judge(folder: &Path) -> Result<()> {
     for entry in fs::read_dir(folder).context("no folder of valgrind's")? {
         let path = entry?.path();
@@ -69,7 +70,7 @@ pub(super) fn judge(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The first report with one of our functions among the first frames. Reports are separated by empty lines: `==12== `.
+/// The first report that has one of our functions among its first frames. Empty lines (`==12== `) separate reports.
 fn ours_in(text: &str) -> Option<String> {
     let lines = text.lines().map(|line| {
         let end = line

@@ -1,4 +1,5 @@
-//! Examples of other Rust crates on libibverbs and librdmacm: `ibverbs` links with libibverbs, `sideway` loads both libraries when it starts.
+//! Examples of other Rust crates on libibverbs and librdmacm. `ibverbs` links with libibverbs; `sideway` loads both
+//! libraries at startup.
 
 use super::super::case::{Case, Data, Ready, c};
 use super::super::crates::program;
@@ -32,7 +33,7 @@ fn ping_pong(example: &str, options: &str) -> Case {
         .quick()
 }
 
-/// 100 connections at once.
+/// 100 simultaneous connections.
 fn times() -> Case {
     let server = format!("{} -b {ETHERNET_ADDRESS}", program("cmtime"));
     let client = c(&format!("{} -s {ETHERNET_ADDRESS}", program("cmtime")));

@@ -1,6 +1,6 @@
-//! MPI over UCX and over libfabric: a program that checks data moved around a ring, from all to all and
-//! one-sided (crates/lab/c/mpi.c), and NetPIPE, which measures messages of every size, or compares them. All processes are on this
-//! host; shared memory between them is disabled.
+//! MPI over UCX and over libfabric. One program checks transfers around a ring, all-to-all and one-sided
+//! (crates/lab/c/mpi.c). NetPIPE measures messages of every size, or compares their data. All processes run on this
+//! host, with shared memory between them disabled.
 
 use super::super::case::{Case, Data, Expected, Saying, c};
 use super::ETHERNET_DEVICE;
@@ -14,9 +14,9 @@ const RIGHT: &[Saying] = &[
     ("atomics: right", 1),
 ];
 
-/// NetPIPE's last size.
+/// NetPIPE's largest size.
 const UP_TO_1_MIB: &[Saying] = &[(" 1048579 bytes ", 1)];
-/// It says this of each size, of which there are 36.
+/// NetPIPE prints this for each of 36 sizes.
 const COMPARED: &[Saying] = &[("Integrity check passed", 36)];
 
 pub(super) fn cases() -> Vec<Case> {
@@ -64,7 +64,7 @@ fn mpich(transport: &str) -> String {
     )
 }
 
-/// Debian's openib can only connect in a way that RoCE does not support.
+/// Debian's openib supports only a way of connecting that RoCE lacks.
 fn openib() -> Case {
     let case = run(&format!(
         "openmpi -np 2 --mca pml ob1 --mca btl openib,self --mca btl_openib_allow_ib 1 \

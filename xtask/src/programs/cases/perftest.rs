@@ -5,19 +5,19 @@ use super::{ADDRESS, DEVICE};
 
 const GROUP: &str = "perftest, 2 bytes to 8 MiB";
 const PORT: u16 = 18_515;
-/// The last line of the table of results over all sizes.
+/// The last line of a table of results for all sizes.
 const LARGEST: &[Saying] = &[("#bytes", 1), (" 8388608 ", 1)];
 const TABLE: &[Saying] = &[("#bytes", 1)];
-/// With `-R` the ends first announce over another connection that they will connect; then the client connects
-/// at once. If the server does not listen again yet, the client is rejected, retries with destroyed ids, and
-/// crashes. That happens with Debian's librdmacm on rdma_rxe too.
+/// With `-R` the ends first exchange data over another connection, then the client connects at once. If the server does
+/// not listen again yet, the client is rejected, retries with destroyed ids, and crashes. The same happens with
+/// Debian's librdmacm on rdma_rxe.
 const HASTE: &str = "RDMA_CM_EVENT_REJECTED; error: 8.";
 
 pub(super) fn cases() -> Vec<Case> {
     [operations(), options()].concat()
 }
 
-/// Connected over TCP and over the rdma_cm (`-R`), with every size (`-a`) except for atomics, which have one.
+/// Connected over TCP and over the rdma_cm (`-R`), with every size (`-a`). Atomics have only one size.
 fn operations() -> Vec<Case> {
     let mut cases = Vec::new();
     for by_cm in [false, true] {

@@ -14,7 +14,7 @@ pub(super) fn cases() -> Vec<Case> {
             cases.push(with_gid(kind, events));
         }
     }
-    // Requests built with calls, and completions of an extended queue.
+    // Requests built with calls (`ibv_wr_*`), and an extended completion queue.
     cases.push(with_gid("rc", " -N"));
     // Completions with time stamps.
     let stamped = &[
@@ -46,7 +46,7 @@ fn with_gid(kind: &str, options: &str) -> Case {
         .quick()
 }
 
-/// Extended connections. The program compares no data.
+/// XRC. The program does not compare data.
 fn of_xrc(events: &str) -> Case {
     let program = format!("ibv_xsrq_pingpong -d {DEVICE} -n 500 -g 0{events}");
     let client = c(&format!("{program} {ADDRESS}"));
@@ -56,8 +56,8 @@ fn of_xrc(events: &str) -> Case {
         .quick()
 }
 
-/// RoCE requires a GID: without one the programs are refused, as on rdma_rxe. With the shared receive queue,
-/// the client then reads from a closed socket forever.
+/// RoCE requires a GID. Without one the programs fail, as on rdma_rxe. The client with a shared receive queue then
+/// reads from a closed socket forever.
 fn without_gid(kind: &str, options: &str) -> Case {
     let server: &[Saying] = match kind {
         "ud" => &[("Failed to create AH", 1)],

@@ -1,4 +1,4 @@
-//! Programs of sockets on rsockets, unmodified.
+//! Unmodified socket programs on rsockets.
 
 use super::super::case::{Case, Data, End, Expected, Ready, Saying, c, sockets};
 use super::super::running;
@@ -6,7 +6,7 @@ use super::super::running;
 const GROUP: &str = "programs of sockets, both ends under `portolan exec --sockets`";
 const TCP_GROUP: &str = "programs of sockets, one end with `--sockets` and the other with TCP";
 const SCRIPT: &str = "sh xtask/src/programs/sockets.sh";
-/// No connection may be TCP's.
+/// No connection may use TCP.
 const NO_TCP: Saying = (running::NO_TCP, 1);
 const RIGHT: &[Saying] = &[("the data are right", 1), NO_TCP];
 
@@ -68,7 +68,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// One end without the library.
+/// One end runs without the library.
 fn with_tcp(server: End, client: End) -> Case {
     Case::pair(TCP_GROUP, server, Ready::Tcp(8000), client)
         .server(Expected::stays())

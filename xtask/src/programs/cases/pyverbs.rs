@@ -1,5 +1,5 @@
-//! rdma-core's tests in Python. They skip what needs a vendor's hardware. Those of the connection manager use devices in
-//! forked children, as processes of Python's multiprocessing do (processes.py).
+//! rdma-core's tests in Python. They skip tests that need a vendor's hardware. The connection manager's tests use
+//! devices in forked children, and so does Python's multiprocessing (processes.py).
 
 use super::super::case::{Case, Data, c};
 use super::{DEVICE, ETHERNET_DEVICE};
@@ -30,7 +30,7 @@ pub(super) fn cases() -> Vec<Case> {
         run(" test_atomic test_cq test_qp test_relaxed")
             .client_says(&[("... ok", 63)])
             .quick(),
-        // All of them. What is skipped is for hardware of one vendor, and what rdma_rxe has not either.
+        // All tests. Those skipped need hardware of one vendor, or features that rdma_rxe lacks as well.
         Case::alone(
             GROUP,
             c(&format!("sh xtask/src/programs/pyverbs.sh --dev {ETHERNET_DEVICE} --gid 1")),

@@ -12,7 +12,7 @@ const MEASURED: &[Saying] = &[("usec/xfer", 1), ("custom", 1)];
 
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    // Less than goes inline, and more than both buffers hold.
+    // Sizes below the inline limit, and one larger than both buffers.
     for (size, count) in [(1, 1000), (64, 1000), (1_000_000, 20)] {
         let options = format!("-S {size} -C {count} -T v");
         cases.push(compared("rstream", &options));
@@ -44,7 +44,7 @@ fn compared(program: &str, options: &str) -> Case {
         .quick()
 }
 
-/// A file of 5 MB goes to the server, which writes it; the client's script compares.
+/// Copies a file of 5 MB to the server. The client's script compares the copy.
 fn copy() -> Case {
     let client = c(&format!("sh xtask/src/programs/rcopy.sh {ADDRESS}"));
     Case::pair(GROUP, c("rcopy"), Ready::Listener(COPY_PORT), client)

@@ -1,16 +1,17 @@
-//! Storage over RDMA: fio's engine, and tgt's target of iSER with libiscsi's initiator.
+//! Storage over RDMA: fio's engine, and iSER with tgt's target and libiscsi's initiator.
 
 use super::super::case::{Case, Data, Expected, Ready, Saying, c};
 use crate::namespace::ETHERNET_ADDRESS;
 
 const GROUP: &str = "storage";
 const FIO_PORT: u16 = 4420;
-/// tgt's, of iSER.
+/// The port of tgt's iSER target.
 const ISER_PORT: u16 = 3261;
 /// 256 requests of 64 KiB.
 const FIO: &str = "fio --thread --ioengine=rdma --port=4420 --bs=64k --size=16m";
-/// fio's server posts as many receives as its depth is, and again when it has verified a block; its connections ask for no retries
-/// when there is no receive (`rnr_retry_count` 0). So the server has a receive for every block.
+/// fio's server posts one receive per unit of depth, and reposts one only after it has verified a block. Its
+/// connections do not retry when no receive is posted (`rnr_retry_count` 0). So the server posts a receive for every
+/// block.
 const ALL_RECEIVES: u32 = 256;
 const ENDED: &[Saying] = &[("err= 0", 1)];
 
@@ -34,7 +35,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// The end that calls "writes" whatever the verb is, and the other "reads".
+/// Whatever the verb is, fio's client has `--rw=write` and the server `--rw=read`.
 fn fio(verb: &str, serves: &str, calls: &str) -> Case {
     let server = c(&format!("{} {serves}", server(ALL_RECEIVES)));
     let client = c(&format!("{} {calls}", client(verb)));
@@ -53,7 +54,7 @@ fn client(verb: &str) -> String {
     )
 }
 
-/// What is sent is verified where it arrives. What is read and written is not known to fio's other end.
+/// The receiver verifies sent data. With reads and writes, fio's passive end does not know the data.
 fn sends() -> Case {
     let verify = "--verify=crc32c --verify_state_save=0";
     fio("send", verify, &format!("{verify} --do_verify=0"))
@@ -61,8 +62,8 @@ fn sends() -> Case {
         .quick()
 }
 
-/// A server with one receive and a client that sends eight blocks at once. The client is told, and then waits for ever: after a
-/// completion with an error fio's engine waits for another event.
+/// A server with one receive, and a client that sends eight blocks at once. The client gets an error and then hangs:
+/// after a completion with an error, fio's engine waits for another event.
 fn overrun() -> Case {
     let client = c(&format!(
         "timeout --foreground --signal=KILL 30 {}",

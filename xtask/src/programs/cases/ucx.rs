@@ -1,5 +1,5 @@
-//! UCX over verbs: connections and datagrams, selected as RoCE users do (`UCX_TLS`, `UCX_NET_DEVICES`), and its
-//! connections over the rdma_cm.
+//! UCX over verbs: connections and datagrams, selected as RoCE users do (`UCX_TLS`, `UCX_NET_DEVICES`), and connections
+//! over the rdma_cm.
 
 use super::super::case::{Case, Data, Expected, Ready, Saying, c};
 use super::ETHERNET_DEVICE;
@@ -9,7 +9,7 @@ const GROUP: &str = "UCX on verbs";
 /// TCP port on which the ends of `ucx_perftest` exchange their addresses.
 const PERFTEST_PORT: u16 = 13_337;
 const DEMO_PORT: u16 = 1337;
-/// `rc` is reliable connections, `ud` datagrams. Shared memory and TCP are excluded.
+/// `rc` is reliable connections, `ud` is datagrams. Both exclude shared memory and TCP.
 const TRANSPORTS: [&str; 2] = ["rc", "ud"];
 const OPERATIONS: [&str; 13] = [
     "tag_lat",
@@ -42,7 +42,7 @@ pub(super) fn cases() -> Vec<Case> {
         for operation in OPERATIONS {
             cases.push(perftest(transport, operation, "-n 500 -w 50"));
         }
-        // Larger than a packet, and than what is sent eagerly.
+        // Larger than a packet and than the eager limit.
         for operation in ["tag_bw", "ucp_put_bw", "ucp_get"] {
             cases.push(perftest(transport, operation, "-s 1048576 -n 20 -w 2"));
         }
@@ -73,7 +73,7 @@ fn perftest(transport: &str, operation: &str, sizes: &str) -> Case {
     }
 }
 
-/// The clients read and write, and both ends compare (`-q`). The server never ends by itself.
+/// The clients read and write, and both ends compare the data (`-q`). The server never exits by itself.
 fn demo(transport: &str, messages: &str) -> Case {
     let program = format!(
         "{} UCX_SOCKADDR_TLS_PRIORITY=rdmacm io_demo -q -d 64:65536 -p {DEMO_PORT}{messages}",
