@@ -253,8 +253,7 @@ fn is_remembered(address: IpAddr) -> bool {
     deaf.iter().any(|(known, _)| *known == address)
 }
 
-/// Remembers an address without rsockets. A rejection does not count: that peer has rsockets, but no listener on this
-/// port.
+/// Remembers an address without rsockets. A peer that rejects has rsockets, just no listener on this port.
 fn remember(destination: &SockAddr, error: &Error) {
     let Some(address) = destination.as_socket() else {
         return;

@@ -58,8 +58,7 @@ pub(crate) unsafe fn send_file(
         // SAFETY: the slice is this function's own buffer.
         let sent = unsafe { send(socket, &[piece_of(&buffer[..read])], 0) };
         let done = *sent.as_ref().ok().and_then(Option::as_ref).unwrap_or(&0);
-        // SAFETY: the caller vouches for the offset. Without one, the file's own position moves back over the unsent
-        // bytes.
+        // SAFETY: the caller vouches for the offset. Without one, the file's position moves back over unsent bytes.
         unsafe {
             match offset.as_mut() {
                 Some(offset) => *offset += done as off_t,

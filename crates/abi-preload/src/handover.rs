@@ -71,8 +71,7 @@ pub(crate) fn share(socket: &Socket) {
     }
     let _ = rustix::io::ioctl_fionbio(&ours, true);
     for number in socket.numbers() {
-        // SAFETY: dup3 replaces the program's descriptor with the pair's end and keeps its close-on-exec flag. No
-        // pointers.
+        // SAFETY: neither call takes a pointer. The number keeps its close-on-exec flag.
         unsafe {
             let flag = real::fcntl(number, libc::F_GETFD, 0);
             let cloexec = match flag & libc::FD_CLOEXEC {
@@ -140,8 +139,7 @@ fn give(id: u64) {
 pub(crate) fn ask(id: u64) {
     let questions: RawFd = QUESTIONS.load(Ordering::Acquire);
     if questions >= 0 {
-        // SAFETY: the pointer and length describe `id`. An error is harmless: if the parent has exited, its stream has
-        // ended.
+        // SAFETY: the pointer and length describe `id`. An error is harmless: the stream ends with its parent.
         unsafe { real::write(questions, std::ptr::from_ref(&id).cast(), size_of::<u64>()) };
     }
 }

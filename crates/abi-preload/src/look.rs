@@ -24,7 +24,6 @@ pub(crate) struct Edge {
     received_bytes: u64,
     blocked: [u32; 2],
     ends: c_short,
-    /// Whether it is writable.
     is_writable: bool,
 }
 

@@ -15,7 +15,7 @@ use crate::real;
 /// Prefix of the abstract unix(7) names of the socket pairs that relay streams to other processes.
 const PREFIX: &str = "portolan-stream/";
 
-/// Reads an address of the program's. `None` if it is null, too short or too long.
+/// Copies an address from the program's memory. `None` if the pointer is null, or the address too short or too long.
 ///
 /// # Safety
 /// `place` is null or has `length` readable bytes.

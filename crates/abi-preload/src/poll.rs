@@ -17,8 +17,7 @@ use crate::real;
 use crate::socket::{Kind, Socket};
 use crate::wait::timespec_of;
 
-/// Maximum sleep for events that no descriptor signals: deadlines of connects, and handover of a stream to another
-/// process.
+/// Maximum sleep for events that no descriptor signals: deadlines of connects, and handover of a stream.
 const SLEEP: Duration = Duration::from_millis(100);
 
 /// A descriptor's object.
@@ -53,7 +52,7 @@ pub(crate) unsafe fn poll(
     mask: *const sigset_t,
 ) -> Result<c_int> {
     let until = timeout.map(|timeout| Instant::now() + timeout);
-    // One entry for each entry of the program's, then the streams' own descriptors.
+    // One entry for each of the program's entries, then the streams' own descriptors.
     let mut kernels: Vec<pollfd> = Vec::with_capacity(2 * fds.len());
     let mut own_fds: Vec<c_int> = Vec::with_capacity(fds.len());
     loop {

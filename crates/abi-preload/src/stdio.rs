@@ -20,8 +20,7 @@ unsafe extern "C" {
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, calls: Calls) -> *mut FILE;
 }
 
-/// Offset of the descriptor in glibc's `struct _IO_FILE`, for `fileno`: after the flags and 13 pointers. Part of the
-/// ABI.
+/// Offset of the descriptor in glibc's `struct _IO_FILE`, for `fileno`: after the flags and 13 pointers. It is ABI.
 const FILENO_AT: usize = 14 * size_of::<usize>();
 
 /// Opens a file on a descriptor. The callbacks get the descriptor as their cookie.

@@ -27,7 +27,6 @@ impl<T> Table<T> {
         usize::try_from(number).ok().filter(|at| *at < NUMBERS_MAX)
     }
 
-    /// Whether the number has an object.
     #[inline]
     pub(crate) fn has(&self, number: c_int) -> bool {
         Self::at(number).is_some_and(|at| self.used[at].load(Ordering::Acquire))

@@ -30,8 +30,8 @@ impl Drop for Folder {
     }
 }
 
-/// Runs a script in a network namespace: `$tcp` runs the program on TCP, `$rsockets` with the library. Returns the script's
-/// output and the library's report.
+/// Runs a script in a network namespace: `$tcp` runs the program on TCP, `$rsockets` with the library. Returns the
+/// script's output and the library's report.
 fn run(folder: &Folder, script: &str) -> (String, String) {
     // Cargo puts the library next to the test binaries.
     let library = std::env::current_exe()

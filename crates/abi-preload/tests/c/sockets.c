@@ -1,6 +1,7 @@
 /*
  * Prints the result of each socket call, one per line. The output must be the same on TCP and on rsockets.
- * sockets all: every call, both ends in one process. sockets serve: echoes the data of one client. sockets call: that client.
+ * sockets all: every call, both ends in one process.
+ * sockets serve: echoes the data of one client. sockets call: that client.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -265,7 +266,7 @@ static void connects(void)
 	close(fd);
 }
 
-/* Transfers by a forked child, by a program that it executes, and by a process that receives the socket via SCM_RIGHTS. */
+/* Transfers by a forked child, by a program that it executes, and by a process that gets the socket via SCM_RIGHTS. */
 static void processes(int listener)
 {
 	int ends[2], links[2], got;
