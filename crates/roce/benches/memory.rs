@@ -20,7 +20,7 @@ const STREAM_BYTES: usize = 512 << 20;
 const SENDS: u64 = 300_000;
 
 fn main() {
-    // For a profiler; at first, one thread does all the work of both ends.
+    // For a profiler. In the first two cases, one thread does the work of both ends.
     if let Some(work) = std::env::args().skip_while(|arg| arg != "work").nth(1) {
         let pair = two_ends(false);
         let times = std::env::args().filter_map(|arg| arg.parse().ok()).next();
@@ -28,7 +28,7 @@ fn main() {
         let work = || match &*work {
             "ping" => both_ends(&pair),
             "batch" => batches(&pair),
-            // These take two threads.
+            // The rest use two threads.
             "ping-pong" => ping_pong(&pair),
             _ => sends(&two_ends(false)),
         };
@@ -112,7 +112,8 @@ fn two_ends(in_file: bool) -> Pair {
         in_file,
         ..Shape::default()
     };
-    // The second end's memory is another thread's, and so in other cache lines and pages, as that of another process.
+    // Another thread allocates the second end's memory, so that it is in other cache lines and pages, as if it belonged
+    // to another process.
     let ip = "127.0.0.1".parse().unwrap();
     let make = || {
         let stack = harness::stack(&config);
@@ -258,7 +259,7 @@ fn gib(bytes: usize, elapsed: Duration) -> f64 {
     bytes as f64 / elapsed.as_secs_f64() / f64::from(1 << 30)
 }
 
-/// Half the median of the times of many round trips, in nanoseconds.
+/// Half the median time of many round trips, in nanoseconds.
 fn round_trips(mut once: impl FnMut()) -> f64 {
     let mut times: Vec<f64> = (0..REQUESTS)
         .map(|_| {
@@ -294,7 +295,7 @@ fn bare_flag() -> f64 {
     })
 }
 
-/// Two threads send each other 64 bytes by UDP, and ask for them without sleeping.
+/// Two threads exchange 64 bytes over UDP and poll their sockets without sleeping.
 fn polled_udp() -> f64 {
     let bind = || UdpSocket::bind("127.0.0.1:0").unwrap();
     let ends = [bind(), bind()];
@@ -318,8 +319,8 @@ fn polled_udp() -> f64 {
     })
 }
 
-/// The median that ucx_perftest reports of a test with 64 bytes over its posix transport, in nanoseconds; `None` if it is
-/// not installed.
+/// The median that ucx_perftest reports for a test with 64 bytes over its posix transport, in nanoseconds. `None` if
+/// it is not installed.
 fn ucx(test: &str, count: u32) -> Option<f64> {
     let port = free_port().to_string();
     let command = || {
@@ -342,7 +343,7 @@ fn ucx(test: &str, count: u32) -> Option<f64> {
     Some(us * 1000.0)
 }
 
-/// A free port for a server of TCP.
+/// A free TCP port.
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
@@ -392,7 +393,7 @@ fn both_ends(pair: &Pair) -> f64 {
     })
 }
 
-/// One thread plays both ends of a stream: 32 sends, of which the last completes, are posted and then received.
+/// One thread plays both ends: it posts 32 sends, of which only the last is signaled, and then receives them.
 fn batches(pair: &Pair) -> f64 {
     const BATCH: u64 = 32;
     let (a, b) = (&pair.a, &pair.b);
@@ -429,8 +430,8 @@ fn post_unsignaled(end: &End, is_signaled: bool) {
     end.qp.post_send(&wr).unwrap();
 }
 
-/// Nanoseconds of a send, of which every thirty-second completes, to an end that takes them all: the median of stretches
-/// of 960.
+/// Nanoseconds per send to a receiver that keeps up: the median over stretches of 960 sends. Every thirty-second send
+/// is signaled.
 fn sends(pair: &Pair) -> f64 {
     const BATCH: u64 = 32;
     const STRETCH: u64 = 30 * BATCH;

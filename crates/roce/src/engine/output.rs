@@ -33,7 +33,7 @@ impl Transmit<'_> {
     }
 }
 
-/// A packet that is a whole send, to be built like a [`Transmit`]. See
+/// A packet that contains a whole send. The host builds it like a [`Transmit`]. See
 /// [`QueuePair::poll_send_only`](super::QueuePair::poll_send_only).
 #[derive(Clone, Copy, Debug)]
 pub struct SendOnly<'a> {

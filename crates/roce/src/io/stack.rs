@@ -180,8 +180,8 @@ impl Stack {
         Some((self.devices.handle(&device), index))
     }
 
-    /// Why no device has a local address of the machine: there is no room for it in its device's GID table. `None` if that is not
-    /// the reason.
+    /// Explains that no device has a local address because its device's GID table is full. `None` if that is not the
+    /// reason.
     pub fn why_left_out(&self, ip: IpAddr) -> Option<String> {
         let ip = ip.to_canonical();
         let devices = self.host.devices.read();

@@ -365,7 +365,7 @@ impl Worker {
                 watch_link(&self.host, server, number);
             }
             if is_short {
-                // The listener stays ready meanwhile.
+                // The listener stays readable, so epoll would report it at once.
                 self.host.progress.forget_link(server.as_fd());
                 self.accept_due = Some(self.host.clock.now() + ACCEPT_RETRY);
             }

@@ -1,4 +1,4 @@
-//! Whole sends and lone acknowledgements that a host asks for first: the same packets, and all else as if it had not.
+//! A host that calls `poll_send_only` and `poll_acknowledgement` first sends the same packets, and nothing else changes.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const SOURCE: u64 = 0;
 const TARGET: u64 = 0x8_0000;
 const NOW: Duration = Duration::ZERO;
 
-/// Posts without asking for packets.
+/// Posts a request without polling for packets.
 fn post_only(host: &mut Host, wr_id: u64, op: SendOp, length: u32, flags: SendFlags) {
     let sges = [piece(host, SOURCE, length)];
     let wr = SendWr {
@@ -29,7 +29,7 @@ fn post_only(host: &mut Host, wr_id: u64, op: SendOp, length: u32, flags: SendFl
     host.qp.post_send(&wr).unwrap();
 }
 
-/// The opcode of the whole send that the left host offers.
+/// The opcode of the packet that `poll_send_only` of the left host returns.
 fn offered(pair: &mut Pair) -> Option<Opcode> {
     let now = pair.now;
     let host = pair.left();
@@ -62,7 +62,7 @@ fn a_whole_send_is_the_packet_that_would_have_been_sent_otherwise() {
             srq: None,
         };
         left.qp.post_send(&inline).unwrap();
-        // These are none.
+        // These do not qualify: two packets, another opcode, and a send behind them.
         post_only(left, 10, SendOp::Send, 1025, SendFlags::SIGNALED);
         post_only(left, 11, SendOp::SendWithInv(1), 5, SendFlags::SIGNALED);
         post_only(left, 12, SendOp::Send, 8, SendFlags::empty());
@@ -194,7 +194,7 @@ fn what_is_to_be_sent_again_is_not_offered() {
     post_only(pair.left(), 1, SendOp::Send, 64, SendFlags::SIGNALED);
     assert_eq!(offered(&mut pair), Some(Opcode::RcSendOnly));
     assert_eq!(offered(&mut pair), None);
-    // Lost; the timer goes back.
+    // The packet is lost, and the timeout rewinds the requester.
     pair.now = pair.left().qp.poll_timeout().expect("a timer");
     let now = pair.now;
     pair.left().qp.handle_timeout(now);
@@ -227,7 +227,7 @@ fn a_peer_without_a_receive_has_all_sent_again_after_its_time() {
 
 #[test]
 fn only_a_positive_acknowledgement_that_is_the_only_response_is_offered() {
-    // One that is.
+    // A single positive acknowledgement is offered.
     let mut pair = Pair::new(Options::default());
     let target = piece(pair.right(), TARGET, 64);
     post_recv(pair.right(), 1, &[target]);
@@ -238,13 +238,13 @@ fn only_a_positive_acknowledgement_that_is_the_only_response_is_offered() {
     assert_eq!((bth.opcode, bth.psn.value()), (Opcode::RcAck, 100));
     assert!(pair.right().qp.poll_acknowledgement().is_none());
     assert!(pair.right().qp.is_transmit_idle());
-    // A refusal for now is left to others.
+    // An RNR NAK is not offered.
     post_only(pair.left(), 2, SendOp::Send, 64, SendFlags::SIGNALED);
     let send = pair.left().next_packet(NOW).unwrap();
     pair.right().receive(NOW, &send);
     assert!(pair.right().qp.poll_acknowledgement().is_none());
     assert!(pair.right().next_packet(NOW).is_some(), "the refusal");
-    // So is one beside the answer to a read, and so are sends meanwhile.
+    // While a read response is pending, neither acknowledgements nor sends are offered.
     let mut pair = Pair::new(Options::default());
     let target = remote(pair.right(), TARGET);
     post_only(

@@ -13,7 +13,7 @@ use crate::harness::{End, PATIENCE, Shape, config, stack};
 
 const READS: u32 = 20;
 
-/// Runs alone: a thread that other programs keep from its processor sleeps after each request.
+/// Must run alone: if other programs take its processor, the thread sleeps after each request.
 mod against_the_clock {
     #[test]
     fn reads_from_an_idle_program_need_few_wake_ups_and_cost_nothing_afterwards() {

@@ -515,7 +515,7 @@ fn exhausted_process() {
     };
     setrlimit(Resource::Nofile, limit).unwrap();
 
-    // The peer's memory file cannot be taken.
+    // There is no descriptor for the peer's memory file.
     for _ in 0..20 {
         linked.post(3, SendOp::RdmaWrite(remote), linked.sge(0, 8));
         linked.expect(3);
@@ -524,7 +524,7 @@ fn exhausted_process() {
     assert_eq!(stack.way_of(linked.qp.qpn()), Some(Way::Memory));
     assert_eq!(stack.counters().carried_out_in_memory, 0);
 
-    // The newcomer's link cannot be accepted.
+    // There is no descriptor for the newcomer's link.
     late.connect(ip, theirs, SHAPE);
     newcomer.tell(&late.qp.qpn().value().to_string());
     assert_eq!(newcomer.answer(), "connected");
@@ -544,7 +544,7 @@ fn exhausted_process() {
     });
 }
 
-/// What this process has used of the processor.
+/// The processor time that this process has used.
 fn processor_time() -> Duration {
     let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::try_from(used).unwrap()

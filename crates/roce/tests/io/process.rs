@@ -130,7 +130,7 @@ pub fn connect_end(config: &StackConfig, end: &End, shape: Shape) -> (Peer, Remo
     (peer, remote)
 }
 
-/// A new process with an end that waits for the number of its peer's queue pair; its own one's number, and its memory.
+/// Starts a process whose end waits for its peer's queue pair number. Returns the end's own number and its memory.
 pub fn start_unconnected(config: &StackConfig, end: &End, shape: Shape) -> (Peer, Qpn, RemoteAddr) {
     let mut peer = Peer::start_with(config, end.ip, shape.timeout);
     let theirs = peer.answer();

@@ -66,7 +66,7 @@ fn a_device_is_the_same_object_however_it_is_found() {
 
 #[test]
 fn a_process_that_may_not_ask_for_its_limits_has_memory_files() {
-    // This thread, and the stack's, which it starts.
+    // Applies to this thread and to the stack's thread, which this one starts.
     deny(libc::SYS_prlimit64);
     let mut config = config();
     config.local_memory = true;
@@ -75,7 +75,7 @@ fn a_process_that_may_not_ask_for_its_limits_has_memory_files() {
     assert!(end.memory.pages.is_some());
 }
 
-/// Has a system call of this thread fail with `EPERM` (seccomp(2)).
+/// Makes a system call fail with `EPERM` in this thread and the threads that it starts (seccomp(2)).
 fn deny(call: libc::c_long) {
     let statement = |code: u32, k| libc::sock_filter {
         code: code as u16,
@@ -90,7 +90,7 @@ fn deny(call: libc::c_long) {
         k: call as u32,
     };
     let mut filter = [
-        // The number of the call is first in `struct seccomp_data`.
+        // `struct seccomp_data` begins with the number of the call.
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
         is_it,
         statement(
@@ -103,7 +103,7 @@ fn deny(call: libc::c_long) {
         len: filter.len() as u16,
         filter: filter.as_mut_ptr(),
     };
-    // SAFETY: the filter is read during the call.
+    // SAFETY: the kernel reads the filter only during the call.
     let denied = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
             | libc::prctl(

@@ -1,4 +1,4 @@
-//! A process offers memory of its own to one that trusts its user for the port alone. Only root can play both users.
+//! A process offers its memory to a process that trusts its user only for the port. Only root can act as both users.
 #![allow(unsafe_code, reason = "registering memory is unsafe by contract")]
 #![allow(unreachable_pub, reason = "a test")]
 
@@ -27,14 +27,14 @@ const BOARD_LEN: usize = 20_480;
 const KEYS_AT: usize = 4096 + 4096 * 16;
 const TABLE_LEN: usize = KEYS_AT + 2048 * 64;
 const RKEY: u32 = 0x1234_5678;
-/// Queue pairs that ask one after another, until the link is up.
+/// Queue pairs that connect one after another. The link comes up meanwhile, and the later ones use it.
 const ENDS: usize = 20;
-/// Longer than a thread needs to ask.
+/// Longer than the progress thread needs to request the memory.
 const MEANWHILE: Duration = Duration::from_millis(500);
-/// All remote rights, in the table's numbers.
+/// All remote rights, as bits of the table.
 const RIGHTS: u32 = 7;
 
-/// A file in memory that cannot shrink.
+/// Creates a memory file that is sealed against shrinking.
 fn memory_file(bytes: &[u8]) -> File {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = File::from(memfd_create("offered", flags).unwrap());
@@ -43,7 +43,7 @@ fn memory_file(bytes: &[u8]) -> File {
     file
 }
 
-/// A table that lets the peers of queue pairs write anywhere.
+/// Builds a table of rights that gives the queue pairs' peers every remote right to 1 GiB of memory.
 fn table(qps: impl Iterator<Item = (Qpn, Qpn)>, tag: u32) -> Vec<u8> {
     let mut bytes = vec![0; TABLE_LEN];
     let mut put = |at: usize, word: &[u8]| bytes[at..][..word.len()].copy_from_slice(word);
@@ -59,12 +59,12 @@ fn table(qps: impl Iterator<Item = (Qpn, Qpn)>, tag: u32) -> Vec<u8> {
     for (place, word) in [1, RKEY, 1, RIGHTS, 0].into_iter().enumerate() {
         put(key + place * 4, &word.to_ne_bytes());
     }
-    // Its first address is 0, and it is 1 GiB long.
+    // The length; the address stays 0.
     put(key + 32, &(1u64 << 30).to_ne_bytes());
     bytes
 }
 
-/// The number of a connection's addresses, as both ends see it: FNV-1a of the address, twice.
+/// The tag of a connection's addresses: FNV-1a over both. It is the same at both ends, because the addresses are equal.
 fn tag() -> u32 {
     let address = std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets();
     let bytes = address.iter().chain(&address);
@@ -73,14 +73,14 @@ fn tag() -> u32 {
     })
 }
 
-/// Becomes a user, in this thread alone: what the kernel tells of its connections follows the thread.
+/// Switches this thread to a user. The kernel reports the thread's user to the peers of its connections.
 fn become_user(uid: u32) {
-    // SAFETY: the thread's own ids; the C library, which would change those of all threads, is passed by.
+    // SAFETY: changes only the ids of this thread. The C library's function would change those of all threads.
     let status = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) };
     assert_eq!(status, 0);
 }
 
-/// Whether root's process asks a process of this user for the memory that it offers, or sends it packets.
+/// Whether root's process requests the memory that a process of this user offers. Otherwise it sends packets.
 fn is_asked_for_memory(uid: u32) -> bool {
     let mut config: StackConfig = config();
     config.local_memory = true;
@@ -117,7 +117,7 @@ fn is_asked_for_memory(uid: u32) -> bool {
                 ring.read_exact_at(&mut word, 0).unwrap();
                 u64::from_ne_bytes(word)
             };
-            // The question comes from another thread than the packets.
+            // Different threads send the request and the packets, so wait a while after the first packet.
             let mut packets_at = None;
             until_some("packets, or the question for memory", || {
                 if let Some((message, _)) = hear()
@@ -137,7 +137,7 @@ fn is_asked_for_memory(uid: u32) -> bool {
             addr: 64,
             rkey: RKEY,
         };
-        // The first queue pair wants the link, and those that are connected once it is up use it.
+        // The first queue pair requests the link. Those that connect once it is up use it.
         for (end, number) in ends.iter().zip(first..) {
             end.connect(ip, Qpn::new(number), PATIENT);
             end.post(1, SendOp::RdmaWrite(remote), end.sge(0, 8));
@@ -148,7 +148,7 @@ fn is_asked_for_memory(uid: u32) -> bool {
     })
 }
 
-/// Looks until there is something.
+/// Retries until `look` returns a value.
 fn until_some<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {

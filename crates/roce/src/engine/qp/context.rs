@@ -53,7 +53,7 @@ impl<'a> Context<'a> {
         self.bth(opcode, psn, payload_len).into()
     }
 
-    /// The base header of [`headers`](Self::headers).
+    /// As [`headers`](Self::headers), only the base header.
     #[inline]
     pub(super) fn bth(&self, opcode: Opcode, psn: Psn, payload_len: u32) -> BthRepr {
         let opcode = match self.is_xrc {

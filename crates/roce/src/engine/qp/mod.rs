@@ -451,9 +451,11 @@ impl QueuePair {
         }
     }
 
-    /// The next packet of an RC queue pair, if it is a whole send, without or with immediate data, that is sent for the
-    /// first time. It is the packet that [`poll_transmit`](Self::poll_transmit) would return next, except that it goes
-    /// before acknowledgements. A host may ask for such packets first, which costs less; `None` says nothing about others.
+    /// The next packet of an RC queue pair, if it contains a whole send, with or without immediate data, and is not a
+    /// retransmission.
+    ///
+    /// [`poll_transmit`](Self::poll_transmit) would return the same packet, except that it returns acknowledgements
+    /// first. Asking here first costs less. After `None`, `poll_transmit` may still return a packet.
     #[inline]
     pub fn poll_send_only(&mut self, now: Duration, memory: &MemoryTable) -> Option<SendOnly<'_>> {
         if self.qp_type() != QpType::Rc {
@@ -480,8 +482,9 @@ impl QueuePair {
         })
     }
 
-    /// The headers of the acknowledgement of an RC queue pair, if it is positive and the only response that waits: what
-    /// [`poll_transmit`](Self::poll_transmit) would return, at less cost.
+    /// The headers of an RC queue pair's pending acknowledgement, if it is positive and the only pending response.
+    ///
+    /// [`poll_transmit`](Self::poll_transmit) would return the same packet at a higher cost.
     #[inline]
     pub fn poll_acknowledgement(&mut self) -> Option<(BthRepr, AethRepr)> {
         if self.qp_type() != QpType::Rc {
@@ -493,8 +496,8 @@ impl QueuePair {
         Some((base_header(&self.attr, Opcode::RcAck, psn, 0), aeth))
     }
 
-    /// Whether [`poll_transmit`](Self::poll_transmit) has nothing to return, and nothing to do, until something is posted
-    /// or arrives. False says nothing.
+    /// Whether [`poll_transmit`](Self::poll_transmit) has nothing to do until something is posted or arrives. It may
+    /// have nothing to do even if this is false.
     #[inline]
     pub fn is_transmit_idle(&self) -> bool {
         let is_idle = |halves: &Reliable| {

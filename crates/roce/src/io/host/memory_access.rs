@@ -138,11 +138,11 @@ pub(crate) unsafe fn gather(payload: &Payload<'_>, mut out: &mut [u8]) {
 /// Copies a packet's payload to `addr`.
 ///
 /// # Safety
-/// As for [`gather`]; `addr` is the address of as many bytes as the payload has, which only the caller writes to.
+/// As for [`gather`]. `addr` points to as many bytes as the payload has, and no one else writes to them.
 pub(crate) unsafe fn gather_at(payload: &Payload<'_>, addr: u64) {
     let mut to = std::ptr::with_exposed_provenance_mut::<u8>(addr as usize);
     let mut one = |from: *const u8, len: usize| {
-        // SAFETY: by the caller's promise both are valid for `len` bytes, and registered memory is no ring.
+        // SAFETY: the caller promises that both are valid for `len` bytes. Registered memory never overlaps a ring.
         unsafe {
             std::ptr::copy_nonoverlapping(from, to, len);
             to = to.add(len);
@@ -159,13 +159,13 @@ pub(crate) unsafe fn gather_at(payload: &Payload<'_>, addr: u64) {
     }
 }
 
-/// Zeroes memory of this process's own.
+/// Zeroes memory that belongs to this process.
 ///
 /// # Safety
-/// `addr` is the address of `len` bytes that only the caller writes to.
+/// `addr` points to `len` bytes, and no one else writes to them.
 pub(crate) unsafe fn clear(addr: u64, len: usize) {
     let to = std::ptr::with_exposed_provenance_mut::<u8>(addr as usize);
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's promise.
     unsafe { std::ptr::write_bytes(to, 0, len) };
 }
 

@@ -17,8 +17,8 @@ const SLOTS: usize = (1 << LOW_BITS) / SHARDS;
 /// even in time-wait (IBTA 12.9.8.3.1), it rejects a request from the same number as stale. Time-wait lasts about two
 /// seconds.
 const RESTING_MAX: usize = 1 << 14;
-/// Attempts to draw a free number. With the table half full, which is its limit, and `RESTING_MAX` numbers resting,
-/// sixty-four attempts all fail once in 10^8 times.
+/// Attempts to draw a free number. With the table half full, which is its limit, and `RESTING_MAX` numbers not yet
+/// reusable, all 64 attempts fail with a probability of 10^-8.
 const DRAWS_MAX: u32 = 64;
 
 /// The queue pairs of this process. All their numbers begin with its block.

@@ -54,7 +54,7 @@ pub(crate) struct LockedQp {
     pub(crate) peer_tag: u32,
     /// The queue pair's slot in the table of rights, while its peer may access memory directly.
     pub(crate) given: Option<Slot>,
-    /// The ring that it sends to. `None`: it sends by the socket.
+    /// The ring that it sends to; `None` if it sends through the socket.
     pub(crate) link: Option<Arc<SendSocket>>,
     /// How many links had come up when it last looked for one.
     pub(crate) links_seen: u64,
@@ -62,7 +62,7 @@ pub(crate) struct LockedQp {
     pub(crate) takes_datagrams: bool,
     /// Its next timeout.
     pub(crate) timer: Option<Duration>,
-    /// The latest time that the engine was told.
+    /// The latest time passed to the engine.
     pub(crate) latest: Duration,
     /// It has more to send and is registered with its full socket.
     pub(crate) deferred: bool,
@@ -75,7 +75,7 @@ pub(crate) struct LockedQp {
 }
 
 impl LockedQp {
-    /// The time for the engine, for which it never goes back: threads may come with times in another order.
+    /// The time to pass to the engine. It never decreases, although threads may arrive with times out of order.
     #[inline]
     pub(crate) fn not_before(&mut self, now: Duration) -> Duration {
         self.latest = self.latest.max(now);

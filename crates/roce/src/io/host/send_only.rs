@@ -1,6 +1,6 @@
-//! Sends of one packet, and their acknowledgements, written straight into a ring.
+//! Writes single-packet sends and their acknowledgements directly into a ring.
 //!
-//! They are the packets that would have been built in a batch first. Everything else goes by the batch.
+//! This saves building them in a batch first. All other packets go through a batch.
 
 #![allow(unsafe_code, reason = "gathers from registered memory")]
 
@@ -21,7 +21,7 @@ use crate::io::net::transmit::{OpenRing, SendSocket};
 const LEN_MAX: usize = bth::LEN + ImmDtRepr::LEN + 4096 + 3 + ICRC_LEN;
 
 impl Host {
-    /// Sends what can be sent in this way.
+    /// Sends the packets that can be written directly into the ring. Does nothing without a ring, or with a tap.
     pub(super) fn transmit_sends(
         &self,
         state: &mut LockedQp,
@@ -63,7 +63,7 @@ impl Host {
 unsafe fn write_send(ring: &mut OpenRing<'_>, send: &SendOnly<'_>) {
     let mut headers = [0; bth::LEN + ImmDtRepr::LEN];
     let (base, rest) = headers.split_at_mut(bth::LEN);
-    // Neither fails: the engine gives valid headers.
+    // Neither call can fail, because the engine's headers are valid.
     let mut len = send.bth.emit(base).unwrap_or_default();
     if let Some(immediate) = &send.immediate {
         len += immediate.emit(rest).unwrap_or_default();
@@ -73,7 +73,7 @@ unsafe fn write_send(ring: &mut OpenRing<'_>, send: &SendOnly<'_>) {
     let tail_len = usize::from(send.bth.pad_count) + ICRC_LEN;
     let headers = headers.get(..len).unwrap_or_default();
     ring.write(headers, payload_len + tail_len, |addr| {
-        // SAFETY: the caller's promise; the ring has so much room there.
+        // SAFETY: by the caller's promise; `ring.write` reserved this many bytes at `addr`.
         unsafe {
             memory_access::gather_at(&send.payload, addr);
             memory_access::clear(addr + payload_len as u64, tail_len);

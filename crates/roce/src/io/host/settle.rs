@@ -30,7 +30,7 @@ impl Host {
     /// together form one datagram, and cost one system call at both ends.
     pub(crate) fn posted(&self, qp: &QpCore, state: &mut LockedQp) {
         if state.owes && state.engine.tail_can_wait() {
-            // It is to be settled soon, and this with it.
+            // The queue pair will be settled soon, and that sends this request as well.
             return;
         }
         self.go_direct(qp, state);

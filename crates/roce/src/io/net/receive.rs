@@ -137,7 +137,7 @@ impl Receiver {
             for _ in 0..BATCHES_PER_TURN {
                 let read = reader.read(&mut records);
                 taken += records.len();
-                // They are copies.
+                // The records are copies, so their room can be freed before they are handled.
                 if reader.release(board) {
                     bell.ring();
                 }

@@ -22,8 +22,10 @@ impl Clock {
         self.since_start(read())
     }
 
-    /// Time since the start, up to a few microseconds old. It may be earlier than a time that [`now`](Self::now)
-    /// returned before. It costs a fraction of `now`, which would take most of the time of a poll of an empty ring.
+    /// Time since the start, up to a few microseconds old.
+    ///
+    /// It may be earlier than a time that [`now`](Self::now) has returned before. It costs a fraction of `now`, which
+    /// would take most of the time of polling an empty ring.
     #[inline]
     pub(crate) fn recent(self) -> Duration {
         self.since_start(recent::read_or_remember())
@@ -62,12 +64,14 @@ mod recent {
     const CYCLES_MAX: u64 = 4096;
 
     thread_local! {
-        /// The time that was read last, and the cycle.
+        /// The cycle and the time of the last clock reading.
         static LAST: Cell<Option<(u64, Timespec)>> = const { Cell::new(None) };
     }
 
-    /// Reads the clock if that was not done for a while. A counter that jumps, as on another processor or after a pause, has
-    /// it read; one that stands still leaves timers and the hand-over between pollers to the progress thread.
+    /// Reads the clock if the last reading is more than [`CYCLES_MAX`] old; otherwise returns that reading.
+    ///
+    /// If the counter jumps, as on another processor or after a pause, the clock is read. If the counter stands still,
+    /// the progress thread still handles timers and the hand-over between pollers.
     #[inline]
     pub(super) fn read_or_remember() -> Timespec {
         // SAFETY: every x86-64 processor has the instruction.
@@ -80,7 +84,7 @@ mod recent {
                 time
             }
         });
-        // Missing while a thread's locals are destroyed.
+        // Thread locals may already be destroyed.
         remembered.unwrap_or_else(|_| read())
     }
 }

@@ -1,28 +1,29 @@
-//! When a thread that polls lets others run: on a machine with fewer processors than pollers, what it waits for may be
-//! waiting for its processor.
+//! When a polling thread yields its processor. If a machine has fewer processors than pollers, the thread that it waits
+//! for may need this processor.
 //!
-//! By time, not by the number of polls: one of rings takes a twentieth of one of sockets. Where other programs compute, each
-//! time costs what the scheduler gives them, milliseconds, so an answer that is under way is waited for.
+//! Time decides, not the number of polls: polling rings takes a twentieth of the time of polling sockets. If other
+//! programs compute, each yield costs their time slice, milliseconds. So the thread first polls long enough for an
+//! answer that is under way.
 
 use std::cell::Cell;
 
-/// How long a poller finds nothing before it lets others run: above what a message and its answer take through memory on idle
-/// processors, and little where both ends have one processor, which the other end gets after this time.
+/// How long a poller finds nothing before it yields. Longer than a round trip through memory on idle processors. Short
+/// enough if both ends share one processor, because the other end runs only after this time.
 const AFTER_NANOS: u64 = 20_000;
 
-/// What a thread's polls found.
+/// The history of a thread's polls, nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Polls {
-    /// Since when it has found nothing.
+    /// The time since which its polls have found nothing.
     fruitless_since: u64,
     /// The end of its last poll.
     ended: u64,
 }
 
 impl Polls {
-    /// Notes a poll, and whether the thread is to let others run.
+    /// Records a poll. Returns whether the thread should yield.
     fn note(&mut self, found_something: bool, now: u64) -> bool {
-        // Who comes back from something else starts anew.
+        // A thread that did something else since its last poll starts over.
         let was_away = now.saturating_sub(self.ended) > AFTER_NANOS;
         self.ended = now;
         if found_something || was_away {
@@ -31,18 +32,18 @@ impl Polls {
         now.saturating_sub(self.fruitless_since) > AFTER_NANOS
     }
 
-    /// Notes that the others have run.
+    /// Records that the yield has returned.
     fn resume(&mut self, now: u64) {
         self.ended = now;
     }
 }
 
-/// Lets other threads run once this thread has polled for a while and found nothing. `clock` reads nanoseconds.
+/// Yields if this thread's polls have found nothing for a while. `clock` returns the time in nanoseconds, as `now`.
 pub(crate) fn after_poll(found_something: bool, now: u64, clock: impl FnOnce() -> u64) {
     thread_local! {
         static POLLS: Cell<Polls> = const { Cell::new(Polls { fruitless_since: 0, ended: 0 }) };
     }
-    // Missing while a thread's locals are destroyed.
+    // Thread locals may already be destroyed.
     let _ = POLLS.try_with(|cell| {
         let mut polls = cell.get();
         if polls.note(found_something, now) {
@@ -57,7 +58,7 @@ pub(crate) fn after_poll(found_something: bool, now: u64, clock: impl FnOnce() -
 mod tests {
     use super::*;
 
-    /// Polls that find nothing, so many nanoseconds apart; which of them first lets others run.
+    /// Polls every `apart` nanoseconds without finding anything. Returns the index of the first poll that yields.
     fn first_that_makes_way(polls: &mut Polls, from: u64, apart: u64) -> u64 {
         let polled = (0..10_000).find(|poll| polls.note(false, from + poll * apart));
         polled.expect("no poll lets others run")

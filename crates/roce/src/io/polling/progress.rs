@@ -231,7 +231,7 @@ impl Progress {
 
     /// Undoes [`watch_link`](Self::watch_link).
     pub(crate) fn forget_link(&self, fd: BorrowedFd<'_>) {
-        // The descriptor is in the set and both are open: there is nothing it can fail of.
+        // The descriptor is in the set and both are open, so this cannot fail.
         let _ = epoll::delete(&self.epoll, fd);
     }
 

@@ -10,7 +10,7 @@ use crate::io::host::identity::{device_name, node_guid};
 
 use crate::io::net::interfaces;
 
-/// A device that a [`Stack`](crate::io::Stack) started now would have.
+/// A device that a [`Stack`](crate::io::Stack) would have if it were started at this moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DevicePreview {
     /// Name, such as `sw_eth0`.
@@ -31,7 +31,7 @@ pub struct DevicePreview {
     pub running: bool,
 }
 
-/// The devices that a stack started now would have. Starts nothing, and needs no port.
+/// The devices that a stack would have if it were started at this moment. Starts nothing, and needs no port.
 ///
 /// # Errors
 /// `Os` if the system does not list its interfaces.

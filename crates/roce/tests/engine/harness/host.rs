@@ -45,7 +45,7 @@ pub(crate) struct Options {
     pub(crate) rd_atomic: u8,
     pub(crate) access: Access,
     pub(crate) flow: FlowConfig,
-    /// The hosts ask for whole sends and lone acknowledgements first.
+    /// Whether the hosts call `poll_send_only` and `poll_acknowledgement` before `poll_transmit`.
     pub(crate) sends_first: bool,
 }
 

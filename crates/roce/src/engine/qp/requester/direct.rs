@@ -59,7 +59,7 @@ impl Requester {
         })
     }
 
-    /// Whether the oldest request is a one-sided one, and nothing was sent of it.
+    /// Whether the oldest request is one-sided and no packet of it was sent.
     #[inline]
     pub(in crate::engine::qp) fn is_one_sided_next(&self) -> bool {
         let is_unsent = |entry: &&SendEntry| entry.first == self.una && self.una == self.frontier;

@@ -1,7 +1,7 @@
-//! Sends of one packet, for a host whose way to the peer needs no more than that packet.
+//! Single-packet sends, for a host that can write a packet directly to the peer.
 //!
-//! What is sent is the packet that [`transmit`](Requester::transmit) would have built, and counts as sent in the same way.
-//! Whatever is out of the ordinary is left to `transmit`.
+//! The packet is the one that [`transmit`](Requester::transmit) would build, and the state advances in the same way.
+//! `transmit` handles every other case.
 
 use alloc::vec::Vec;
 
@@ -15,18 +15,18 @@ use crate::engine::qp::context::Context;
 use crate::engine::qp::outbox::Outbox;
 use crate::engine::qp::segment::SgeCursor;
 
-/// A packet, without the borrow of its bytes.
+/// A packet without its payload, so that it borrows nothing.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine::qp) struct SendOnlyHead {
     pub(in crate::engine::qp) bth: BthRepr,
     pub(in crate::engine::qp) immediate: Option<ImmDtRepr>,
-    /// The entry with the bytes, if they are inline.
+    /// The entry that contains the payload, if the payload is inline.
     pub(in crate::engine::qp) inline: Option<usize>,
 }
 
 impl Requester {
-    /// The next request, if it is a send of one packet that may leave now. `segments` is filled with the places of its
-    /// bytes.
+    /// The next request, if it is a send of one packet that may be sent immediately. Fills `segments` with the memory
+    /// of its payload, unless that is inline.
     pub(in crate::engine::qp) fn send_only(
         &mut self,
         cx: &Context<'_>,

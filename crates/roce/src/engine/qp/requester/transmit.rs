@@ -36,7 +36,7 @@ pub(in crate::engine::qp) enum Source {
     Inline { entry: usize, range: Range<usize> },
 }
 
-/// What every packet of a send or write has.
+/// The fields that every packet of a send or write has.
 pub(super) struct MessageBase {
     pub(super) bth: BthRepr,
     pub(super) immediate: Option<ImmDtRepr>,
@@ -108,7 +108,7 @@ impl Requester {
         entry_waits && self.next == entry.first && self.reads.oldest().is_some_and(earlier_read)
     }
 
-    /// The next packet of a send or write, as far as all of them have it.
+    /// The common fields of the next packet of a send or write. `None` if the window is full.
     #[inline]
     pub(super) fn message_base(&self, cx: &Context<'_>, entry: &SendEntry) -> Option<MessageBase> {
         let mtu = cx.mtu();
@@ -261,7 +261,7 @@ impl Requester {
         Err(self.fail(self.next, WcStatus::LocProtErr, cx.qpn, out))
     }
 
-    /// A part of so many packets was built and counts as sent.
+    /// Advances past a part of `packets` packets, which counts as sent.
     #[inline]
     pub(super) fn advance(
         &mut self,

@@ -20,19 +20,19 @@ impl Responder {
         matches!(self.replies.front(), Some(Reply::Read(_)))
     }
 
-    /// Whether no response waits but an acknowledgement.
+    /// Whether no response is pending, except possibly an acknowledgement.
     #[inline]
     pub(in crate::engine::qp) fn only_acknowledges(&self) -> bool {
         self.replies.data() == 0
     }
 
-    /// Whether no response waits.
+    /// Whether no response is pending.
     #[inline]
     pub(in crate::engine::qp) fn has_answered_all(&self) -> bool {
         self.replies.front().is_none()
     }
 
-    /// The positive acknowledgement that waits, if it is the only response; it counts as sent.
+    /// Removes and returns the pending acknowledgement, if it is positive and the only pending response.
     #[inline]
     pub(in crate::engine::qp) fn lone_acknowledgement(&mut self) -> Option<(Psn, AethRepr)> {
         let Some(Reply::Acknowledge(acknowledge)) = self.replies.front().copied() else {

@@ -275,7 +275,7 @@ impl LinkServer {
         }
     }
 
-    /// Accepts connections. Returns their numbers, and whether the process has no descriptors for those that still wait.
+    /// Accepts connections. Returns their numbers, and whether the process ran out of descriptors for the pending ones.
     pub(crate) fn accept(&mut self) -> (Vec<u64>, bool) {
         let mut numbers = Vec::new();
         for _ in 0..ACCEPTS_PER_TURN {

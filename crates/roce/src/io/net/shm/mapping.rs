@@ -150,7 +150,7 @@ impl Mapping {
         if is_inside {
             to.reserve(len);
             let spare = to.spare_capacity_mut();
-            // SAFETY: inside the mapping; `to` is this process's own, and has so much room.
+            // SAFETY: inside the mapping; `to` belongs to this process and has room for the bytes.
             unsafe {
                 let from = self.at.as_ptr().add(offset);
                 ptr::copy_nonoverlapping(from, spare.as_mut_ptr().cast::<u8>(), len);
@@ -178,7 +178,7 @@ impl Mapping {
 
 /// Allocates a part of a file, so that writing to it never fails.
 pub(super) fn allocate(file: &OwnedFd, offset: u64, len: u64) -> Result<(), Errno> {
-    // On older kernels every signal ends the call with EINTR; a program's timer could end it each time.
+    // On older kernels every signal ends the call with EINTR, so a program's timer could interrupt every attempt.
     with_signals_blocked(|| retry_on_intr(|| fallocate(file, FallocateFlags::empty(), offset, len)))
 }
 

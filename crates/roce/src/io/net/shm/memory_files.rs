@@ -79,7 +79,7 @@ impl MemoryFiles {
         }
     }
 
-    /// Allocates zeroed memory. `None` if a file cannot have it.
+    /// Allocates zeroed memory. `None` if no file can provide it, or in a forked child.
     pub(crate) fn alloc(self: &Arc<Self>, len: usize) -> Option<Arc<SharedPages>> {
         let block_len = (len as u64).max(BLOCK_MIN).checked_next_power_of_two()?;
         if len == 0 || block_len > BLOCK_MAX || rustix::process::getpid() != self.owner {
@@ -264,16 +264,16 @@ mod tests {
     fn signals_do_not_keep_memory_from_being_allocated() {
         extern "C" fn ignore(_: libc::c_int) {}
         let handler: extern "C" fn(libc::c_int) = ignore;
-        // SAFETY: a handler that does nothing, for a signal that no other test uses.
+        // SAFETY: the handler does nothing, and no other test uses the signal.
         unsafe { libc::signal(libc::SIGUSR2, handler as libc::sighandler_t) };
-        // SAFETY: always possible.
+        // SAFETY: `pthread_self` has no preconditions.
         let this = unsafe { libc::pthread_self() };
         let is_over = AtomicBool::new(false);
         let files = Arc::new(MemoryFiles::new());
         let there = std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
-                    // SAFETY: that thread waits for this one.
+                    // SAFETY: the target thread exists, because it joins this one.
                     unsafe { libc::pthread_kill(this, libc::SIGUSR2) };
                 }
             });

@@ -27,11 +27,11 @@ const FILE_LEN: usize = RING_AT + RING_LEN;
 const ALIGN: usize = 8;
 /// Length, packet length, UDP source port, and both addresses.
 const HEADER_LEN: usize = 40;
-/// Bytes of a record's header that hold source port and addresses, and where they begin.
+/// Length and offset of the source port and the addresses in a record's header.
 const ADDRESSES_LEN: usize = 34;
 const ADDRESSES_AT: usize = 6;
 const _: () = assert!(ADDRESSES_AT + ADDRESSES_LEN == HEADER_LEN);
-/// Records that are read together at most, and bytes after which no other is.
+/// Limits of one batch of reads: the maximum of records, and the bytes after which no further record is read.
 const RECORDS_MAX: usize = 64;
 const RECORDS_LEN: usize = 32 << 10;
 /// Instead of a length: the next record is at the start of the ring.
@@ -59,20 +59,21 @@ pub(crate) struct Writer {
     mapping: Arc<Mapping>,
     board: Board,
     place: u8,
-    /// What is written, and how much of it the reader sees.
+    /// The end of the written records, and the end of those that the reader can see.
     tail: u64,
     published: u64,
-    /// As far as there was room when the reader's position was last read, which takes the reader's cache line.
+    /// The end of the free room when the reader's position was last read. Cached, because reading the position fetches
+    /// the reader's cache line.
     room_until: u64,
 }
 
 /// The payload of a record that was begun.
 #[derive(Debug)]
 pub(crate) struct Place {
-    /// In the file.
+    /// The payload's offset in the file.
     at: usize,
     len: usize,
-    /// The tail after the record.
+    /// The position of the tail after the record.
     end: u64,
 }
 
@@ -83,7 +84,7 @@ pub(crate) struct Reader {
     from: Block,
     place: u8,
     head: u64,
-    /// The addresses of the last record, as it had them and as they are: most records have the same.
+    /// The addresses of the last record, encoded and parsed. Most records have the same addresses and need no parsing.
     addresses: ([u8; ADDRESSES_LEN], SocketAddr, IpAddr),
 }
 
@@ -94,7 +95,7 @@ pub(crate) struct Record<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// What a record says of its packets.
+/// The header of a record, which describes its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordHead {
     pub(crate) source: SocketAddr,
@@ -106,7 +107,7 @@ pub(crate) struct RecordHead {
 #[derive(Debug, Default)]
 pub(crate) struct Records {
     bytes: Vec<u8>,
-    /// Each with the end of its payload.
+    /// Each head with the end of the record's payload in `bytes`.
     heads: Vec<(RecordHead, usize)>,
 }
 
@@ -198,11 +199,11 @@ impl Writer {
         })
     }
 
-    /// Begins a record with a payload of `len` bytes, at most [`PAYLOAD_MAX`]; `None` if there is no room. The caller writes
-    /// the payload, and then [`end`](Self::end)s the record.
+    /// Begins a record with a payload of `len` bytes, at most [`PAYLOAD_MAX`]. `None` if there is no room. The caller
+    /// writes the payload and then calls [`end`](Self::end).
     ///
     /// # Errors
-    /// The reader broke the rules.
+    /// The reader violated the protocol.
     #[inline]
     pub(crate) fn begin(&mut self, head: &RecordHead, len: usize) -> Result<Option<Place>, Broken> {
         let padded = (HEADER_LEN + len).next_multiple_of(ALIGN);
@@ -228,16 +229,16 @@ impl Writer {
         Ok(Some(Place { at, len, end }))
     }
 
-    /// The record is written.
+    /// Ends a record whose payload is written.
     #[inline]
     pub(crate) fn end(&mut self, place: Place) {
         self.tail = place.end;
     }
 
-    /// Whether a record with a payload of `len` bytes has room, wherever it comes to lie.
+    /// Whether a record with a payload of `len` bytes fits, even if the end of the ring must be skipped.
     ///
     /// # Errors
-    /// The reader broke the rules.
+    /// The reader violated the protocol.
     #[inline]
     pub(crate) fn has_room(&mut self, len: usize) -> Result<bool, Broken> {
         let end = self.tail + 2 * (HEADER_LEN + len).next_multiple_of(ALIGN) as u64;
@@ -247,7 +248,7 @@ impl Writer {
         Ok(end <= self.room_until)
     }
 
-    /// Reads the reader's position.
+    /// Updates `room_until` from the reader's position.
     fn look_for_room(&mut self) -> Result<(), Broken> {
         let used = self.tail.wrapping_sub(self.board.head(self.place).read());
         if used > RING_LEN as u64 {
@@ -271,7 +272,7 @@ impl Writer {
         self.mapping.addr() + place.at as u64
     }
 
-    /// Has the reader see all records. Returns whether its bell is to be rung.
+    /// Makes all ended records visible to the reader. Returns whether its bell must be rung.
     #[inline]
     pub(crate) fn publish(&mut self) -> bool {
         let from = std::mem::replace(&mut self.published, self.tail);
@@ -364,7 +365,7 @@ impl Reader {
         tail_of(&self.mapping).written() != self.head
     }
 
-    /// Replaces the contents of `records` by copies of the next records, within bounds.
+    /// Replaces the contents of `records` with copies of the next records, within bounds.
     ///
     /// # Errors
     /// The writer violated the protocol. `records` has the records before that.
@@ -378,7 +379,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Takes a copy of the next record; false if there is none before `tail`.
+    /// Copies the next record to `records`. Returns false if there is none before `tail`.
     fn read_one(&mut self, tail: u64, records: &mut Records) -> Result<bool, Broken> {
         let mut left = tail.wrapping_sub(self.head);
         if left == 0 {
@@ -434,7 +435,7 @@ impl Reader {
         (self.addresses.1, self.addresses.2)
     }
 
-    /// Frees the room of what was read. Returns whether the writer waits for it, so that its bell must be rung.
+    /// Frees the room of the records that were read. Returns whether the writer waits for room and must be woken.
     #[inline]
     pub(crate) fn release(&self, own: &Board) -> bool {
         own.head(self.place)
@@ -448,12 +449,12 @@ impl Records {
         self.heads.clear();
     }
 
-    /// How many there are.
+    /// The number of records.
     pub(crate) fn len(&self) -> usize {
         self.heads.len()
     }
 
-    /// Each of them.
+    /// The records, oldest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Record<'_>> {
         let mut start = 0;
         self.heads.iter().map(move |(head, end)| {
@@ -481,7 +482,7 @@ fn header_of(head: &RecordHead, len: usize) -> [u8; HEADER_LEN] {
     header
 }
 
-/// The length of a record's payload, and of its packets.
+/// The length of a record's payload, and the length of one packet in it.
 fn parse_header(header: &[u8; HEADER_LEN]) -> (usize, usize) {
     let len = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]);
     let packet_len = u16::from_ne_bytes([header[4], header[5]]);

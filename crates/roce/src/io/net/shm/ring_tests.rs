@@ -26,7 +26,7 @@ fn record(payload: &[u8]) -> Record<'_> {
     Record { head, payload }
 }
 
-/// The next record alone.
+/// Reads one record.
 fn read_one(reader: &mut Reader) -> Result<Option<(RecordHead, Vec<u8>)>, Broken> {
     let mut records = Records::default();
     let tail = tail_of(&reader.mapping).written();
@@ -101,7 +101,7 @@ fn records_are_read_together_up_to_a_bound_and_those_before_a_broken_one_count()
     let firsts: Vec<u8> = records.iter().map(|record| record.payload[0]).collect();
     assert_eq!(firsts, (0..RECORDS_MAX as u8).collect::<Vec<_>>());
     reader.release(&board);
-    // The length of the last record is too great.
+    // Corrupt the length of the last record: it is too great.
     let last = writer.tail as usize - (HEADER_LEN + 9).next_multiple_of(ALIGN);
     writer
         .mapping

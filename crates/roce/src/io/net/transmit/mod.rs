@@ -146,7 +146,7 @@ enum Outlet {
     },
 }
 
-/// A ring that a queue pair writes packets into, one by one, which its reader then sees together.
+/// A locked ring. A queue pair writes packets into it one by one, and then shows all of them to the reader at once.
 #[derive(Debug)]
 pub(crate) struct OpenRing<'a> {
     writer: MutexGuard<'a, Writer>,
@@ -169,8 +169,8 @@ impl OpenRing<'_> {
         }
     }
 
-    /// Writes a packet: its headers, and `rest_len` bytes, which `write_rest` writes to the address that it is given.
-    /// Without room, it is lost.
+    /// Writes a packet: its headers, and `rest_len` bytes, which `write_rest` writes to the address that it gets.
+    /// The packet is lost if there is no room.
     #[inline]
     pub(crate) fn write(&mut self, headers: &[u8], rest_len: usize, write_rest: impl FnOnce(u64)) {
         let len = headers.len() + rest_len;
@@ -185,7 +185,7 @@ impl OpenRing<'_> {
         self.bytes += len;
     }
 
-    /// Has the reader see them.
+    /// Makes the packets visible to the reader, and counts them.
     pub(crate) fn publish(mut self, monitor: &Monitor) {
         if self.packets == 0 {
             return;
