@@ -1,7 +1,8 @@
-//! Uses a device by its name: `mlx5_0` of a machine with several, or `sw_lo` where there is no hardware.
+//! Selects a device by name: `mlx5_0` on a machine with several devices, or `sw_lo` on one without RDMA hardware.
 //!
-//! `cargo run --example device_by_name` lists the devices and talks over the loopback device of the software; `device_by_name NAME`
-//! talks over another. Its listener and its connector are on the device's own address, so that no other device can serve.
+//! `cargo run --example device_by_name` lists the devices and uses the software loopback device;
+//! `device_by_name NAME` uses another one. The listener and the connector bind to the device's own address, so that no
+//! other device is selected.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -16,9 +17,9 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 type Found = (Arc<dyn Provider>, Arc<dyn Device>);
 
-/// Every device of this machine, with its provider: hardware first.
+/// All devices of this machine with their providers, hardware first.
 fn devices() -> Result<Vec<Found>, Error> {
-    // A machine without hardware has no such provider.
+    // A machine without RDMA hardware has no kernel provider.
     let kernel = kernel_provider().ok();
     let mut found = Vec::new();
     for provider in kernel.into_iter().chain([software_provider()?]) {
@@ -29,7 +30,7 @@ fn devices() -> Result<Vec<Found>, Error> {
     Ok(found)
 }
 
-/// An address at which the device is reached. Link-local ones need a scope, so they come last.
+/// An address of the device. Link-local addresses need a scope, so they come last.
 fn address_of(device: &Arc<dyn Device>) -> Result<Option<IpAddr>, Error> {
     let gids = device.gids(1)?;
     let addresses = gids.iter().map(|entry| entry.gid.to_ip());
@@ -52,7 +53,7 @@ fn list() -> Result<(), Error> {
     Ok(())
 }
 
-/// Sends a message over the device; returns the names of the devices at both ends.
+/// Sends a message over the device. Returns the names of the devices at both ends.
 fn talk(name: &str) -> Outcome<[String; 2]> {
     let all = devices()?;
     let wanted = all.iter().find(|(_, device)| device.name() == name);

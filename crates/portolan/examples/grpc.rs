@@ -1,4 +1,4 @@
-//! gRPC over RDMA: tonic serves 50 clients, each with a call that is echoed as it streams.
+//! gRPC over RDMA: tonic serves 50 clients, and echoes a streaming call of each.
 //!
 //! `cargo run --release -p portolan --features tokio --example grpc`
 

@@ -1,10 +1,11 @@
-//! A log in another program's memory: writers append by atomics and writes, and the owner's program does nothing meanwhile.
+//! A log in another program's memory. Writers append with atomics and RDMA writes, without the owner's help.
 //!
-//! `cargo run --example remote_log` runs an owner and writers; `remote_log keep ADDRESS` and `remote_log append ADDRESS TEXT` run
-//! one.
+//! `cargo run --example remote_log` runs an owner and writers; `remote_log keep ADDRESS` runs only an owner, and
+//! `remote_log append ADDRESS TEXT` only a writer.
 //!
-//! The log begins with a word: how many bytes are taken. A writer adds its record's length to it, and what it was before is the
-//! record's place. The record begins with its length, which the writer writes last: a reader stops where it is still zero.
+//! The first word of the log counts the bytes in use. A writer adds the length of its record to the word with an
+//! atomic. The previous value is the offset of the record. The record begins with its length, which the writer writes
+//! last. A reader stops at a length of zero.
 
 use std::thread;
 use std::time::Duration;
@@ -17,7 +18,7 @@ const WORD: usize = 8;
 const LOG_BYTES: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Where writers append, and the records that are complete.
+/// The owner's side of the log.
 struct Log(SharedMemory);
 
 impl Log {
@@ -40,7 +41,7 @@ impl Log {
     }
 }
 
-/// Appends to a log of another program.
+/// Appends to another program's log.
 struct Writer {
     connection: Connection,
     log: RemoteMemory,
@@ -60,14 +61,14 @@ impl Writer {
         let takes = (WORD + length) as u64;
         let taken = self.connection.fetch_add(vec![0; WORD], self.log, takes)?;
         let before = taken.wait()?.original().expect("it is a word") as usize;
-        // A full log is an error of the slice: nothing is written.
+        // If the log is full, `slice` returns `None`, and nothing is written.
         let place = |offset, length| self.log.slice(WORD + before + offset, length);
         let (body, head) = (place(WORD, text.len()), place(0, WORD));
         let (body, head) = (
             body.expect("the log is full"),
             head.expect("it is before the text"),
         );
-        // Writes of one connection are placed in order, so the length comes last.
+        // Writes of one connection arrive in order, so the length arrives after the text.
         let mut batch = self.connection.batch();
         batch.write(text.as_bytes().to_vec(), body)?;
         batch.write(
@@ -79,7 +80,7 @@ impl Writer {
     }
 }
 
-/// Offers the log to everybody who connects, for ever.
+/// Offers the log to every peer that connects. Never returns without an error.
 fn keep(listener: &Listener, log: &SharedMemory, options: &Options) -> Result<(), Error> {
     let mut writers = Vec::new();
     loop {

@@ -1,10 +1,11 @@
-//! Speaks with C programs: a server for rping, the example of librdmacm.
+//! Talks to a C program: rping, an example of librdmacm.
 //!
-//! `cargo run --example with_c` runs both ends in Rust. `with_c serve 0.0.0.0:7174` waits for `rping -c -a ADDRESS -C 3 -v`, and
-//! `with_c ping ADDRESS` for `rping -s -C 1`.
+//! `cargo run --example with_c` runs both ends in Rust. `with_c serve 0.0.0.0:7174` serves
+//! `rping -c -a ADDRESS -C 3 -v`, and `with_c ping ADDRESS` is a client of `rping -s -C 1`.
 //!
-//! In rping's protocol the client offers memory in a message: address, key and length, all in network byte order. The server reads
-//! it, and answers; the client offers another place, the server writes the same bytes there, and answers.
+//! In rping's protocol the client describes its source memory in a message: address, key and length in network byte
+//! order. The server reads that memory and answers. The client then describes its sink memory. The server writes the
+//! same bytes there and answers.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
@@ -20,7 +21,7 @@ const PORT: u16 = 7174;
 const PATIENCE: Duration = Duration::from_secs(30);
 const TEXT: &[u8] = b"ahoy from Rust";
 
-/// What a C program tells of its memory becomes a [`RemoteMemory`]. Its rights are not told.
+/// Converts a C program's description of its memory. It does not contain the access rights.
 fn offer_of(message: &Message) -> Option<RemoteMemory> {
     let (addr, rest) = message.split_first_chunk()?;
     let (rkey, rest) = rest.split_first_chunk()?;
@@ -33,7 +34,7 @@ fn offer_of(message: &Message) -> Option<RemoteMemory> {
     ))
 }
 
-/// The other way.
+/// The description of this program's memory for a C program.
 fn to_c(memory: &SharedMemory) -> Vec<u8> {
     let memory = memory.remote();
     let length = memory.length as u32;
@@ -50,7 +51,7 @@ fn go_ahead(connection: &Connection) -> Result<(), Error> {
     Ok(())
 }
 
-/// Serves until the client disconnects; returns what the pings were.
+/// Serves until the client disconnects. Returns the data of the pings.
 fn serve(connection: &Connection) -> Result<Vec<Vec<u8>>, Error> {
     let mut pings = Vec::new();
     loop {
@@ -70,7 +71,7 @@ fn serve(connection: &Connection) -> Result<Vec<Vec<u8>>, Error> {
     }
 }
 
-/// Pings once; returns what came back.
+/// Pings once. Returns the data that the server wrote.
 fn ping(address: SocketAddr) -> Result<Vec<u8>, Error> {
     let connection = Connector::new().connect_to(address)?;
     let source = connection.share(TEXT.len(), Access::REMOTE_READ)?;

@@ -1,9 +1,9 @@
-//! How to test a program of RDMA where there is no hardware: each test has a network of its own.
+//! Tests an RDMA program without RDMA hardware. Each test has its own network.
 //!
 //! `cargo run --example without_hardware`
 //!
-//! The software device needs no setup and no root. A provider with a UDP port and a name of its own meets no other process, so tests
-//! run beside each other, and what a provider holds at the end tells whether something was left behind.
+//! The software device needs no setup and no root. A provider with its own UDP port and name is isolated from all other
+//! processes, so tests can run in parallel. The provider's usage at the end shows whether a test has leaked anything.
 
 use std::sync::Arc;
 use std::thread;
@@ -14,7 +14,7 @@ use portolan::{Connection, Connector, Error, Listener};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What is tested: it answers each message with its length, until the client goes, whenever that is.
+/// The program under test: answers each message with its length, until the client disconnects.
 fn serve(connection: &Connection) -> Result<(), Error> {
     let answer = || {
         let length = connection.receive()?.len() as u64;
@@ -30,7 +30,7 @@ fn serve(connection: &Connection) -> Result<(), Error> {
     }
 }
 
-/// A network that only this test is in.
+/// A network for one test.
 fn network(port: u16) -> Result<Arc<SoftwareProvider>, Error> {
     let mut config = SoftwareConfig::default();
     config.stack.group.port = port;
@@ -60,7 +60,7 @@ fn lengths_come_back(port: u16) -> Result<(), Error> {
     }
     drop(client);
     server.join().expect("it does not panic")?;
-    // Disconnects take a moment to be read.
+    // The disconnects take a moment to arrive.
     let started = Instant::now();
     while network.usage() != Usage::default() {
         assert!(started.elapsed() < PATIENCE, "left: {:?}", network.usage());
@@ -78,7 +78,7 @@ fn a_client_that_vanishes_ends_the_server(port: u16) -> Result<(), Error> {
 }
 
 fn main() -> Result<(), Error> {
-    // As a test harness does: all at once. A free port of UDP is one's own until the socket is closed.
+    // Runs all tests in parallel, as a test harness does. Each gets a UDP port that is free at this moment.
     let port = || Ok(std::net::UdpSocket::bind("0.0.0.0:0")?.local_addr()?.port());
     let ports: std::io::Result<Vec<u16>> = (0..2).map(|_| port()).collect();
     let ports = ports.expect("UDP has ports");

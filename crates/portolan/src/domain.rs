@@ -17,7 +17,7 @@ use crate::sys::{Memory, SharedMemory};
 ///
 /// | scope | domain |
 /// |---|---|
-/// | one connection | [`Domain::new`], in the options of that connection alone; the memory is out of reach when it has ended |
+/// | one connection | [`Domain::new`], in the options of that connection only; access ends with the connection |
 /// | a listener's connections | [`Listener::domain`](crate::Listener::domain), in the options of each accept |
 /// | all connections on a device | none: connections without a domain share one for each device |
 ///
@@ -45,7 +45,7 @@ pub struct Domain {
 type OnDevices = Vec<(Instance, Arc<dyn Pd>)>;
 
 impl Domain {
-    /// Creates a domain that gets its devices from the connections that it is given to. Memory is shared by one of those:
+    /// Creates a domain without a device. It gets the devices of its connections. Share memory through a connection:
     ///
     /// ```
     /// use portolan::{Access, Connector, Domain, Listener, Options};

@@ -1,6 +1,6 @@
-//! Shared memory that ends at a time.
+//! Shared memory that expires at a set time.
 //!
-//! One thread of the process withdraws it. The thread runs while there is memory with a time.
+//! One thread of the process withdraws the peers' access. It runs only while some memory has an expiry time.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -14,7 +14,7 @@ use portolan_threads::with_signals_blocked;
 
 use crate::deadline;
 
-/// The memory whose time ends next comes first. A number tells those of the same time apart.
+/// The leases by expiry time. A number distinguishes leases with the same time.
 static DUE: Mutex<Due> = Mutex::new(Due {
     leases: BTreeMap::new(),
     made: 0,
@@ -25,11 +25,11 @@ static CHANGED: Condvar = Condvar::new();
 struct Due {
     leases: BTreeMap<(Instant, u64), Weak<Mutex<Term>>>,
     made: u64,
-    /// The process whose thread runs (`fork::generation`): a forked child has none of its parent's.
+    /// The process whose thread runs (`fork::generation`). A forked child does not have its parent's thread.
     runner: Option<u32>,
 }
 
-/// How long peers may reach memory.
+/// How long peers may access some memory.
 #[derive(Debug, Default)]
 pub(crate) struct Lease {
     term: Arc<Mutex<Term>>,
@@ -37,24 +37,24 @@ pub(crate) struct Lease {
 
 #[derive(Debug, Default)]
 struct Term {
-    /// `None` for memory without a time.
+    /// `None` if the memory does not expire.
     end: Option<Instant>,
     is_over: bool,
     regions: Vec<Weak<dyn Mr>>,
 }
 
 impl Lease {
-    /// Names the regions that end with it.
+    /// Sets the regions to withdraw when the lease expires.
     pub(crate) fn covers(&self, regions: &[Arc<dyn Mr>]) {
         let mut term = self.term.lock();
         term.regions = regions.iter().map(Arc::downgrade).collect();
         if term.is_over {
-            // It ended while one of them was made.
+            // The lease expired while a region was being registered.
             term.withdraw();
         }
     }
 
-    /// Fails after the end.
+    /// Fails if the lease has expired.
     pub(crate) fn check(&self) -> Result<()> {
         match self.term.lock().is_over {
             false => Ok(()),
@@ -66,7 +66,7 @@ impl Lease {
         }
     }
 
-    /// Ends it at a time, instead of one that was set before.
+    /// Sets the expiry time, which replaces an earlier one.
     pub(crate) fn end_at(&self, at: Instant) -> Result<()> {
         self.check()?;
         let mut due = DUE.lock();
@@ -81,7 +81,7 @@ impl Lease {
 }
 
 impl Term {
-    /// Ends it if its time has come and no other was set.
+    /// Expires the lease, unless its expiry time was changed to a later one.
     fn end(&mut self, now: Instant) {
         if self.end.is_some_and(|end| end <= now) {
             self.is_over = true;

@@ -141,9 +141,10 @@ impl Batch<'_> {
         }
     }
 
-    /// Posts all requests as one operation, whose only completion is the last one's: the device says nothing of the others
-    /// (selective signalling). The buffers come back together, in order: in `buffer` and `more` of [`Done`](crate::Done) or
-    /// [`Failed`].
+    /// Posts all requests as one operation. Only the last request is signaled (selective signaling), so the operation
+    /// has one completion.
+    ///
+    /// All buffers return together and in order, in `buffer` and `more` of [`Done`](crate::Done) or [`Failed`].
     ///
     /// ```
     /// # use portolan::Access;

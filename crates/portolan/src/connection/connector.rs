@@ -124,7 +124,7 @@ impl Connecting {
         deadline: Instant,
     ) -> Result<Self> {
         if destination.port() == 0 {
-            // Of a destination without one; nothing listens there.
+            // Port 0 means that the caller gave none, and nothing can listen on it.
             let (what, expected) = ("port of the destination", "1 to 65535");
             let error = Error::invalid(Step::Connect, what, expected, 0);
             return Err(error.between(None, Some(destination.into())));

@@ -37,7 +37,7 @@ pub(crate) struct Inner {
     spin: Spin,
     receive_depth: u32,
     receive_size: usize,
-    /// Messages that the program holds, and how many it may.
+    /// Number of messages that the program holds, and its maximum.
     held: AtomicU32,
     held_max: u32,
     has_told_held: AtomicBool,
@@ -266,8 +266,8 @@ impl Inner {
         self.disconnected.load(Ordering::Acquire)
     }
 
-    /// Posts another receive if the program holds all of them as messages, because the peer's next message would wait. At
-    /// the limit it logs this once, because neither side would see why.
+    /// Posts another receive if the program holds all receives as messages, because otherwise the peer's next message
+    /// waits. At the limit it logs a warning once, because neither side would see why the peer waits.
     pub(crate) fn replace_held(&self) {
         let held = self.held.fetch_add(1, Ordering::Relaxed) + 1;
         if held < self.receive_depth || !self.work.holds_all() || self.how_ended().is_some() {
@@ -275,13 +275,13 @@ impl Inner {
         }
         if held < self.held_max {
             let fresh = Buffer::new(&self.work.pd, self.receive_size);
-            // Without one the peer waits for those that are held.
+            // If this fails, the peer waits until a held message is dropped.
             let posted = fresh.map(|fresh| self.work.post_receive(fresh, true).is_ok());
             if posted == Ok(true) {
                 return;
             }
         }
-        // A connection with one receive may be meant to work so.
+        // A connection with a single receive may be intended, so do not warn.
         if held > 1 && !self.has_told_held.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 peer = ?self.addresses.remote,
@@ -291,7 +291,7 @@ impl Inner {
         }
     }
 
-    /// Notes that the program has given a message back.
+    /// Counts a message that the program has dropped or taken out.
     pub(crate) fn note_given_back(&self) {
         self.held.fetch_sub(1, Ordering::Relaxed);
     }

@@ -31,9 +31,11 @@ pub struct Options {
     /// Size of each of those receives, in bytes: the longest message that the peer may send. The
     /// peer does not learn it; see [`super::Connection::send`].
     pub receive_size: usize,
-    /// How many messages the program may hold at a time before the peer waits. While it holds more than `receive_depth`, the
-    /// connection posts further receives; they are freed when it drops the messages. At the limit the peer's next message waits,
-    /// and a warning says so once in the log.
+    /// Maximum number of messages that the program may hold before the peer waits.
+    ///
+    /// If the program holds `receive_depth` messages or more, the connection posts additional receives, and frees them
+    /// when the program drops the messages. At the limit the peer's next message waits, and the connection logs one
+    /// warning.
     pub held_messages: u32,
     /// Maximum number of bytes that [`super::Connection::send_inline`] and [`super::Connection::write_inline`] take.
     /// Devices support few bytes, and some none.

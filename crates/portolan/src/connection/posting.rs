@@ -78,13 +78,16 @@ impl Connection {
     }
 
     /// Posts an RDMA write of the whole buffer to the start of the peer's memory; use
-    /// [`RemoteMemory::slice`] for another start. It may be of any length: what is too long for one work request is divided,
-    /// and takes as many places of [`Options::send_depth`](crate::Options::send_depth) as there are GiB.
+    /// [`RemoteMemory::slice`] for another start.
+    ///
+    /// The buffer may have any length. A write of more than 1 GiB is divided into several work requests, one for each
+    /// GiB, which all count against [`Options::send_depth`](crate::Options::send_depth).
     ///
     /// # Errors
     /// `BeyondRemoteMemory` if the buffer is longer than the memory, and `RemoteRightMissing` if the memory was offered
-    /// without the right to write: nothing is sent and the connection stays usable. Otherwise as for [`Connection::send`]. A
-    /// write that the peer does not permit for what cannot be seen here (wrong key, revoked memory) breaks the connection.
+    /// without the right to write: nothing is sent and the connection stays usable. Otherwise as for
+    /// [`Connection::send`]. If the peer refuses the write for a reason that this side cannot check (wrong key, revoked
+    /// memory), the connection breaks.
     pub fn write(&self, buffer: impl Into<Gather>, to: RemoteMemory) -> Posted {
         self.request().write(buffer, to)
     }
@@ -122,8 +125,9 @@ impl Connection {
         }
     }
 
-    /// Posts an RDMA read of the peer's memory into the buffer; the length is the smaller of both. It may be of any length, as
-    /// [`Connection::write`].
+    /// Posts an RDMA read of the peer's memory into the buffer. Reads as many bytes as the shorter of the two has.
+    ///
+    /// The length is not limited, as for [`Connection::write`].
     ///
     /// # Errors
     /// `RemoteRightMissing` if the memory was offered without the right to read: nothing is sent and the connection stays
@@ -139,8 +143,8 @@ impl Connection {
     /// eight.
     ///
     /// # Errors
-    /// As for [`Connection::send`]; also if the buffer or memory is shorter than eight bytes, the address is not a multiple of
-    /// eight, or the memory was offered without the right to atomics.
+    /// As for [`Connection::send`]; also if the buffer or memory is shorter than eight bytes, the address is not a
+    /// multiple of eight, or the memory was offered without the right to atomics.
     pub fn fetch_add(&self, buffer: impl Into<Buffer>, at: RemoteMemory, add: u64) -> Posted {
         let remote = at.at();
         self.post_atomic(SendOp::AtomicFetchAdd { remote, add }, buffer.into(), at)
@@ -189,7 +193,7 @@ impl Connection {
             .map_err(|failed| self.explain(failed))
     }
 
-    /// Checks a write: one that does not fit or is not allowed would break the connection at the peer.
+    /// Checks bounds and rights of a write, because a refusal by the peer breaks the connection.
     fn check_write(&self, length: usize, to: RemoteMemory) -> Result<()> {
         self.check_right("a write", Access::REMOTE_WRITE, to)?;
         if length as u64 <= to.length {

@@ -121,7 +121,7 @@ impl Queues {
         })
     }
 
-    /// A queue pair at the other end of an id's addresses.
+    /// The destination for a queue pair of the peer that the id's addresses name.
     pub(super) fn towards(&self, known: &IdAddresses, qpn: Qpn) -> Result<Destination> {
         let gids = self.device.gids(PORT)?;
         let own = gids.iter().find(|entry| Some(entry.gid) == known.sgid);

@@ -23,24 +23,27 @@ use crate::connection::{Attempt, Steps};
 use crate::deadline;
 use crate::ready_set::ReadySet;
 
-/// Peers that are remembered at most. Datagrams of others are lost.
+/// Maximum of known peers. Datagrams from further peers are dropped, and sending to them fails.
 const PEERS_MAX: usize = 4096;
-/// Datagrams that wait to be received at most; more wait in the queue pairs and the UDP socket, or are lost there.
+/// Maximum of datagrams queued here. More wait in the queue pairs and the UDP socket, or are dropped there.
 const ARRIVED_MAX: usize = 256;
-/// UDP datagrams that one look takes.
+/// Maximum of UDP datagrams read in one turn.
 const BATCH: usize = 64;
-/// How long an address may take to resolve.
+/// Time limit for resolving an address.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
-/// The longest UDP datagram of a peer.
+/// Maximum length of a peer's UDP datagram.
 const UDP_BYTES_MAX: usize = 4096 + 64;
-/// How long a dropped socket waits until its datagrams are sent.
+/// How long dropping a socket waits for its datagrams to be sent.
 const DROP_WAIT: Duration = Duration::from_secs(1);
 
-/// A datagram socket that other programs of `rsocket(7)` reach, used as a `UdpSocket` is.
+/// A datagram socket that talks to other `rsocket(7)` programs, with an interface like `UdpSocket`.
 ///
-/// Its addresses are UDP's. It has a UD queue pair for each local address that it sends from. The first datagrams to a peer go by
-/// UDP, with the queue pair's number before the data. The peer answers with its own, and later datagrams go between the queue
-/// pairs. A socket has no thread: its calls look at both. A datagram that finds no place at the receiver is lost.
+/// Its addresses are UDP addresses. It has a UD queue pair for each local address that it sends from. The first
+/// datagrams to a peer go over UDP, with the queue pair's number before the data. The peer answers with its own number,
+/// and later datagrams go between the queue pairs.
+///
+/// A socket has no thread: its calls read both the UDP socket and the queue pairs. A datagram is lost if the receiver
+/// has no room for it.
 #[derive(Debug)]
 pub struct Rsocket {
     udp: UdpSocket,
@@ -69,9 +72,9 @@ struct Local {
 
 #[derive(Debug)]
 struct Peer {
-    /// The place of the local address towards it.
+    /// The index of the local address that it is reached from.
     local: usize,
-    /// Its queue pair, once it has said which.
+    /// Its queue pair; `None` until it has announced one.
     known: Option<Destination>,
 }
 
@@ -79,7 +82,7 @@ impl Rsocket {
     /// Creates a socket on a provider.
     ///
     /// # Errors
-    /// The process has no descriptor left.
+    /// The process has reached its limit of descriptors.
     pub fn new_on(
         provider: Arc<dyn Provider>,
         is_ipv6: bool,
@@ -102,18 +105,18 @@ impl Rsocket {
         })
     }
 
-    /// Binds it; port 0 selects a free port.
+    /// Binds the socket. Port 0 selects a free port.
     ///
     /// # Errors
-    /// The address is in use or belongs to no interface; the socket is bound.
+    /// The address is in use or belongs to no interface, or the socket is already bound.
     pub fn bind(&self, local: SocketAddr) -> io::Result<()> {
         Ok(bind(&self.udp, &local)?)
     }
 
-    /// Sets the peer of [`Rsocket::send`]. Datagrams of others that come by UDP are not received.
+    /// Sets the peer for [`Rsocket::send`]. UDP datagrams from other peers are dropped.
     ///
     /// # Errors
-    /// There is no route or no device to it.
+    /// The peer has no route, or the route has no device.
     pub fn connect(&self, peer: SocketAddr) -> io::Result<()> {
         self.bind_somewhere(peer)?;
         self.udp.connect(peer)?;
@@ -140,7 +143,7 @@ impl Rsocket {
         connected.ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// The UDP socket, whose descriptor numbers the socket and which has its options.
+    /// The UDP socket. Its descriptor identifies the socket, and the socket's options are set on it.
     pub fn udp(&self) -> &UdpSocket {
         &self.udp
     }
@@ -153,11 +156,11 @@ impl Rsocket {
         self.send_to(data, self.peer_addr()?, waits)
     }
 
-    /// Sends a datagram. The first one to a peer waits until its address is resolved.
+    /// Sends a datagram. The first datagram to a peer waits until the peer's address is resolved.
     ///
     /// # Errors
-    /// `EMSGSIZE` if it does not fit a packet; `WouldBlock` if it does not wait and the send queue is full; the peer's address
-    /// does not resolve.
+    /// `EMSGSIZE` if the datagram does not fit into a packet; `WouldBlock` if the send queue is full and `waits` is
+    /// false; an error of resolving the peer's address.
     pub fn send_to(&self, data: &[u8], to: SocketAddr, waits: bool) -> io::Result<usize> {
         self.bind_somewhere(to)?;
         loop {
@@ -168,7 +171,7 @@ impl Rsocket {
                 .get(&to)
                 .is_some_and(|peer| peer.known.is_none())
             {
-                // Its answer may be there.
+                // The peer's answer may have arrived.
                 self.take_udp(&mut state);
             }
             let State { locals, peers, .. } = &mut *state;
@@ -199,10 +202,10 @@ impl Rsocket {
         }
     }
 
-    /// Receives a datagram: how many of its bytes fit, and its sender. The rest is lost.
+    /// Receives a datagram. Returns the number of bytes that fit, and the sender. The other bytes are lost.
     ///
     /// # Errors
-    /// `WouldBlock` if it does not wait; the device was removed.
+    /// `WouldBlock` if no datagram has arrived and `waits` is false; the device was removed.
     pub fn receive_from(
         &self,
         into: &mut [u8],
@@ -231,7 +234,8 @@ impl Rsocket {
         }
     }
 
-    /// Whether a datagram can be received. If not, the socket's descriptor (`AsFd`) is readable when one may be there.
+    /// Whether a datagram can be received. If not, the socket's descriptor (`AsFd`) becomes readable when one may have
+    /// arrived.
     ///
     /// # Errors
     /// The device was removed.
@@ -249,14 +253,14 @@ impl Rsocket {
     }
 
     fn wait(&self) -> Result<()> {
-        // It looks again at the latest then.
+        // The caller checks again at the latest then.
         wait_for(
             &[self.ready.as_fd()],
             deadline::after(Duration::from_secs(1)),
         )
     }
 
-    /// An unbound socket gets a free port, which its headers name.
+    /// Binds an unbound socket to a free port, which its headers contain.
     fn bind_somewhere(&self, peer: SocketAddr) -> io::Result<()> {
         if self.udp.local_addr()?.port() != 0 {
             return Ok(());
@@ -264,7 +268,7 @@ impl Rsocket {
         self.bind(SocketAddr::new(unspecified_like(peer), 0))
     }
 
-    /// The place of the local address towards a peer, with its queue pair.
+    /// The index of the local address for a peer. Creates its queue pair at the first use.
     fn local_towards(&self, state: &mut State, peer: SocketAddr) -> io::Result<usize> {
         if let Some(known) = state.peers.get(&peer) {
             return Ok(known.local);
@@ -288,7 +292,7 @@ impl Rsocket {
         Ok(local)
     }
 
-    /// The address from which UDP would send to a peer.
+    /// The source address that UDP would use for a peer.
     fn source_towards(&self, peer: SocketAddr) -> io::Result<SocketAddr> {
         let own = self.udp.local_addr()?;
         if !own.ip().is_unspecified() {
@@ -309,7 +313,7 @@ impl Rsocket {
         })
     }
 
-    /// An id whose address towards a peer is resolved.
+    /// Creates an id and resolves a peer's address with it.
     fn resolve(&self, source: SocketAddr, peer: SocketAddr) -> Result<(CmId, EventChannel)> {
         let events = EventChannel::open_on(self.provider.clone())?;
         let id = CmId::with_service(&events, UDP)?;
@@ -318,7 +322,7 @@ impl Rsocket {
         Resolving { steps }.finish()
     }
 
-    /// Takes what has come by UDP and to the queue pairs.
+    /// Takes the datagrams that have arrived at the UDP socket and the queue pairs.
     fn look(&self, state: &mut State) -> Result<()> {
         self.take_udp(state);
         let State {
@@ -345,7 +349,7 @@ impl Rsocket {
             let (length, peer) = match self.udp.recv_from(&mut bytes) {
                 Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // An answer of ICMP to what was sent.
+                // An ICMP error for a datagram sent before.
                 Err(_) => continue,
             };
             let announced = Announcement::decode(&bytes[..length], peer.is_ipv6());
@@ -387,7 +391,7 @@ impl Rsocket {
 }
 
 impl AsFd for Rsocket {
-    /// A descriptor that is readable when a look may find something new; see [`Rsocket::is_readable`].
+    /// A descriptor that is readable when a check may find something new; see [`Rsocket::is_readable`].
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.ready.as_fd()
     }
@@ -397,7 +401,7 @@ impl Drop for Rsocket {
     fn drop(&mut self) {
         let until: Instant = deadline::after(DROP_WAIT);
         for local in &mut self.state.lock().locals {
-            // What is not sent by then is lost, as datagrams may be.
+            // Datagrams that are not sent by then are lost.
             while let Ok(false) = local.queues.is_drained()
                 && !deadline::left(until).is_zero()
                 && local.queues.arm().is_ok()
@@ -407,7 +411,7 @@ impl Drop for Rsocket {
     }
 }
 
-/// Asks for the next notifications; whether something has come already.
+/// Requests the next notifications. Returns whether something has arrived already.
 fn arm(state: &mut State) -> Result<bool> {
     let mut any = false;
     for local in &mut state.locals {

@@ -34,7 +34,8 @@ pub struct StreamOptions {
     pub keepalive: Option<Duration>,
     /// Local address of a connect; `None`: the route selects it.
     pub source: Option<SocketAddr>,
-    /// Route of a connect, which the program has found; `None` has it resolved. See [`CmId::set_route`](crate::cm::CmId::set_route).
+    /// Route of a connect that the program has found; `None`: the connect resolves it. See
+    /// [`CmId::set_route`](crate::cm::CmId::set_route).
     pub route: Option<Arc<[u8]>>,
     /// Provider of a connect; `None`: the route selects it ([`crate::provider::towards`]).
     pub provider: Option<Arc<dyn Provider>>,

@@ -103,8 +103,9 @@ impl Backing {
             true => access,
             false => access & Access::REMOTE_READ,
         };
-        // SAFETY: the owner keeps the bytes in place until `drop` or `into_memory` has deregistered them; `Buffer` and
-        // `SharedMemory` give the program only the access that the device leaves it. Bytes that others read are not written.
+        // SAFETY: the owner keeps the bytes in place until `drop` or `into_memory` has deregistered them. `Buffer` and
+        // `SharedMemory` give the program only the access that the device permits. Read-only memory is registered
+        // without write access.
         let region = unsafe { pd.register(addr, length, access)? };
         let looked = look(&*region);
         let pd = pd.clone();

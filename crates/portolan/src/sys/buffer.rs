@@ -135,8 +135,8 @@ impl Buffer {
         Ok(())
     }
 
-    /// Whether it may be the destination of a receive or a read without copying: it is not made of memory that is only read
-    /// (`bytes::Bytes`, `memmap2::Mmap`). Writing into it as a slice copies that memory first.
+    /// Whether the buffer may be the destination of a receive or a read. False for read-only memory (`bytes::Bytes`,
+    /// `memmap2::Mmap`). Writing to such a buffer as a slice copies the memory first.
     pub fn is_writable(&self) -> bool {
         self.backing.is_writable()
     }
@@ -225,12 +225,12 @@ impl Deref for Buffer {
 }
 
 impl DerefMut for Buffer {
-    /// Copies memory that is only read (`bytes::Bytes`, `memmap2::Mmap`).
+    /// Copies read-only memory (`bytes::Bytes`, `memmap2::Mmap`) first.
     fn deref_mut(&mut self) -> &mut [u8] {
         if !self.is_writable() {
             *self = Self::from(self.to_vec());
         }
-        // SAFETY: as in `deref`; `self` is borrowed mutably, and nobody else reads the memory.
+        // SAFETY: as in `deref`. `self` is borrowed mutably, and writable memory has no other readers.
         unsafe {
             let start = self.backing.start().as_ptr().add(self.offset);
             std::slice::from_raw_parts_mut(start, self.length)

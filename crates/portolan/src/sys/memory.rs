@@ -16,8 +16,8 @@ pub const MESSAGE_MAX_BYTES: usize = 1 << 31;
 
 /// The address, length, key and rights of a peer's memory. One side sends this to the other to let it read or write.
 ///
-/// The side that reads or writes checks rights and bounds before it sends anything. If the peer sends address, length and
-/// key in another format, build this with [`RemoteMemory::new`].
+/// The side that reads or writes checks rights and bounds before it sends anything. If the peer sends address, length
+/// and key in another format, use [`RemoteMemory::new`].
 ///
 /// ```
 /// use portolan::{Access, RemoteMemory};
@@ -38,7 +38,7 @@ pub struct RemoteMemory {
     pub length: u64,
     /// Remote key.
     pub rkey: u32,
-    /// What this side may do with it: the `REMOTE_` rights.
+    /// The `REMOTE_` rights that the peer grants.
     pub access: Access,
 }
 
@@ -46,12 +46,12 @@ impl RemoteMemory {
     /// Bytes of the encoded form.
     pub const LEN: usize = 24;
 
-    /// The rights that an offer may name.
+    /// The rights that the encoded form can contain.
     pub(super) const RIGHTS: Access = Access::REMOTE_READ
         .union(Access::REMOTE_WRITE)
         .union(Access::REMOTE_ATOMIC);
 
-    /// Memory of a peer that does not say which rights it grants. Only the bounds are checked.
+    /// Memory of a peer that has not sent its access rights. This side then checks only the bounds.
     pub fn new(addr: u64, length: u64, rkey: u32) -> Self {
         Self {
             addr,
@@ -61,7 +61,7 @@ impl RemoteMemory {
         }
     }
 
-    /// Encodes it for a peer: address, length, key, rights (`enum ibv_access_flags`), each big-endian.
+    /// Encodes the description for a peer: address, length, key and rights (`enum ibv_access_flags`), each big-endian.
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..8].copy_from_slice(&self.addr.to_be_bytes());
@@ -71,7 +71,7 @@ impl RemoteMemory {
         bytes
     }
 
-    /// Decodes the bytes of a peer; `None` if there are too few.
+    /// Decodes a peer's description. `None` if there are too few bytes.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (addr, rest) = bytes.split_first_chunk::<8>()?;
         let (length, rest) = rest.split_first_chunk::<8>()?;
@@ -85,7 +85,7 @@ impl RemoteMemory {
         })
     }
 
-    /// `length` bytes of it from `offset` on; `None` if they are not inside.
+    /// The `length` bytes from `offset` on. `None` if they exceed the memory.
     pub fn slice(self, offset: usize, length: usize) -> Option<Self> {
         let (offset, length) = (offset as u64, length as u64);
         let end = offset.checked_add(length)?;

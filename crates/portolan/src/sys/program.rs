@@ -37,10 +37,10 @@ pub trait KeptInPlace: Sized {
     /// Converts the memory to its keeper.
     fn into_keeper(self) -> Self::Keeper;
 
-    /// Whether nobody else reads the bytes, so that they may be written.
+    /// Whether the bytes may be written, because they have no other readers.
     const IS_WRITABLE: bool = true;
 
-    /// The bytes; to be written only if [`KeptInPlace::IS_WRITABLE`].
+    /// The bytes. They may be written only if [`KeptInPlace::IS_WRITABLE`].
     fn place(keeper: &mut Self::Keeper) -> NonNull<[u8]>;
 
     /// Converts back to the memory.

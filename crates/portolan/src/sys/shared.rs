@@ -120,10 +120,10 @@ impl SharedMemory {
         Ok(self.with_rkey(rkey))
     }
 
-    /// Lets peers reach it until `at`, and no longer; may be called again for another time, until the first one has come.
+    /// Sets the time when peers lose access. Until then, another call can change the time.
     ///
-    /// The memory itself stays: it may be read and written here ([`SharedMemory::load`], [`SharedMemory::revoke`]). A request of
-    /// a peer that comes later is refused, which breaks the peer's connection. Tell the peer how long it has.
+    /// The memory itself stays, and this program can still use it ([`SharedMemory::load`], [`SharedMemory::revoke`]). A
+    /// later request of a peer is refused, which breaks the peer's connection. So tell the peer how long it has access.
     ///
     /// ```
     /// # use std::time::{Duration, Instant};
@@ -135,13 +135,13 @@ impl SharedMemory {
     /// ```
     ///
     /// # Errors
-    /// `InvalidState` if it has expired already; the system refuses a thread.
+    /// `InvalidState` if the memory has already expired; an error if the thread that ends the access cannot be started.
     pub fn expire_at(&self, at: Instant) -> Result<()> {
         self.lease.covers(&self.backing.regions());
         self.lease.end_at(at)
     }
 
-    /// Whether its time has come ([`SharedMemory::expire_at`]): no peer reaches it.
+    /// Whether the memory has expired ([`SharedMemory::expire_at`]), so that no peer can access it.
     pub fn has_expired(&self) -> bool {
         self.lease.check().is_err()
     }
@@ -197,7 +197,7 @@ impl SharedMemory {
     /// Copies bytes to `offset`, the last byte last.
     ///
     /// # Panics
-    /// If the range is outside the memory, or the memory is made of what is only read ([`Memory`]).
+    /// If the range is outside the memory, or the memory is read-only ([`Memory`]).
     pub fn store(&self, offset: usize, from: &[u8]) {
         assert!(self.backing.is_writable(), "this memory is only read");
         self.check(offset, from.len());

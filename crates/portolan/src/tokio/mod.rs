@@ -34,10 +34,12 @@
 //!
 //! # Runtimes
 //!
-//! The runtime needs I/O and time enabled. Outside of a runtime, and in one without them, everything that needs them fails with
-//! [`InvalidState`](crate::Cause::InvalidState). (tokio tells of a missing driver by a panic only. It is caught, but the
-//! program's panic hook sees it, and a program that aborts on panics ends.) For other runtimes, each object that waits has a descriptor
-//! ([`AsFd`](std::os::fd::AsFd)); [`Connection`](crate::Connection) and [`Socket`](crate::datagram::Socket) say how to use it.
+//! The runtime needs I/O and time enabled. Without them, or outside of a runtime, calls that need them fail with
+//! [`InvalidState`](crate::Cause::InvalidState). tokio reports a missing driver only by a panic. The library catches
+//! it, but the program's panic hook still runs, and a program that aborts on panics is aborted.
+//!
+//! For other runtimes, each object that waits has a descriptor ([`AsFd`](std::os::fd::AsFd)). See
+//! [`Connection`](crate::Connection) and [`Socket`](crate::datagram::Socket) for its use.
 
 mod connection;
 mod connector;

@@ -60,7 +60,7 @@ impl Future for Posted<'_> {
     type Output = std::result::Result<Done, Failed>;
 
     /// # Panics
-    /// After it has returned its outcome, like every async function.
+    /// If polled again after it has returned its outcome, like every async function.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
             let Some(transfer) = &mut self.transfer else {

@@ -35,7 +35,8 @@ pub(crate) fn watch<T: AsRawFd>(descriptor: T, step: Step) -> Result<AsyncFd<T>>
     watched?.map_err(runtime_error)
 }
 
-/// Calls what panics if the runtime was built without a driver. tokio tells that in no other way.
+/// Runs a call that panics if the runtime was built without a driver, and turns the panic into an error. tokio reports
+/// a missing driver in no other way.
 fn of_runtime<T>(step: Step, expected: &'static str, call: impl FnOnce() -> T) -> Result<T> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|_| {
         let found = "a runtime that was built without it";
@@ -94,7 +95,7 @@ where
 /// Waits until the given time; forever for `None`.
 ///
 /// # Errors
-/// `InvalidState` in a runtime without time.
+/// `InvalidState` if the runtime does not have time enabled.
 pub(super) async fn reached(moment: Option<Instant>, step: Step) -> Result<()> {
     match moment {
         Some(moment) => until(moment, step)?.await,

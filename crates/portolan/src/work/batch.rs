@@ -21,7 +21,7 @@ pub(crate) struct Outcome {
 type Requests = Vec<(Part, Sges)>;
 
 impl Work {
-    /// Posts operations in order, with one doorbell.
+    /// Posts several operations in order, with one doorbell.
     pub(crate) fn post_batch(&self, items: Vec<Item>) -> Outcome {
         let requests = match self.prepare(&items) {
             Ok(requests) => requests,
@@ -57,7 +57,7 @@ impl Work {
         Outcome { posted, refused }
     }
 
-    /// Posts requests in order, with one doorbell, as one operation: only the last one signals.
+    /// Posts requests in order, with one doorbell, as one operation. Only the last one is signaled.
     pub(crate) fn post_as_one(&self, items: Vec<Item>) -> std::result::Result<usize, Failed> {
         let prepared = match items.is_empty() {
             false => self.prepare(&items),
@@ -95,7 +95,7 @@ impl Work {
         }
     }
 
-    /// The work requests of each item, for which places are claimed.
+    /// The work requests of each item. Reserves slots for all of them.
     fn prepare(&self, items: &[Item]) -> Result<Vec<Requests>> {
         let limit = self.depths.gather as usize;
         let requests = |item: &Item| {
@@ -136,8 +136,8 @@ impl Work {
         self.qp.post_sends(&wrs)
     }
 
-    /// Leaves an operation to the device that has taken only some of its requests: nobody will hear of those, so their buffers
-    /// stay until the queue pair is destroyed.
+    /// Abandons an operation of which the device has accepted only some requests. Those are unsignaled, so their end is
+    /// not reported, and the buffers stay until the queue pair is destroyed.
     fn leave_to_device(&self, key: usize) {
         if let Some(slot) = self.state.lock().slots.get_mut(key) {
             slot.owner = Owner::Nobody;
@@ -145,7 +145,7 @@ impl Work {
     }
 }
 
-/// What the device is told of a request: who is waited for at this side, and who wakes the peer.
+/// The flags that decide whether a request signals its completion on this side, and whether it wakes the peer.
 fn flags(op: SendOp, is_last: bool) -> SendFlags {
     let signals = match is_last {
         true => SendFlags::SIGNALED,

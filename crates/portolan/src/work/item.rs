@@ -6,8 +6,8 @@ use portolan_provider::verbs::{RemoteAddr, SendFlags, SendOp};
 
 use super::pieces::Gather;
 
-/// The most bytes of one work request. A longer write or read is an operation of several: the devices of some vendors take no more
-/// (mlx5: 1 GiB).
+/// Maximum length of one work request, because some devices accept no more (mlx5: 1 GiB). A longer write or read is an
+/// operation of several work requests.
 const REQUEST_MAX_BYTES: usize = 1 << 30;
 
 /// A send to be posted.
@@ -24,18 +24,18 @@ pub(crate) struct Item {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) op: SendOp,
-    /// Which bytes of the item.
+    /// The range of the item's bytes.
     pub(super) bytes: Range<usize>,
     pub(super) flags: SendFlags,
 }
 
 impl Item {
-    /// Whether it takes several work requests.
+    /// Whether the item needs several work requests.
     pub(super) fn is_long(&self) -> bool {
         self.length > REQUEST_MAX_BYTES && self.parts().len() > 1
     }
 
-    /// The work requests that do it, in order; at least one.
+    /// The item's work requests, in order. There is at least one.
     pub(super) fn parts(&self) -> Vec<Part> {
         self.parts_of(REQUEST_MAX_BYTES)
     }
@@ -54,7 +54,7 @@ impl Item {
             Part {
                 op: part_of(self.op, start as u64, is_last),
                 bytes: start..end,
-                // What the first one waits for, the others wait for behind it.
+                // Only the first part needs the fence, because the others wait behind it.
                 flags: match number {
                     0 => self.flags,
                     _ => self.flags - SendFlags::FENCE,
@@ -65,7 +65,7 @@ impl Item {
     }
 }
 
-/// The operation of the part that begins `start` bytes into it.
+/// The operation of the part that begins at byte `start` of the item.
 fn part_of(op: SendOp, start: u64, is_last: bool) -> SendOp {
     let at = |remote: RemoteAddr| RemoteAddr {
         addr: remote.addr.wrapping_add(start),
@@ -73,7 +73,7 @@ fn part_of(op: SendOp, start: u64, is_last: bool) -> SendOp {
     };
     match op {
         SendOp::RdmaWrite(remote) => SendOp::RdmaWrite(at(remote)),
-        // The immediate data tell that all bytes are there.
+        // Only the last part has the immediate data, because it announces that all bytes have arrived.
         SendOp::RdmaWriteWithImm(remote, _) if !is_last => SendOp::RdmaWrite(at(remote)),
         SendOp::RdmaWriteWithImm(remote, imm) => SendOp::RdmaWriteWithImm(at(remote), imm),
         SendOp::RdmaRead(remote) => SendOp::RdmaRead(at(remote)),

@@ -11,8 +11,9 @@ use crate::sys::Buffer;
 
 /// A message in one of the connection's own receives.
 ///
-/// Dropping it reposts the receive. If the program holds [`Options::held_messages`](crate::Options::held_messages) messages,
-/// the peer's next one waits. A program that keeps messages for long should take their buffers ([`Message::into_buffer`]).
+/// Dropping it reposts the receive. If the program holds [`Options::held_messages`](crate::Options::held_messages)
+/// messages, the peer's next message waits. A program that keeps messages for a long time should take their buffers
+/// ([`Message::into_buffer`]).
 #[derive(Debug)]
 pub struct Message {
     connection: Arc<Inner>,
@@ -37,7 +38,7 @@ impl Message {
     }
 
     /// The number of bytes that the peer wrote to shared memory, if this is the immediate data of a write. The message
-    /// itself is empty then. For a write of more than 1 GiB it counts the last work request only.
+    /// itself is empty then. For a write of more than 1 GiB, this is the length of the last work request only.
     pub fn written(&self) -> Option<usize> {
         self.written
     }
@@ -84,8 +85,8 @@ impl Drop for Message {
     fn drop(&mut self) {
         self.connection.note_given_back();
         if let Some(buffer) = self.buffer.take() {
-            // Posting fails if the queue pair is in error, and nothing more is received; or if a further receive was posted
-            // while this was held, and this one is freed.
+            // Posting fails if the queue pair is in error, and then nothing more is received. It also fails if another
+            // receive was posted in place of this one; this one is then freed.
             let _ = self.connection.work.post_receive(buffer, true);
         }
     }

@@ -57,7 +57,7 @@ impl Gather {
         self.len() == 0
     }
 
-    /// Checks that it may be the destination of a request.
+    /// Checks that the buffers may be the destination of a request.
     pub(crate) fn check_writable(&self, step: Step) -> Result<()> {
         let is_writable = match &self.0 {
             Pieces::One(buffer) => buffer.is_writable(),
@@ -71,7 +71,7 @@ impl Gather {
         }
     }
 
-    /// The addresses and keys of some of the bytes, in at most `limit` pieces.
+    /// The addresses and keys of a range of the bytes, in at most `limit` pieces.
     pub(super) fn sges(&self, pd: &Arc<dyn Pd>, bytes: Range<usize>, limit: usize) -> Result<Sges> {
         match &self.0 {
             _ if bytes.is_empty() => Ok(Sges::None),
@@ -96,7 +96,7 @@ impl Gather {
         }
     }
 
-    /// The buffers of several, in order.
+    /// Joins the buffers of several lists, in order.
     pub(super) fn joined(gathers: impl Iterator<Item = Self>) -> Self {
         let mut all = Vec::new();
         for gather in gathers {
@@ -108,7 +108,7 @@ impl Gather {
         Self(Pieces::Many(all))
     }
 
-    /// The failure that returns them.
+    /// A failure that returns the buffers.
     pub(crate) fn failed(self, error: Error) -> Failed {
         let (buffer, more) = self.split();
         let buffer = Some(buffer);

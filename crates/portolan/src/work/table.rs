@@ -87,15 +87,16 @@ pub(super) struct Slot {
     pub(super) kind: Kind,
     pub(super) done: Option<WorkCompletion>,
     pub(super) owner: Owner,
-    /// Work requests of the operation. Only the last one signals its success.
+    /// Number of the operation's work requests. Only the last one is signaled.
     pub(super) requests: u32,
-    /// Bytes of an operation of this side's.
+    /// Length of an operation that this side started, bytes.
     pub(super) length: usize,
     /// The first request that failed.
     pub(super) failed: Option<WorkCompletion>,
 }
 
-/// In the number of a work request: others of its operation come after it, so it completes only if it failed.
+/// A bit in a work request's number: more requests of the same operation follow. Such a request is unsignaled, so it
+/// completes only if it fails.
 pub(super) const MORE: u64 = 1 << 62;
 
 impl Slot {
@@ -336,7 +337,7 @@ impl Work {
         slot.done.map(|done| (buffer, done))
     }
 
-    /// Whether the program holds all of the ring's receives, so that the peer's next message waits.
+    /// Whether the program holds all of the connection's own receives, so that the peer's next message would wait.
     pub(crate) fn holds_all(&self) -> bool {
         let state = self.state.lock();
         state.posted[Kind::Ring as usize] == 0 && state.arrived.is_empty()

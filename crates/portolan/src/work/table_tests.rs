@@ -45,7 +45,7 @@ fn an_operation_of_several_requests_ends_once_and_with_its_first_failure() {
         ..WorkCompletion::EMPTY
     };
     let others = key as u64 | MORE;
-    // The first has succeeded, and says nothing.
+    // The first request has succeeded, and has no completion.
     state.finish(&of(others, WcStatus::RemAccessErr));
     assert!(state.slots[key].done.is_none());
     state.finish(&of(key as u64, WcStatus::WrFlushErr));

@@ -1,4 +1,4 @@
-//! A host that calls `poll_send_only` and `poll_acknowledgement` first sends the same packets, and nothing else changes.
+//! A host that calls `poll_send_only` and `poll_acknowledgement` first sends the same packets as any other host.
 
 use std::time::Duration;
 

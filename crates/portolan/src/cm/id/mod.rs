@@ -133,11 +133,12 @@ impl CmId {
         self.complete(Step::ResolveRoute, &ends)
     }
 
-    /// Gives the id a route that the program has found, instead of resolving one (`RDMA_OPTION_IB_PATH` of
-    /// `rdma_set_option`): whole `struct ib_path_rec_data`s. Ends in `RouteResolved` or `RouteError`.
+    /// Sets a route that the program has found, instead of resolving one (`RDMA_OPTION_IB_PATH` of `rdma_set_option`).
+    ///
+    /// `paths` is an array of `struct ib_path_rec_data`. Ends in `RouteResolved` or `RouteError`.
     ///
     /// # Errors
-    /// The provider is not the kernel's; the route is not between the id's addresses. No event follows.
+    /// The provider is not the kernel's, or the route is not between the id's addresses. No event follows.
     pub fn set_route(&self, paths: &[u8]) -> Result<()> {
         self.channel().set_route(self.number(), paths)?;
         let ends = [EventType::RouteResolved, EventType::RouteError];
