@@ -133,7 +133,7 @@ fn every_example_is_short_and_says_how_to_run_it() {
     assert_eq!(seen, 16);
 }
 
-/// Those that docs/comparison.md counts.
+/// The programs that docs/comparison.md compares.
 mod compared {
     macro_rules! runs {
         ($name:ident, $file:literal) => {

@@ -10,16 +10,16 @@ use tokio::time::timeout;
 
 use crate::harness::*;
 
-/// How many futures are made, and most of them dropped (`PORTOLAN_TEST_DROPS`).
+/// Number of futures created (`PORTOLAN_TEST_DROPS`). Most of them are dropped.
 const RUNS: u64 = 10_000;
-/// The seed of the choices (`PORTOLAN_TEST_SEED`). One seed is one sequence of operations; what is done by each poll is up to the
-/// device.
+/// Seed of the random choices (`PORTOLAN_TEST_SEED`). It determines the sequence of operations, but not what has
+/// completed at each poll.
 const SEED: u64 = 0x706f_7274_6f6c_616e;
-/// Buffers that go round.
+/// Number of buffers, which are reused.
 const BUFFERS: usize = 8;
 const LENGTH: usize = 64;
 
-/// A number that a campaign sets.
+/// A number from the environment, or `usual`. A long campaign sets it.
 fn set(name: &str, usual: u64) -> u64 {
     let set = std::env::var(name).ok();
     set.map_or(usual, |text| text.parse().expect("a number"))
@@ -138,7 +138,7 @@ async fn ten_thousand_futures_dropped_at_any_poll_lose_no_buffer_and_no_message(
         set("PORTOLAN_TEST_DROPS", RUNS),
         set("PORTOLAN_TEST_SEED", SEED),
     );
-    // Zero would give zeros for ever.
+    // From a seed of zero, xorshift produces only zeros.
     let mut choices = Choices(seed.max(1));
     let (mut ended, mut dropped) = (0, 0);
     for run in 0..runs {

@@ -279,7 +279,7 @@ fn in_a_runtime_without_drivers_everything_says_what_is_missing_and_nothing_pani
     });
     timeless.block_on(async {
         let (active, passive) = pair();
-        // What needs no time works without.
+        // Calls without a time limit work.
         let active = AsyncConnection::new(active).unwrap();
         passive.send(b"ahoy".to_vec()).unwrap().wait().unwrap();
         assert_eq!(&active.receive().await.unwrap()[..], b"ahoy");

@@ -120,7 +120,7 @@ fn an_atomic_without_the_right_to_it_breaks_the_connection() {
     let (active, passive) = pair();
     let memory = passive.share(8, Access::REMOTE_WRITE).unwrap();
     memory.store(0, &4u64.to_ne_bytes());
-    // An offer that does not tell its rights.
+    // A description without access rights, so that this side cannot refuse the atomic.
     let offer = memory.remote();
     let offer = RemoteMemory::new(offer.addr, offer.length, offer.rkey);
     let posted = active.compare_swap(active.buffer(8).unwrap(), offer, 4, 5);

@@ -1,4 +1,4 @@
-//! Writes and reads that are longer than a work request, and batches that are one operation.
+//! Writes and reads that are longer than one work request, and batches posted as one operation.
 
 use portolan::provider::verbs::WcStatus;
 use portolan::{Access, Buffer, Cause, Options};
@@ -7,10 +7,10 @@ use crate::harness::*;
 
 /// More than 2 GiB: three work requests.
 const LONG: usize = (2 << 30) + 4097;
-/// Where bytes are marked: at both ends of each request.
+/// Offsets of marked bytes: the first and last byte of each work request.
 const MARKS: [usize; 6] = [0, (1 << 30) - 1, 1 << 30, (2 << 30) - 1, 2 << 30, LONG - 1];
 
-/// Zeros take no memory until they are written.
+/// A buffer with marked bytes. The zero pages take no memory until they are written.
 fn marked() -> Vec<u8> {
     let mut bytes = vec![0; LONG];
     for (number, at) in (1..).zip(MARKS) {
@@ -73,7 +73,7 @@ fn a_batch_that_is_one_operation_ends_once_and_gives_all_buffers_back_in_order()
     let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
     let memory = passive.share(16, access).unwrap();
     let half = |at| memory.remote().slice(at, 8).unwrap();
-    // As often as to show that places come back.
+    // Repeat often enough to show that the slots are freed.
     for round in 0..20u8 {
         let mut batch = active.batch();
         batch.write(vec![round; 8], half(0)).unwrap();

@@ -1,4 +1,4 @@
-//! How far and how long peers reach memory, and memory that is only read.
+//! Which peers can access memory and for how long, and read-only memory.
 
 use std::time::{Duration, Instant};
 
@@ -73,7 +73,7 @@ fn memory_that_has_expired_is_out_of_reach_and_still_the_programs() {
     memory.expire_at(later).unwrap();
     let read = |from| active.read(vec![0; 8], from).unwrap().wait();
     assert_eq!(&read(memory.remote()).unwrap().buffer[..], b"tell all");
-    // Sooner than it was said at first.
+    // Set an earlier expiry time.
     memory.expire_at(Instant::now()).unwrap();
     eventually("an end", || memory.has_expired());
     refused(&active, memory.remote());
@@ -98,7 +98,7 @@ fn a_time_that_is_put_off_does_not_end_memory_and_several_end_each_at_its_own() 
     second.expire_at(soon + Duration::from_millis(50)).unwrap();
     first.expire_at(soon).unwrap();
     drop(share().expire_at(soon));
-    // It ends after the time that was put off.
+    // `second` expires after the time that was first set for `put_off`.
     eventually("an end", || second.has_expired());
     assert!(first.has_expired() && !put_off.has_expired());
     active
@@ -151,7 +151,7 @@ fn bytes_that_others_read_are_sent_and_shared_for_reading_without_copying() {
     assert_eq!(found[..], chart[..]);
     let read = active.read(vec![0; 24], memory.remote()).unwrap().wait();
     assert_eq!(read.unwrap().buffer[..], chart[..]);
-    // The offer tells it, so that it costs no connection.
+    // The description contains the rights, so the write is refused locally and the connection survives.
     assert!(active.write(vec![0; 24], memory.remote()).is_err());
     let back: bytes::Bytes = memory.revoke().unwrap().into_memory().unwrap();
     assert_eq!(back.as_ptr(), chart.as_ptr());

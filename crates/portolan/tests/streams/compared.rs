@@ -1,6 +1,6 @@
 //! The same random operations on a `TcpStream` pair and a `Stream` pair give the same bytes, ends, errors and readiness.
 //!
-//! `PORTOLAN_TEST_OPERATIONS=N` runs at least N operations instead of some thousands.
+//! `PORTOLAN_TEST_OPERATIONS=N` runs at least N operations instead of a few thousand.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::harness::PATIENCE;
 use crate::pair::streams;
 
-/// What both kinds of streams do.
+/// The operations of both kinds of streams.
 pub(crate) trait Socket: Sized {
     fn write(&self, data: &[u8]) -> std::io::Result<usize>;
     fn read(&self, into: &mut [u8]) -> std::io::Result<usize>;
@@ -98,7 +98,7 @@ pub(crate) enum Operation {
     ShutdownRead {
         side: usize,
     },
-    /// Asks what is ready.
+    /// Queries the readiness.
     Ready {
         side: usize,
     },
@@ -120,10 +120,10 @@ fn operation() -> impl Strategy<Value = Operation> {
 
 /// Bytes that may be under way at once: any socket's buffers hold them.
 const UNDER_WAY_MAX: usize = 60_000;
-/// Writes that may be under way at once: fewer than a stream's credits.
+/// Maximum of unread writes: fewer than a stream's credits.
 const WRITES_UNDER_WAY_MAX: usize = 190;
 
-/// How long news from the other end may take on a busy machine.
+/// Time limit for a change at the other end to be seen, on a busy machine.
 const NEWS_MAX: Duration = Duration::from_secs(10);
 
 /// What a run of operations gave.
@@ -213,12 +213,12 @@ pub(crate) fn run<S: Socket>(sides: [S; 2], operations: &[Operation]) -> Vec<Out
                 }));
             }
             Operation::Peek { .. } | Operation::ReadNothing { .. } => {}
-            // A side that has shut both directions down hangs up at once, and with TCP it alone.
+            // A side that has shut down both directions hangs up at once. With TCP, the other side does not.
             Operation::Ready { .. } if read_closed != [false; 2] && write_closed != [false; 2] => {}
             Operation::Ready { side } => {
                 let ends = write_closed[1 - side] || read_closed[side];
                 let is_readable = under_way[side] > 0 || ends;
-                // An rsocket hangs up once everything was read.
+                // An rsocket hangs up only after all data is read.
                 let hangs_up = write_closed == [true; 2] && under_way[side] == 0;
                 if write_closed == [true; 2] && !hangs_up {
                     continue;
@@ -250,7 +250,7 @@ pub(crate) fn run<S: Socket>(sides: [S; 2], operations: &[Operation]) -> Vec<Out
     outcomes
 }
 
-/// What is ready, once it is as expected or does not change any more.
+/// Waits for the expected readiness. Returns the readiness found, at the latest after [`NEWS_MAX`].
 fn await_ready(socket: &impl Socket, expected: [bool; 3]) -> [bool; 3] {
     let started = Instant::now();
     loop {
@@ -272,7 +272,7 @@ fn tcp_streams() -> [TcpStream; 2] {
     [active, passive]
 }
 
-/// Runs one case; a failure is shrunk.
+/// Runs one case, and shrinks it if it fails.
 fn run_once<S: Strategy>(
     runner: &mut TestRunner,
     strategy: &S,
@@ -282,7 +282,7 @@ fn run_once<S: Strategy>(
     runner.run_one(tree, test).map(drop)
 }
 
-/// Runs random operations, at least `usual` of them or as many as the environment says,.
+/// Runs at least `usual` random operations, or as many as the environment requests, and compares the outcomes.
 pub(crate) fn compare(usual: usize, run: impl Fn(&[Operation]) -> [Vec<Outcome>; 2]) {
     let wanted = std::env::var("PORTOLAN_TEST_OPERATIONS");
     let wanted = wanted.map_or(usual, |number| number.parse().unwrap());

@@ -1,4 +1,4 @@
-//! As `compared`, for tasks: tokio's `TcpStream` and `AsyncStream`.
+//! The async form of `compared`: tokio's `TcpStream` and `AsyncStream`.
 
 use std::future::Future;
 use std::io::{ErrorKind, Result};
@@ -20,7 +20,7 @@ use crate::pair::streams;
 struct Task<'a, S> {
     runtime: &'a Runtime,
     stream: Mutex<S>,
-    /// The socket again, for calls that tokio lacks.
+    /// A second handle of the socket, for calls that tokio does not have.
     tcp: Option<std::net::TcpStream>,
 }
 
@@ -29,7 +29,7 @@ impl<S> Task<'_, S> {
         self.tcp.as_ref().expect("a TCP socket")
     }
 
-    /// A future that hangs fails.
+    /// Runs a future to its end. Fails if it hangs.
     fn complete<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
         self.runtime.block_on(async {
             let ended = timeout(PATIENCE, future).await;
@@ -37,7 +37,7 @@ impl<S> Task<'_, S> {
         })
     }
 
-    /// What a future gives at once. It is dropped if it waits.
+    /// Polls a future once, and drops it if it is not ready.
     fn poll_once<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
         self.runtime.block_on(async {
             let ended = timeout(Duration::ZERO, future).await;

@@ -23,7 +23,7 @@ fn is_empty(socket: &Rsocket) -> bool {
     matches!(received, Err(error) if error.kind() == ErrorKind::WouldBlock)
 }
 
-/// Looks at a socket until a datagram is there.
+/// Polls a socket until a datagram arrives, and receives it.
 fn receive(socket: &Rsocket) -> (Vec<u8>, SocketAddr) {
     let mut bytes = [0; 4096];
     eventually("a datagram", || socket.is_readable().unwrap());

@@ -1,4 +1,4 @@
-//! A peer process that is killed, whichever end it is.
+//! A peer process is killed, as either end of the connection.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -11,10 +11,10 @@ use crate::pair::*;
 
 /// The UDP port whose group the peer joins.
 const GROUP_VARIABLE: &str = "PORTOLAN_TEST_STREAMS_GROUP";
-/// Where the peer connects to; without it, it listens.
+/// The address that the peer connects to. Without it, the peer listens.
 const DESTINATION_VARIABLE: &str = "PORTOLAN_TEST_STREAMS_DESTINATION";
 const MARK: &str = "@peer ";
-/// How long the news may take, on one host.
+/// Time limit for noticing a peer's death on the same host.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// The peer process. Killed when dropped.
@@ -32,7 +32,7 @@ impl Peer {
         Self(child.unwrap())
     }
 
-    /// The address that it says it listens on.
+    /// The address that the peer reports to listen on.
     fn address(&mut self) -> String {
         let lines = BufReader::new(self.0.stdout.take().unwrap()).lines();
         lines
@@ -49,7 +49,7 @@ impl Drop for Peer {
     }
 }
 
-/// The peer echoes; then it is killed while this end waits for it.
+/// Checks that the peer echoes, kills it, and checks that reads and writes fail at once.
 fn survive(mut peer: Peer, mut stream: Stream) {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(b"ping").unwrap();
@@ -103,7 +103,7 @@ fn a_writer_without_room_gets_an_error_within_a_second_when_its_peer_is_killed()
     let (mut stream, _) = listener.accept_within(PATIENCE).unwrap();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
     std::thread::scope(|scope| {
-        // The peer echoes, and nobody reads the echo: at last neither end has room.
+        // Nobody reads the peer's echo, so both ends run out of room.
         let writer = scope.spawn(move || stream.write_all(&[7; 4_000_000]).unwrap_err());
         std::thread::sleep(Duration::from_millis(200));
         peer.0.kill().unwrap();

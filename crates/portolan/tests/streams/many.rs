@@ -1,7 +1,7 @@
-//! Many streams in one process, and one after the other: what they cost while they idle, and what they leave behind.
+//! Many streams in one process: the cost of idle streams, and what closed streams leave behind.
 //!
-//! Each test measures a process of its own. `PORTOLAN_TEST_IDLE_STREAMS=1600` and `PORTOLAN_TEST_CONNECTS=100000` say how
-//! many; `--nocapture` prints the figures.
+//! Each test measures its own process. `PORTOLAN_TEST_IDLE_STREAMS=1600` and `PORTOLAN_TEST_CONNECTS=100000` set the
+//! numbers of streams; `--nocapture` prints the figures.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -15,19 +15,19 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use crate::harness::*;
 use crate::pair::*;
 
-/// Both buffers of an end, which are registered and so in memory from the beginning.
+/// Both buffers of an end. They are registered, so they occupy memory from the start.
 const BUFFERS_KIB: f64 = 256.0;
-/// The most that an end may occupy besides: 384 posted receives and the queues.
+/// Maximum of an end's other memory: 384 posted receives and the queues.
 const QUEUES_KIB_MAX: f64 = 48.0;
 /// Descriptors of one end: two for each of its two channels, an epoll instance and an eventfd.
 const DESCRIPTORS_EACH: usize = 6;
 const IDLE: Duration = Duration::from_secs(2);
-/// Processor time of an idle process. It rests.
+/// Maximum processor time of the idle process during [`IDLE`].
 const IDLE_TIME_MAX: Duration = Duration::from_millis(40);
-/// What all connects together may leave behind: the allocators' slack.
+/// Maximum of memory that all connects together may leave behind: slack of the allocators.
 const LEFT_KIB_MAX: usize = 4096;
 
-/// Runs one of the tests below alone.
+/// Runs one of the tests below in its own process.
 fn in_a_process_of_its_own(test: &str) {
     let path = format!("many::{test}");
     let output = Command::new(std::env::current_exe().unwrap())
@@ -69,7 +69,7 @@ fn connect(listener: &StreamListener, address: SocketAddr) -> [Stream; 2] {
         let active = scope.spawn(|| Stream::connect_to(address, &stream_options()).unwrap());
         let (mut passive, _) = listener.accept_within(PATIENCE).unwrap();
         let mut active = active.join().unwrap();
-        // Each end has sent and received.
+        // Each end sends and receives once.
         for (from, to) in [(0, 1), (1, 0)] {
             let ends = [&mut active, &mut passive];
             let [mut writer, mut reader] = [&*ends[from], &*ends[to]];
@@ -119,7 +119,7 @@ fn idle_streams() {
         "{descriptors_each} each"
     );
     assert!(idle_time < IDLE_TIME_MAX, "{idle_time:?} in {IDLE:?}");
-    // They live.
+    // Check that the streams still work.
     for [active, passive] in streams.iter_mut().step_by(17) {
         active.write_all(b"alive").unwrap();
         passive.read_exact(&mut [0; 5]).unwrap();
@@ -152,7 +152,7 @@ fn come_and_go() {
             }
         });
     };
-    // What grows to its size once: tables, the allocators' arenas, ids in time-wait.
+    // The first round grows what grows only once: tables, the allocators' arenas, ids in time-wait.
     round(count / 2);
     let (memory, open, threads) = (status("VmRSS"), descriptors(), status("Threads"));
     let started = Instant::now();

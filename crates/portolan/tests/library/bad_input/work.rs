@@ -42,7 +42,7 @@ fn untold(remote: RemoteMemory) -> RemoteMemory {
     RemoteMemory::new(remote.addr, remote.length, remote.rkey)
 }
 
-/// Each case breaks its connection, so each has its own.
+/// Each case breaks its connection, so each case has its own connection.
 #[test]
 fn wrong_keys_ranges_and_rights_are_refused_by_the_peer_without_effect() {
     let every = Access::REMOTE_READ | Access::REMOTE_WRITE;
@@ -72,7 +72,7 @@ fn wrong_keys_ranges_and_rights_are_refused_by_the_peer_without_effect() {
                 remote
             },
         ),
-        // An offer that does not tell which rights it grants, as those of other protocols.
+        // A description without access rights, as in other protocols.
         ("no right to write", Access::REMOTE_READ, true, untold),
         ("no right to read", Access::REMOTE_WRITE, false, untold),
     ];
@@ -199,7 +199,7 @@ fn what_an_offer_does_not_allow_is_refused_before_it_is_sent_and_the_connection_
     let offer = |access| passive.share(64, access).unwrap();
     let readable = offer(Access::REMOTE_READ);
     let writable = offer(Access::REMOTE_WRITE);
-    // As the peer gets it.
+    // The description as the peer receives it.
     let told = |memory: &portolan::SharedMemory| {
         RemoteMemory::from_bytes(&memory.remote().to_bytes()).unwrap()
     };
@@ -229,7 +229,7 @@ fn what_an_offer_does_not_allow_is_refused_before_it_is_sent_and_the_connection_
         };
         assert_eq!((length, failed.error.errno()), (8, 13));
         let at = format!("{addr:#x}");
-        // Inline data have no buffer to give back.
+        // Inline data has no buffer to return.
         let back = failed.buffer.unwrap().len();
         assert!(back == 8 || back == 0, "{back}");
         says(
