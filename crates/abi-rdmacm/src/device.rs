@@ -211,11 +211,11 @@ impl Device {
         if domain.users > 0 {
             return;
         }
-        // SAFETY: `use_domain` made it, and no id uses it any more.
+        // SAFETY: `use_domain` allocated it, and no id uses it any more.
         if unsafe { (verbs.dealloc_pd)(domain.pd) } == 0 {
             domain.pd = std::ptr::null_mut();
         }
-        // SAFETY: opened by `use_xrcd`, and no id has it any more.
+        // SAFETY: `use_xrcd` opened it, and no id uses it any more.
         if !domain.xrcd.is_null() && unsafe { close_xrcd(domain.xrcd) }.is_ok() {
             domain.xrcd = std::ptr::null_mut();
         }

@@ -543,7 +543,7 @@ exports! {
                     events: event.events,
                     u64: event.data,
                 };
-                // SAFETY: there is room for `most` events, and at most that many are found (epoll_wait(2)).
+                // SAFETY: the program passes room for `most` events, and `found` has at most that many (epoll_wait(2)).
                 unsafe { events.add(at).write_unaligned(event) };
             }
             Ok(found.len() as c_int)

@@ -93,7 +93,7 @@ pub(crate) fn listen(id: &Id, backlog: c_int) -> Result<()> {
         backlog: backlog.cast_unsigned(),
     };
     id.commands()?.command(&listen)?;
-    // An id that was not bound has got its port now.
+    // Listening has bound an unbound id to a port.
     id.query_addresses()
 }
 
@@ -125,7 +125,7 @@ pub(crate) unsafe fn set_option(
     id.commands()?.set_option(option, value)
 }
 
-/// Sets the id's route to paths that are known already: an array of `struct ibv_path_data`.
+/// Sets the id's route to known paths: an array of `struct ibv_path_data`.
 ///
 /// # Errors
 /// The kernel's.

@@ -35,7 +35,7 @@ pub(crate) fn create(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_in
         libc::SOCK_DGRAM => libc::IPPROTO_UDP,
         _ => return Err(Errno::OPNOTSUPP),
     };
-    // Datagram sockets of AF_IB have no UDP.
+    // Datagram sockets use UDP, which AF_IB does not have.
     let has_kind = is_stream || domain != AF_IB;
     if !is_known_domain || !has_kind || ![0, own_protocol].contains(&protocol) {
         return Err(Errno::OPNOTSUPP);

@@ -12,12 +12,12 @@ use super::settings::settings;
 use super::socket::{Rsocket, provider};
 use crate::guard::{Result, last_errno};
 
-/// Bytes of a buffer that one datagram takes in librdmacm (`RS_SNDLOWAT`).
+/// Bytes of a buffer that librdmacm reserves for one datagram (`RS_SNDLOWAT`).
 const BYTES_EACH: u32 = 2048;
-/// Datagrams of a queue, at most.
+/// Maximum of datagrams in a queue.
 const DEPTH_MAX: u32 = 384;
 
-/// A socket with as many datagrams in its queues as the default buffers hold.
+/// Creates a socket. Its queues are as long as the number of datagrams that fit into the default buffers.
 pub(super) fn create(is_ipv6: bool) -> Result<Datagrams> {
     let stream = &settings().options;
     let depth = |bytes: u32, queue: u16| (bytes / BYTES_EACH).clamp(1, DEPTH_MAX.min(queue.into()));
@@ -29,10 +29,10 @@ pub(super) fn create(is_ipv6: bool) -> Result<Datagrams> {
     Datagrams::new_on(provider()?, is_ipv6, options).map_err(|error| of_io(&error))
 }
 
-/// Sends the pieces as one datagram, to the connected peer without a destination.
+/// Sends the pieces as one datagram. Without a destination, sends to the connected peer.
 ///
 /// # Errors
-/// `EMSGSIZE`, `EAGAIN`, `ENOTCONN`; those of the address.
+/// `EMSGSIZE`, `EAGAIN`, `ENOTCONN`; errors of resolving the address.
 pub(super) fn send(
     socket: &Rsocket,
     datagrams: &Datagrams,
@@ -49,7 +49,7 @@ pub(super) fn send(
     sent.map_err(|error| of_io(&error))
 }
 
-/// Receives a datagram into the pieces; how many bytes fit, and its sender.
+/// Receives a datagram into the pieces. Returns the number of bytes that fit, and the sender.
 ///
 /// # Errors
 /// `EAGAIN`.
@@ -67,7 +67,7 @@ pub(super) fn receive(
     Ok((length, source))
 }
 
-/// An option of the UDP socket.
+/// Sets an option of the UDP socket.
 ///
 /// # Errors
 /// Those of setsockopt(2).
@@ -86,7 +86,7 @@ pub(super) fn set_option(
     }
 }
 
-/// An option of the UDP socket, at most 64 bytes.
+/// Returns the value of an option of the UDP socket, at most 64 bytes.
 ///
 /// # Errors
 /// Those of getsockopt(2).
@@ -94,7 +94,7 @@ pub(super) fn set_option(
 pub(super) fn option(datagrams: &Datagrams, level: c_int, name: c_int) -> Result<Vec<u8>> {
     let mut value = vec![0u8; 64];
     let (fd, mut length) = (datagrams.udp().as_raw_fd(), value.len() as libc::socklen_t);
-    // SAFETY: the place has this length, and the descriptor is open.
+    // SAFETY: the buffer has this length, and the descriptor is open.
     let got = unsafe { libc::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &mut length) };
     match got {
         0 => {

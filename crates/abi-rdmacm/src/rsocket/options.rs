@@ -30,9 +30,9 @@ const LINGER_BYTES: usize = 8;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
     Int(c_int),
-    /// What the UDP socket of a datagram socket says.
+    /// The value that the UDP socket of a datagram socket returns.
     Udp(Vec<u8>),
-    /// `struct ibv_path_data`s.
+    /// An array of `struct ibv_path_data`.
     Route(Vec<u8>),
     Linger {
         is_on: bool,
@@ -259,7 +259,7 @@ pub(crate) fn get(socket: &Rsocket, level: c_int, name: c_int) -> Result<Value> 
     })
 }
 
-/// The route that the program has set, or that the connection has.
+/// The route that the program has set, otherwise the connection's.
 fn route_of(socket: &Rsocket) -> Result<Vec<u8>> {
     if let Some(set) = &socket.options.lock().stream.route {
         return Ok(set.to_vec());

@@ -30,7 +30,7 @@ unsafe fn pieces<'a>(first: *const iovec, count: usize) -> Result<&'a [iovec]> {
     }
 }
 
-/// The start and the length of a piece. The length is at most `isize::MAX`.
+/// The start and length of a piece. The length is limited to `isize::MAX`.
 ///
 /// # Errors
 /// `EFAULT` for null.
@@ -52,21 +52,21 @@ impl Scatter<'_> {
         unsafe { pieces(first, count) }.map(Self)
     }
 
-    /// The number of bytes of all pieces.
+    /// The total length of the pieces, bytes.
     pub(super) fn length(self) -> usize {
         let lengths = self.0.iter().map(|piece| piece.iov_len);
         lengths.fold(0, usize::saturating_add)
     }
 
-    /// Copies bytes to the pieces in turn, and drops those that do not fit.
+    /// Copies bytes to the pieces in order. Drops the bytes that do not fit.
     ///
     /// # Errors
-    /// `EFAULT` if a piece is at null.
+    /// `EFAULT` if the pointer of a piece is null.
     pub(super) fn fill(self, mut bytes: &[u8]) -> Result<()> {
         for piece in self.0.iter().filter(|piece| piece.iov_len > 0) {
             let (start, length) = extent(piece)?;
             let now = bytes.len().min(length);
-            // SAFETY: the program's memory of at least `now` bytes, which it does not access during the call.
+            // SAFETY: the piece has at least `now` bytes, which the program does not access during the call.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, now) };
             bytes = &bytes[now..];
         }
@@ -75,17 +75,17 @@ impl Scatter<'_> {
 }
 
 impl Gather<'_> {
-    /// The bytes of all pieces, cut at a length that exceeds every datagram.
+    /// The bytes of all pieces, truncated to 64 KiB, which is longer than any datagram.
     ///
     /// # Errors
-    /// `EFAULT` if a piece is at null.
+    /// `EFAULT` if the pointer of a piece is null.
     pub(super) fn to_vec(self) -> Result<Vec<u8>> {
         const LENGTH_MAX: usize = 1 << 16;
         let mut bytes = Vec::new();
         for piece in self.0.iter().filter(|piece| piece.iov_len > 0) {
             let (start, length) = extent(piece)?;
             let length = length.min(LENGTH_MAX - bytes.len());
-            // SAFETY: the program's memory of at least `length` bytes, which does not change during the call.
+            // SAFETY: the piece has at least `length` bytes, which the program does not change during the call.
             bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(start, length) });
         }
         Ok(bytes)

@@ -1,4 +1,4 @@
-//! Routes as `RDMA_ROUTE` has them: arrays of `struct ibv_path_data`.
+//! Routes in the format of the option `RDMA_ROUTE`: arrays of `struct ibv_path_data`.
 
 use portolan_kernel::raw::{Fields, PathData};
 use portolan_provider::cm::PathRecord;
@@ -9,10 +9,10 @@ use crate::guard::Result;
 
 /// Bytes of one `struct ibv_path_data`.
 pub(super) const PATH_BYTES: usize = PathData::SIZE;
-/// `IBV_PATH_FLAG_GMP`, `_PRIMARY` and `_BIDIRECTIONAL`: the kernel takes no route without them.
+/// `IBV_PATH_FLAG_GMP`, `_PRIMARY` and `_BIDIRECTIONAL`. The kernel rejects a route without them.
 const FLAGS: u32 = 0x2B;
 
-/// The paths in C's structure. They can be set for another socket.
+/// The paths as an array of C's structure, which a program can set on another socket.
 pub(super) fn encode(paths: &[PathRecord]) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for path in paths {

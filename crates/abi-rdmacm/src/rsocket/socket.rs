@@ -43,9 +43,9 @@ pub(super) enum State {
         errno: Errno,
     },
     Connected(Stream),
-    /// A datagram socket, whatever it is bound or connected to.
+    /// A datagram socket in any state.
     Datagram(Arc<Datagrams>),
-    /// While the state changes; `rclose` and a panic leave it.
+    /// The state while it changes, and after `rclose` or a panic.
     Changing,
 }
 

@@ -1,6 +1,6 @@
 /*
- * Datagram sockets between two processes: the first datagrams go by UDP, the others between queue pairs. Ends with 0 if all is
- * as rsocket(7) and the pages of the calls say, and otherwise says what is not.
+ * Datagram sockets between two processes. The first datagrams go over UDP, the others between queue pairs. Exits with 0
+ * if the calls behave as in rsocket(7) and their manual pages. Otherwise prints the failed condition.
  *
  * Usage: datagrams LOCAL_IPV4
  */
@@ -48,7 +48,7 @@ static int wait_for(int socket, short events)
 	return fd.revents;
 }
 
-/* Echoes every datagram to its sender, until one of a single byte comes. */
+/* Echoes every datagram to its sender, up to the first datagram of one byte. */
 static void serve(int told)
 {
 	static char bytes[4096];
@@ -110,7 +110,7 @@ int main(int argc, char **argv)
 	FAILS(rsend(socket, bulk, sizeof(bulk), 0), EMSGSIZE);
 	CHECK(wait_for(socket, POLLOUT) == POLLOUT);
 
-	/* One at a time none is lost: each is there before the next one is sent. */
+	/* No datagram is lost, because each is echoed before the next one is sent. */
 	for (int round = 0; round < ROUNDS; round++) {
 		ssize_t now = 2 + round * 31 % (LENGTH_MAX - 2);
 
@@ -127,14 +127,14 @@ int main(int argc, char **argv)
 		CHECK(!memcmp(sent, back, now));
 		CHECK(peer.sin_port == htons(PORT) && peer.sin_addr.s_addr == server.sin_addr.s_addr);
 	}
-	/* What does not fit is lost, and the pieces of a call are one datagram. */
+	/* The pieces of one call form one datagram. Bytes that do not fit into the receiver's buffer are lost. */
 	CHECK(rwritev(socket, pieces, 2) == 500);
 	CHECK(rread(socket, back, 10) == 10);
 	FAILS(rrecv(socket, back, 10, MSG_DONTWAIT), EAGAIN);
 	CHECK(rfcntl(socket, F_SETFL, O_NONBLOCK) == 0);
 	FAILS(rrecv(socket, back, 10, 0), EAGAIN);
 	CHECK(rfcntl(socket, F_SETFL, 0) == 0);
-	/* Where nobody listens a datagram is lost. */
+	/* A datagram to a port without a socket is lost. */
 	nobody.sin_addr = server.sin_addr;
 	nobody.sin_port = htons(PORT + 1);
 	CHECK(rsendto(socket, sent, 5, 0, (struct sockaddr *)&nobody, sizeof(nobody)) == 5);

@@ -1,5 +1,5 @@
 /*
- * A process with one end of a stream is killed, and the other end's calls fail within a second. Ends with 0 if that is so.
+ * Kills the process at one end of a stream. Exits with 0 if the other end's calls fail within a second.
  *
  * Usage: killed LOCAL_IPV4
  */
@@ -42,7 +42,7 @@ static long now_ms(void)
 	return now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* A connected socket. The passive end writes to the pipe once it listens, the active one waits for that. */
+/* Returns a connected socket. The passive end writes to the pipe once it listens, and the active end waits for that. */
 static int open_end(enum end end, int pipe_ends[2])
 {
 	int one = 1, socket = rsocket(AF_INET, SOCK_STREAM, 0), accepted;
@@ -64,7 +64,7 @@ static int open_end(enum end end, int pipe_ends[2])
 	return accepted;
 }
 
-/* What waits when the peer dies, and what it says. */
+/* Waits in a call until the peer dies, and checks the errors. */
 static void wait_in(int socket, enum call call)
 {
 	static char bulk[1 << 16];
@@ -99,7 +99,7 @@ static void wait_in(int socket, enum call call)
 	CHECK(errno == ECONNRESET);
 }
 
-/* One end in a process that is killed by a third, the other end here. */
+/* Runs one end in a child process, which another child kills, and the other end in this process. */
 static void survive(enum end killed, enum call call)
 {
 	int pipe_ends[2], socket;
@@ -124,7 +124,7 @@ static void survive(enum end killed, enum call call)
 	killer = fork();
 	CHECK(killer >= 0);
 	if (killer == 0) {
-		/* By then the call sleeps. */
+		/* After this time the other end sleeps in its call. */
 		usleep(200000);
 		times[0] = now_ms();
 		kill(peer, SIGKILL);
@@ -154,7 +154,7 @@ int main(int argc, char **argv)
 	inet_pton(AF_INET, argv[1], &address.sin_addr);
 	for (enum call call = 0; call < CALLS; call++) {
 		for (enum end end = ACTIVE; end <= PASSIVE; end++) {
-			/* A process of its own for each: a child must not have used the library before it forks. */
+			/* Each case has its own process, because a process must not use the library before it forks. */
 			pid_t survivor = fork();
 			int status;
 

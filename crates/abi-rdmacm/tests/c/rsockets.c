@@ -209,7 +209,7 @@ static void options(void)
 	CHECK(!rclose(socket));
 }
 
-/* Accepts two sockets, one after the other. */
+/* Accepts two connections in turn, and waits for the end of each. */
 static void *accept_both(void *listener_number)
 {
 	int listener = (int)(intptr_t)listener_number;
@@ -225,7 +225,7 @@ static void *accept_both(void *listener_number)
 	return NULL;
 }
 
-/* A connection's route is told, and serves another connection between the same addresses, but no other. */
+/* A connection's route can be read and set on another socket. It works only between the same addresses. */
 static void routes(void)
 {
 	struct ibv_path_data route[2];
@@ -243,7 +243,7 @@ static void routes(void)
 	CHECK(!memcmp(&route[0].path.sgid, &route[0].path.dgid, 16));
 	length = sizeof(*route) - 1;
 	FAILS(rgetsockopt(socket, SOL_RDMA, RDMA_ROUTE, route, &length), EINVAL);
-	/* Too late. */
+	/* A route cannot be set on a connected socket. */
 	FAILS(rsetsockopt(socket, SOL_RDMA, RDMA_ROUTE, route, sizeof(*route)), EINVAL);
 	CHECK(!rclose(socket));
 
@@ -469,7 +469,7 @@ static void others(void)
 	CHECK(!rclose(epoll));
 }
 
-/* A socket keeps its descriptor until rclose, whatever fails. */
+/* A socket keeps its descriptor until rclose, even if calls fail. */
 static void failures(void)
 {
 	struct sockaddr_in6 six = { .sin6_family = AF_INET6, .sin6_port = htons(9) };
@@ -481,7 +481,7 @@ static void failures(void)
 	CHECK(!rsetsockopt(second, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)));
 	CHECK(!rbind(first, at(PORT + 1), sizeof(struct sockaddr_in)));
 	CHECK(!rbind(second, at(PORT + 1), sizeof(struct sockaddr_in)));
-	/* The other one has the port, too. */
+	/* The other socket is bound to the same port. */
 	FAILS(rlisten(first, 1), EADDRINUSE);
 	FAILS(rlisten(second, 1), EADDRINUSE);
 	CHECK(fcntl(first, F_GETFD) != -1 && fcntl(second, F_GETFD) != -1);
@@ -510,7 +510,7 @@ static void *polls(void *socket)
 	return NULL;
 }
 
-/* Memory that cannot be a program's, and a socket that another thread closes. */
+/* Invalid memory and lengths, and a socket that another thread closes. */
 static void hostile(void)
 {
 	int listener = rsocket(AF_INET, SOCK_STREAM, 0), ends[2], closed;
@@ -532,7 +532,7 @@ static void hostile(void)
 	for (int i = 0; i < 2; i++) {
 		CHECK(rsend(ends[0], "12345", 5, 0) == 5);
 		CHECK(wait_for(ends[1], POLLIN) == POLLIN);
-		/* What is there is less than what was asked for. */
+		/* Fewer bytes have arrived than the call requests. */
 		CHECK((i ? rreadv(ends[1], much, 2) : rrecv(ends[1], bytes, SIZE_MAX, 0)) == 5);
 		CHECK(!memcmp(bytes, "12345", 5));
 	}
