@@ -167,13 +167,13 @@ impl MemberLink {
         packet::send_with(self.fd.as_fd(), &message, &descriptors)
     }
 
-    /// Receives a message. If this process has no room for its descriptors, it has none.
+    /// Receives a message. If this process cannot open more descriptors, the message arrives without its descriptors.
     ///
     /// # Errors
     /// The system's error.
     pub fn receive(&self, buffer: &mut [u8]) -> Result<LinkMessage, Errno> {
         let (received, descriptors) = match packet::peek_descriptors(self.fd.as_fd(), buffer) {
-            // A link does not end for want of descriptors.
+            // Running out of descriptors must not end the link, so receive the message without them.
             Err(Errno::MFILE | Errno::NFILE) => {
                 (packet::receive(self.fd.as_fd(), buffer)?, Vec::new())
             }

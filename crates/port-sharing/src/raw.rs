@@ -14,14 +14,16 @@ pub(super) fn last_errno() -> Errno {
         .map_or(Errno::IO, Errno::from_raw_os_error)
 }
 
-/// A limit of this process, and its maximum (getrlimit(2)); `None` for none. Both are unknown where the process may not ask,
-/// as in services without `@resources` (systemd.exec(5)); rustix panics there.
+/// A resource limit of this process and its maximum (getrlimit(2)); `None` for unlimited.
+///
+/// Both are `None` if the process may not call getrlimit(2), as in services without `@resources` (systemd.exec(5)).
+/// rustix panics in this case.
 pub(super) fn limit(of: Limited) -> [Option<u64>; 2] {
     let mut limit = libc::rlimit {
         rlim_cur: libc::RLIM_INFINITY,
         rlim_max: libc::RLIM_INFINITY,
     };
-    // SAFETY: the pointer is to a local that outlives the call.
+    // SAFETY: `limit` is a local that outlives the call.
     let status = unsafe {
         match of {
             Limited::OpenFiles => libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit),
@@ -34,7 +36,7 @@ pub(super) fn limit(of: Limited) -> [Option<u64>; 2] {
     [limit.rlim_cur, limit.rlim_max].map(|value| (value != libc::RLIM_INFINITY).then_some(value))
 }
 
-/// What a limit is of.
+/// The resource that a limit applies to.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Limited {
     OpenFiles,

@@ -29,7 +29,8 @@ pub fn with_room<T>(mut make: impl FnMut() -> Result<T, Errno>) -> Result<T, Err
     make()
 }
 
-/// The longest file that this process may write (getrlimit(2), `RLIMIT_FSIZE`); `None` if there is no limit or it is unknown.
+/// Maximum size of a file that this process may write (getrlimit(2), `RLIMIT_FSIZE`), bytes. `None` if it is unlimited
+/// or unknown.
 pub fn file_size_limit() -> Option<u64> {
     raw::limit(Limited::FileSize)[0]
 }

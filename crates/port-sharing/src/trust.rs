@@ -95,7 +95,7 @@ impl Credentials {
         state.is_some_and(|state| state.starts_with(['T', 't']))
     }
 
-    /// Its limit of open files, if it has reached it; see [`witness::reached_open_files`].
+    /// The process's limit of open files, if it is reached; see [`witness::reached_open_files`].
     pub(super) fn reached_open_files(self) -> Option<u64> {
         witness::reached_open_files(self.pid)
     }

@@ -13,7 +13,8 @@ use super::users::stands_for_others;
 
 /// Maximum number of bytes read of a table in `/proc/net`: a hundred thousand sockets.
 const TABLE_BYTES_MAX: u64 = 16 << 20;
-/// Descriptors that a coordinator needs to admit a member: the connection, and copies of what it passes.
+/// Descriptors that a coordinator needs to admit a member: the connection, and copies of the descriptors that it
+/// passes.
 const ADMISSION: u64 = 5;
 /// Maximum number of processes and descriptors examined: about a second's work.
 const LOOKS_MAX: usize = 1 << 18;
@@ -87,8 +88,8 @@ fn user_of(pid: u32) -> Option<u32> {
     found.map(|found| found.uid())
 }
 
-/// The limit of open files of a process that has no room left for another member: one that is admitted takes up to
-/// [`ADMISSION`] descriptors. `None` if it has room, or if that is not visible.
+/// A process's limit of open files, if the process cannot open the [`ADMISSION`] descriptors for another member.
+/// `None` if it can, or if that is not visible.
 pub(super) fn reached_open_files(pid: u32) -> Option<u64> {
     let limits = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
     let limit = open_files(&limits)?;

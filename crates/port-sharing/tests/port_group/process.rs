@@ -71,8 +71,8 @@ impl Process {
         let copy = COPIES.fetch_add(1, Ordering::Relaxed);
         let name = format!("portolan-group-{}-{copy}", std::process::id());
         let program = std::env::temp_dir().join(name);
-        // By another process: one that another test starts meanwhile would inherit the open file, and this program
-        // could not be run ("Text file busy").
+        // A child process copies. If this process had the file open for writing, a process that another test starts
+        // meanwhile would inherit it, and running the program would fail with "Text file busy".
         let copied = Command::new("cp")
             .args([std::env::current_exe().unwrap(), program.clone()])
             .status();

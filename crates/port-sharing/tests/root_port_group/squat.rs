@@ -187,7 +187,7 @@ fn a_stranger_who_takes_the_name_of_a_dead_member_does_not_pass_for_it() {
     let coordinator = Process::spawn(config.port);
     let member = Member::join(&config).unwrap();
     let mut victim = Process::spawn(config.port);
-    // The coordinator has let go of the name that it passed to the victim.
+    // The answer shows that the coordinator has closed its copy of the victim's name.
     assert_eq!(member.ask("echo admitted"), "admitted");
     // Stopped, so that the stranger is first.
     coordinator.stop();
