@@ -33,8 +33,8 @@ pub(crate) fn large_enough<R: Send>(body: impl FnOnce() -> R + Send) -> R {
     ran.unwrap_or_else(|| body.take().expect("no thread ran it")())
 }
 
-/// The limit of the stack in `/proc/self/limits`; `None` if there is none. A service may be forbidden to ask the kernel by
-/// getrlimit(2) (`@resources` in systemd.exec(5)).
+/// The stack limit in `/proc/self/limits`; `None` if the stack is unlimited. The file is readable even in a service
+/// that may not call getrlimit(2) (`@resources` in systemd.exec(5)).
 fn limit(limits: &str) -> Option<u64> {
     let line = limits
         .lines()

@@ -32,8 +32,8 @@ fn both_sides_of_a_connection_see_their_events_in_order_over_ipv4_and_ipv6() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // The client stays until then: its last message may be lost with another test's process, and who has ended
-        // repeats nothing.
+        // Keep the client running until the listener is connected. Its last message may be lost if another test's
+        // process ends, and a client that has ended does not retransmit.
         let first = listener.read_until("ESTABLISHED");
         interrupt(&client);
         let output = output_of(client);

@@ -52,8 +52,9 @@ pub(crate) fn output_of(mut child: Child) -> Output {
     }
 }
 
-/// Copies a program that is run afterwards. Another process does it: if this one had the file open for writing, a process
-/// that another test starts meanwhile would inherit it, and the program could not be run ("Text file busy").
+/// Copies a program that a test is going to run. A child process copies, so that this process never has the file open
+/// for writing. Otherwise a process that another test starts meanwhile would inherit the open file, and running the
+/// program would fail with "Text file busy".
 pub(crate) fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     let copied = Command::new("cp")
         .args([from.as_ref(), to.as_ref()])
@@ -159,7 +160,7 @@ impl Listening {
         }
     }
 
-    /// Reads its output up to the line that contains `what`, within the time limit.
+    /// Reads the output up to the line that contains `what`, within the time limit.
     pub(crate) fn read_until(&mut self, what: &'static str) -> String {
         let mut stdout = self.stdout.take().unwrap();
         let (send, receive) = channel();

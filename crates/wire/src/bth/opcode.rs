@@ -430,7 +430,7 @@ impl Opcode {
     /// Length of the headers in bytes: BTH and this opcode's extension headers.
     #[inline]
     pub const fn headers_len(self) -> usize {
-        /// By value; computed once, because every packet needs it.
+        /// Lengths by opcode value. Computed at compile time, because every packet needs one.
         const LENS: [u8; 256] = {
             let mut lens = [0; 256];
             let mut index = 0;

@@ -43,7 +43,7 @@ impl<'a> Packet<'a> {
         let bth = BthRepr::parse(bytes)?;
         let headers_len = bth.opcode.headers_len();
         let Some(body) = bytes.get(headers_len..) else {
-            // It says which header is cut off.
+            // The error of `Headers::parse` names the truncated header.
             return Err(Headers::parse(bytes).err().unwrap_or(Error::Truncated {
                 what: "RoCEv2 headers",
                 needed: headers_len,
@@ -79,7 +79,7 @@ impl<'a> Packet<'a> {
 
     /// All headers.
     pub fn headers(&self) -> Headers {
-        // Their lengths were checked.
+        // Cannot fail, because `parse` has checked the lengths.
         Headers::parse(self.bytes).unwrap_or_else(|_| self.bth.into())
     }
 
@@ -150,7 +150,7 @@ impl<'a> Packet<'a> {
         extension!(self, IethRepr, has_ieth, self.last(IethRepr::LEN))
     }
 
-    /// Where a RETH or AtomicETH is.
+    /// Offset of a RETH or AtomicETH.
     fn first_after_xrceth(&self) -> usize {
         let opcode = self.bth.opcode;
         let xrceth = usize::from(opcode.has_xrceth()) * XrcEthRepr::LEN;
@@ -158,7 +158,7 @@ impl<'a> Packet<'a> {
         bth::LEN + xrceth + feth
     }
 
-    /// Where the last header is, if it has this length.
+    /// Offset of the last header, which has this length.
     fn last(&self, len: usize) -> usize {
         self.bth.opcode.headers_len() - len
     }

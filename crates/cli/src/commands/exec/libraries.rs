@@ -13,7 +13,7 @@ use crate::args::LibrarySet;
 
 /// Path of installed libraries, relative to the command's folder.
 const INSTALLED: &str = "../lib/portolan";
-/// The preload library, and its path when installed, relative to the command's folder.
+/// The preload library's name, and its installed path relative to the command's folder.
 const SOCKETS: &str = "librspreload";
 const INSTALLED_SOCKETS: &str = "../lib/portolan/rsocket/librspreload.so.1";
 /// Path of installed headers, relative to the command's folder.
@@ -130,11 +130,11 @@ pub(crate) fn headers() -> Result<PathBuf> {
     Ok(found.canonicalize()?)
 }
 
-/// The library that turns the sockets of programs into rsockets.
+/// The path of the preload library, which turns a program's sockets into rsockets.
 ///
 /// # Errors
 ///
-/// It is missing, or its path cannot be given to the dynamic loader.
+/// The library is missing, or its path contains a character that separates paths in `LD_PRELOAD`.
 pub(crate) fn of_sockets() -> Result<PathBuf> {
     let folder = own_folder()?;
     let installed = folder.join(INSTALLED_SOCKETS);

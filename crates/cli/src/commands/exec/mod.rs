@@ -30,7 +30,7 @@ use view::{CLASS, View};
 
 /// The variable with the dynamic loader's first search folders.
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
-/// The variable with libraries that the dynamic loader loads first.
+/// The variable that lists the libraries that the dynamic loader loads first.
 const PRELOAD: &str = "LD_PRELOAD";
 const PROVIDER: &str = "PORTOLAN_PROVIDER";
 /// A shell's exit codes for a missing program, and for one that cannot be run.
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &ExecArgs, output: &mut Output) -> Result<Outcome> {
     if args.sockets {
         variables.push((PRELOAD, before(&libraries::of_sockets()?, PRELOAD)));
     }
-    // Programs of sockets do not look for devices, and may need other users' numbers.
+    // Socket programs do not look for devices in sysfs, and may depend on the ids of other users.
     let wants_view = args.libraries == LibrarySet::Full && !args.no_sysfs && !args.sockets;
     let devices = match wants_view {
         true => portolan::software::preview()?,
@@ -146,7 +146,7 @@ fn variables(set: LibrarySet, folder: &Path) -> Vec<(&'static str, OsString)> {
     variables
 }
 
-/// A path before those that a variable has already.
+/// A variable's value with `path` prepended to its current paths.
 fn before(path: &Path, variable: &str) -> OsString {
     let mut path = path.as_os_str().to_owned();
     if let Some(others) = std::env::var_os(variable).filter(|others| !others.is_empty()) {

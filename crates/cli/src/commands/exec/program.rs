@@ -93,7 +93,7 @@ impl Program {
 }
 
 impl Program {
-    /// Why its socket calls would not be caught although it takes libraries, if so.
+    /// The reason why a preloaded library would not see the program's socket calls. `None` if it would.
     pub(super) fn calls_the_kernel(&self) -> Option<String> {
         let mut head = Vec::new();
         let file = File::open(&self.path).ok()?;
@@ -107,7 +107,7 @@ impl Program {
     }
 }
 
-/// Whether a program has the note of Go's linker: the lengths of its name and of its text, 4, and the name.
+/// Whether a program has the ELF note of Go's linker: name length, text length, type 4, and the name.
 fn is_go(head: &[u8]) -> bool {
     let mut notes = head.windows(16);
     notes.any(|note| note[..4] == [4, 0, 0, 0] && note[8..] == *b"\x04\0\0\0Go\0\0")
