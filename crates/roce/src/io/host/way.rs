@@ -38,7 +38,7 @@ pub enum WhySocket {
     /// The other process has turned it off, has no descriptors left, or has died.
     #[error("the other process takes no packets through memory")]
     Refused,
-    /// The link is being created, or packets sent by the socket are unacknowledged.
+    /// The link is being created, or packets sent through the socket are unacknowledged.
     #[error("the link through memory is not ready")]
     NotReady,
 }

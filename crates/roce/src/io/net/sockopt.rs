@@ -130,7 +130,8 @@ pub(crate) fn encode(addr: SocketAddr, out: &mut SockaddrStorage) -> socklen_t {
 pub(crate) fn decode(addr: &SockaddrStorage) -> Option<SocketAddr> {
     match c_int::from(addr.sin6_family) {
         libc::AF_INET => {
-            // SAFETY: the family says that a `sockaddr_in` was written. It is smaller and no more strictly aligned.
+            // SAFETY: the family shows that the kernel wrote a `sockaddr_in`. It is smaller and no more strictly
+            // aligned.
             let inet = unsafe { &*(&raw const *addr).cast::<libc::sockaddr_in>() };
             let ip = Ipv4Addr::from(inet.sin_addr.s_addr.to_ne_bytes());
             Some(SocketAddr::new(ip.into(), u16::from_be(inet.sin_port)))

@@ -66,7 +66,8 @@ pub(super) fn answered(
     let board = descriptors.next()?;
     let ring = Arc::clone(pending.mapping());
     let memory = match descriptors.next() {
-        // Memory of users who are trusted for the port alone could vanish in the middle of a copy (huge pages).
+        // Use only memory of users that are trusted with memory. Other users' memory could vanish during a copy (huge
+        // pages).
         Some(rights) if link.is_trusted_with_memory() => {
             PeerMemory::open(rights.as_fd(), ring).ok()?
         }

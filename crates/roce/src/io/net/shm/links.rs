@@ -1,8 +1,8 @@
 //! The links of this process: their creation and their end.
 //!
-//! A queue pair that is connected to another process of this host requests a link ([`Links::want`]). The progress thread
-//! creates it: it calls the other process, passes a ring and waits for the board. Until then packets use the socket, and
-//! again if the link fails or ends.
+//! A queue pair that is connected to another process of this host requests a link ([`Links::want`]). The progress
+//! thread creates it: it calls the other process, passes a ring and waits for the board. Until then packets use the
+//! socket, and again if the link fails or ends.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -302,7 +302,7 @@ impl LinkServer {
         self.last
     }
 
-    /// The number of accepted connections. This process makes at most one to each block.
+    /// The number of accepted connections. This process opens at most one to each block.
     fn accepted(&self) -> usize {
         let is_accepted = |connection: &&Connection| {
             matches!(connection.stage, Stage::Accepted | Stage::Reading(_))

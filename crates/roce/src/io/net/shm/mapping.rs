@@ -34,8 +34,8 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Creates a file of `len` bytes that only this mapping can write to. Its size never changes. Its memory is allocated
-    /// at once, so writing to it never fails.
+    /// Creates a file of `len` bytes that only this mapping can write to. Its size never changes. Its memory is
+    /// allocated at once, so writing to it never fails.
     pub(crate) fn create(name: &str, len: usize) -> Result<(Self, OwnedFd), Errno> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = with_room(|| memfd_create(name, flags))?;
@@ -61,8 +61,8 @@ impl Mapping {
         Self::map(file, len, ProtFlags::READ).map(Some)
     }
 
-    /// Creates a file of `len` bytes that every process with its descriptor can read and write. Its size never changes. Its
-    /// memory is allocated on use.
+    /// Creates a file of `len` bytes that every process with its descriptor can read and write. Its size never changes.
+    /// Its memory is allocated on use.
     pub(super) fn create_for_all(name: &str, len: usize) -> Result<(Self, OwnedFd), Errno> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = with_room(|| memfd_create(name, flags))?;

@@ -28,7 +28,7 @@ pub(crate) struct PeerMemory {
     asked: Mutex<Asked>,
 }
 
-/// Files that are needed but not here.
+/// Files that are needed but not mapped yet.
 #[derive(Debug, Default)]
 struct Asked {
     ever: HashSet<u32>,
@@ -49,7 +49,7 @@ pub(crate) struct Passage<'a> {
 pub(crate) enum NoPassage {
     /// It is not allowed, or its memory is not in a file. Packets decide.
     Unknown,
-    /// Its memory's file is not here and must be requested.
+    /// The file of its memory is not mapped yet and must be requested.
     Missing,
 }
 

@@ -127,7 +127,7 @@ pub(crate) enum Written {
 pub(crate) struct Broken;
 
 impl Board {
-    /// Creates this process's board. It says that the reader sleeps, until the reader changes it.
+    /// Creates this process's board. Initially the reader counts as asleep.
     pub(crate) fn create() -> Result<Self, Errno> {
         let (mapping, file) = Mapping::create("portolan-board", BOARD_LEN)?;
         let board = Self {
