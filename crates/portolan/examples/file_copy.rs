@@ -1,10 +1,10 @@
-//! Copies a file by RDMA writes: the receiver shares memory of the file's size, the sender fills it in slices.
+//! Copies a file with RDMA writes. The receiver shares memory of the file's size, and the sender fills it in slices.
 //!
-//! `cargo run --example file_copy` copies a file of its own; `file_copy receive ADDRESS FILE` and
+//! `cargo run --example file_copy` copies a file that it creates; `file_copy receive ADDRESS FILE` and
 //! `file_copy send FILE ADDRESS` run one end.
 //!
-//! The file's bytes are copied by no one but the devices: the vector that was read becomes the buffer that is sent, and the
-//! vector that was shared is what is written.
+//! Only the devices copy the file's bytes. The sender turns the vector that it read into the buffer that it sends, and
+//! the receiver writes the vector that it shared to its file.
 
 use std::path::Path;
 use std::thread;

@@ -1,10 +1,10 @@
-//! A key-value store whose clients read without the server's doing: GET is an RDMA read, PUT is a message.
+//! A key-value store whose clients read without the server's help: GET is an RDMA read, PUT is a message.
 //!
 //! `cargo run --example key_value` runs both ends; `key_value serve ADDRESS`, `key_value get ADDRESS KEY` and
-//! `key_value put ADDRESS KEY VALUE` run one.
+//! `key_value put ADDRESS KEY VALUE` run one end.
 //!
-//! The table is an array of slots in memory that peers may read. A slot has an entry and its hash; a reader that finds a hash of
-//! another entry has read while the server wrote, and reads again.
+//! The table is an array of slots in memory that peers may read. A slot contains an entry and its hash. If the hash
+//! does not match the entry, the server was writing during the read, and the reader tries again.
 
 use std::sync::{Arc, Mutex};
 use std::thread;

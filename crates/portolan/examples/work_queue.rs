@@ -1,9 +1,9 @@
-//! A queue of jobs that workers take by atomics: the owner's program does nothing while they work.
+//! A queue of jobs that workers take with atomics, without the owner's help.
 //!
 //! `cargo run --example work_queue`
 //!
-//! The owner shares a counter and an array of results. A worker takes the next job by adding one to the counter, and writes
-//! the job's result to its place in the array.
+//! The owner shares a counter and an array of results. A worker takes the next job by adding one to the counter, and
+//! writes the job's result to its place in the array.
 
 use std::thread;
 use std::time::Duration;

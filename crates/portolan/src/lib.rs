@@ -9,8 +9,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Without RDMA hardware, connections use the software device: RoCEv2 in user space over UDP port 4791. It needs no root,
-//! no kernel module and no daemon.
+//! Without RDMA hardware, connections use the software device: RoCEv2 in user space over UDP port 4791. It needs no
+//! root, no kernel module and no daemon.
 //!
 //! # A tutorial
 //!

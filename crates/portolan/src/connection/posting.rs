@@ -130,8 +130,8 @@ impl Connection {
     /// The length is not limited, as for [`Connection::write`].
     ///
     /// # Errors
-    /// `RemoteRightMissing` if the memory was offered without the right to read: nothing is sent and the connection stays
-    /// usable. Otherwise as for [`Connection::send`].
+    /// `RemoteRightMissing` if the memory was offered without the right to read: nothing is sent and the connection
+    /// stays usable. Otherwise as for [`Connection::send`].
     pub fn read(&self, buffer: impl Into<Gather>, from: RemoteMemory) -> Posted {
         self.request().read(buffer, from)
     }

@@ -1,4 +1,4 @@
-//! The steps of an attempt to reach one address, which its events end: resolve the address, then whatever follows.
+//! The steps of an attempt to reach one address: resolve the address, then further steps. An event ends each step.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

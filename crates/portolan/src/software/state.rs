@@ -243,7 +243,7 @@ impl IdEntry {
         }
     }
 
-    /// It has an owner, who gets the events written to it.
+    /// Checks that the id has an owner, which receives the events written to it.
     pub(super) fn check_owned(&self) -> Result<()> {
         if !self.awaits_answer {
             return Ok(());

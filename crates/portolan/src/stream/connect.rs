@@ -23,8 +23,8 @@ impl Stream {
     /// Connects to `host:port`. Addresses of a name are tried as by [`Connector::connect`](crate::Connector::connect).
     ///
     /// # Errors
-    /// The name is unknown, the destination is unreachable, no listener is there, the peer does not use rsocket, or
-    /// the deadline passed.
+    /// The name is unknown, the destination is unreachable, nothing listens at the address, the peer does not use
+    /// rsocket, or the deadline passed.
     pub fn connect_with(destination: &str, options: &StreamOptions) -> Result<Self> {
         let deadline = deadline::after(options.timeout);
         let resolved = resolve(destination)?.into_iter();

@@ -30,8 +30,9 @@
 //!
 //! # Event loops
 //!
-//! A stream's descriptor (`AsFd`) is readable when a call that failed with `WouldBlock` may succeed. There is no separate
-//! readiness for writing. With the feature `tokio`, `AsyncStream` implements tokio's `AsyncRead` and `AsyncWrite`.
+//! A stream's descriptor (`AsFd`) is readable when a call that failed with `WouldBlock` may succeed. There is no
+//! separate readiness for writing. With the feature `tokio`, `AsyncStream` implements tokio's `AsyncRead` and
+//! `AsyncWrite`.
 //!
 //! # Differences from TCP
 //!

@@ -22,7 +22,7 @@ pub struct StreamOptions {
     pub receive_buffer: u32,
     /// Number of work requests of the send queue.
     pub send_queue: u16,
-    /// Number of work requests of the receive queue: how many messages the peer may send before this side has read some.
+    /// Number of work requests of the receive queue. The peer may send this many messages before this side reads some.
     pub receive_queue: u16,
     /// Number of bytes up to which data is sent inline.
     pub inline: u32,

@@ -21,7 +21,8 @@ use crate::sys::SharedMemory;
 const RECEIVE: u64 = 1 << 63;
 /// Completions per poll.
 pub(super) const BATCH: usize = 32;
-/// How long a peer that finds no posted receive waits: 0.64 ms (IBTA 9.7.5.2.8). The standard's code 0 would mean 655 ms.
+/// How long a peer waits if it finds no posted receive: 0.64 ms (IBTA 9.7.5.2.8). The standard's code 0 would mean
+/// 655 ms.
 const MIN_RNR_TIMER: u8 = 12;
 
 /// What a completion reports.

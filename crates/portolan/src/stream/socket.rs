@@ -126,7 +126,8 @@ impl Connecting {
     /// Advances the connect. Returns the stream once it is connected. Call it when the descriptor is readable.
     ///
     /// # Errors
-    /// The destination is unreachable, no listener is there, the peer does not use rsocket, or the deadline passed.
+    /// The destination is unreachable, nothing listens at the address, the peer does not use rsocket, or the deadline
+    /// passed.
     pub fn try_finish(&mut self) -> Result<Option<Stream>> {
         let found = self.take_events()?;
         if found.is_none() && deadline::left(self.steps.deadline).is_zero() {

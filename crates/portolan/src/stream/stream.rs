@@ -278,8 +278,8 @@ impl Stream {
 impl AsFd for Stream {
     /// A descriptor for event loops.
     ///
-    /// After a call failed with `WouldBlock`, it becomes readable once that call may succeed. It does not tell which
-    /// call: try every call that would have blocked. [`Stream::ready_or_watch`] tells without a call.
+    /// After a call failed with `WouldBlock`, it becomes readable once that call may succeed. It does not show which
+    /// call: try every call that would have blocked. [`Stream::ready_or_watch`] shows the direction without a call.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.core().readiness()
     }

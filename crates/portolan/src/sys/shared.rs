@@ -55,8 +55,8 @@ impl SharedMemory {
     /// Registers the program's memory for peers, without copying.
     ///
     /// # Errors
-    /// The memory is empty, a limit of the device is reached, or read-only memory is shared for writing. The error returns
-    /// the memory.
+    /// The memory is empty, a limit of the device is reached, or read-only memory is shared for writing. The error
+    /// returns the memory.
     pub fn of<M: Memory>(
         pd: &Arc<dyn Pd>,
         memory: M,

@@ -122,7 +122,8 @@ impl AsyncConnection {
         self.get_ref().send(buffer).map(|it| self.finish(it))
     }
 
-    /// Posts a send with immediate data; see [`Connection::send_with_immediate`](crate::Connection::send_with_immediate).
+    /// Posts a send with immediate data; see
+    /// [`Connection::send_with_immediate`](crate::Connection::send_with_immediate).
     ///
     /// # Errors
     /// As for [`Connection::send`](crate::Connection::send).
@@ -147,7 +148,8 @@ impl AsyncConnection {
         self.get_ref().write(buffer, to).map(|it| self.finish(it))
     }
 
-    /// Posts a write that also delivers immediate data; see [`Connection::write_with_immediate`](crate::Connection::write_with_immediate).
+    /// Posts a write that also delivers immediate data; see
+    /// [`Connection::write_with_immediate`](crate::Connection::write_with_immediate).
     ///
     /// # Errors
     /// As for [`Connection::write`](crate::Connection::write).

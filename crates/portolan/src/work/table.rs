@@ -308,7 +308,8 @@ impl Work {
         }
     }
 
-    /// Takes the buffers and the result of the work `key`, if it has completed. The result's length is that of the whole operation.
+    /// Takes the buffers and the result of the work `key`, if it has completed. The result's length is that of the
+    /// whole operation.
     pub(crate) fn taken(&self, key: usize) -> Option<(Gather, WorkCompletion, usize)> {
         let mut state = self.state.lock();
         let done = state.slots.get(key)?.done?;

@@ -1,5 +1,5 @@
-//! Futures dropped after any number of polls, many thousand times: every buffer comes back, no message is lost or arrives
-//! twice, and the connection stays usable.
+//! Drops thousands of futures after any number of polls. Every buffer returns, no message is lost or arrives twice, and
+//! the connection stays usable.
 
 use std::pin::pin;
 use std::task::Poll;

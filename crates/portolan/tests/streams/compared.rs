@@ -1,4 +1,5 @@
-//! The same random operations on a `TcpStream` pair and a `Stream` pair give the same bytes, ends, errors and readiness.
+//! The same random operations on a `TcpStream` pair and a `Stream` pair give the same bytes, ends, errors and
+//! readiness.
 //!
 //! `PORTOLAN_TEST_OPERATIONS=N` runs at least N operations instead of a few thousand.
 
@@ -118,7 +119,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// Bytes that may be under way at once: any socket's buffers hold them.
+/// Maximum of unread bytes: they fit into the buffers of any socket.
 const UNDER_WAY_MAX: usize = 60_000;
 /// Maximum of unread writes: fewer than a stream's credits.
 const WRITES_UNDER_WAY_MAX: usize = 190;
@@ -141,8 +142,8 @@ fn outcome<T>(result: std::io::Result<T>, ok: impl FnOnce(T) -> Outcome) -> Outc
     result.map_or_else(|error| Outcome::Error(error.kind()), ok)
 }
 
-/// Carries operations out on both ends. What would depend on timing is left out or waited for: the model of what is under way
-/// decides that, which is the same for both kinds.
+/// Executes operations on both ends. A model of the unread data decides which operations would depend on timing. They
+/// are skipped, or wait. The model is the same for both kinds of streams.
 pub(crate) fn run<S: Socket>(sides: [S; 2], operations: &[Operation]) -> Vec<Outcome> {
     let mut sent = 0u32;
     let mut under_way = [0usize; 2];
