@@ -310,7 +310,7 @@ fn private_data(param: &In<ConnParam>) -> &[u8] {
         return &[];
     }
     let length = usize::from(param.private_data_len);
-    // SAFETY: valid parameters have as many bytes of private data as they say (`In`).
+    // SAFETY: the private data of valid parameters has this length (`In`).
     unsafe { std::slice::from_raw_parts(param.private_data.cast(), length) }
 }
 

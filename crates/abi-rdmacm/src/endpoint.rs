@@ -56,7 +56,7 @@ fn prepare(
     mut attr: InOut<QpInitAttr>,
 ) -> Result<()> {
     let (info, attr) = (info.required()?, attr.get());
-    // SAFETY: a valid address list has what it says (`In`).
+    // SAFETY: the pointers of a valid address list match their lengths (`In`).
     let (source, destination) = unsafe {
         (
             SocketAddress::new(info.ai_src_addr),

@@ -71,8 +71,8 @@ pub(crate) struct IdState {
 }
 
 // SAFETY: the library's part has locks and atomics, and its pointers lead to C's objects, which libibverbs allows any
-// thread to use. C's part is accessed field by field through pointers; librdmacm's contract with the program says who
-// may write which field when.
+// thread to use. C's part is accessed field by field through pointers. librdmacm's contract with the program defines
+// when the program and the library may write each field.
 unsafe impl Send for Object {}
 // SAFETY: as above.
 unsafe impl Sync for Object {}

@@ -17,7 +17,7 @@ use crate::{connect, life, lookup, multicast, qp};
 
 /// The event for the program. `None` if the program must not see it.
 pub(crate) fn interpret(raw: &EventResp) -> Option<Event> {
-    // Until an accept has told the kernel an id's number, its events have none.
+    // The kernel learns the number of a new id from its accept. Earlier events of the id have none.
     let target = match raw.uid {
         0 => id::by_handle(raw.id).map(Target::Id),
         uid => id::target(uid),

@@ -122,7 +122,7 @@ impl Id {
         let former = get!(&self, route.path_rec);
         set!(&self, route.num_paths = count as i32);
         set!(&self, route.path_rec = malloc_copy(&paths));
-        // SAFETY: allocated by malloc, and no longer referred to by C's part.
+        // SAFETY: allocated by malloc, and C's part does not refer to it.
         unsafe { layout::free(former) };
         Ok(())
     }

@@ -76,7 +76,7 @@ impl<'a> Question<'a> {
         let nobodys = |_| AddrInfoError::new(None, None, Problem::UnknownService);
         let text = |text: &'a Text| text.get().map(CStr::to_str).transpose();
         let hints = hints.get().map(|hints| {
-            // SAFETY: valid hints have what they say (`In`).
+            // SAFETY: the pointers of valid hints match their lengths (`In`).
             unsafe { read_hints(hints) }
         });
         Ok(Self {
@@ -88,7 +88,7 @@ impl<'a> Question<'a> {
 }
 
 /// # Safety
-/// All that the hints point to is as long as they say.
+/// Each pointer of the hints refers to as many bytes as the hints' length for it.
 unsafe fn read_hints(hints: &AddrInfo) -> Result<Hints, AddrInfoError> {
     // SAFETY: each length belongs to its pointer.
     let (src_addr, dst_addr, route, connect) = unsafe {

@@ -1,8 +1,8 @@
 //! `repoll_create`, `repoll_ctl` and `repoll_wait`: wait for a set of descriptors.
 //!
-//! An instance is a kernel epoll(7) instance that watches each socket's descriptor. Each wait checks the sockets that were ready
-//! again, because events are level-triggered. It checks other sockets only when their descriptors are readable. So the cost of a
-//! wait depends on the number of ready sockets, and an idle instance costs nothing.
+//! An instance is a kernel epoll(7) instance that watches each socket's descriptor. Each wait checks the sockets that
+//! were ready again, because events are level-triggered. It checks other sockets only when their descriptors are
+//! readable. So the cost of a wait depends on the number of ready sockets, and an idle instance costs nothing.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;
