@@ -1,8 +1,8 @@
 //! Direct connections between two members of the group. Each member listens on its block's name.
 //!
-//! Both ends check that they trust the other's user, as the kernel reports it. The end that was called accepts descriptors
-//! only after this check (see `name`), and then sends [`READY`]. A message with descriptors waits until then. The users
-//! define the messages.
+//! Both ends check that they trust the other's user, as the kernel reports it. The end that was called accepts
+//! descriptors only after this check (see `name`), and then sends [`READY`]. A message with descriptors waits until
+//! then. The users define the messages.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -127,14 +127,14 @@ impl AsFd for MemberLinks {
 }
 
 impl MemberLink {
-    /// Whether the other member could access this process's memory anyway, because it belongs to the same user or to root.
-    /// Users who are trusted only to share the port could not.
+    /// Whether the other member could access this process's memory anyway, because it belongs to the same user or to
+    /// root. Users who are trusted only to share the port could not.
     pub fn is_trusted_with_memory(&self) -> bool {
         self.with_memory
     }
 
-    /// Sends a message with at most four descriptors, whole or not at all. If the other end has not accepted the connection
-    /// yet, the message waits, and [`receive`](Self::receive) sends it later.
+    /// Sends a message with at most four descriptors, whole or not at all. If the other end has not accepted the
+    /// connection yet, the message waits, and [`receive`](Self::receive) sends it later.
     ///
     /// # Errors
     /// The system's error; `AGAIN` if the connection is full or another message waits.
