@@ -2,8 +2,8 @@
 //!
 //! The user of a right first announces the use ([`Hazard`]), and then checks that the right still exists ([`Version`]).
 //! The owner first withdraws the right, and then looks for announcements. In every order, one of the two sees the other
-//! (Dekker's algorithm). So after a withdrawal without announcements, the right is unused. A model checker verifies every
-//! order (`tests/shm_cursor.rs`).
+//! (Dekker's algorithm). So after a withdrawal without announcements, the right is unused. A model checker verifies
+//! every order (`tests/shm_cursor.rs`).
 
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
