@@ -14,8 +14,8 @@
 //!
 //! # A tutorial
 //!
-//! **1. Listen and connect.** A [`Listener`] accepts or rejects requests, a [`Connector`] makes them. Each has one deadline, in
-//! [`Options`]. All steps below run between these two ends:
+//! **1. Listen and connect.** A [`Listener`] accepts or rejects requests, a [`Connector`] makes them. Each has one
+//! deadline, in [`Options`]. All steps below run between these two ends:
 //!
 //! ```
 //! use portolan::{Connector, Listener};
