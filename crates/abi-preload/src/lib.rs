@@ -23,6 +23,8 @@
 )]
 
 mod backlog;
+#[cfg(not(test))]
+mod calls;
 mod connect;
 mod copy;
 mod descriptors;

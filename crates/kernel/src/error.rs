@@ -29,6 +29,14 @@ pub(crate) fn refused(step: Step, call: &'static str, errno: Errno) -> Error {
     Error::new(step, cause)
 }
 
+/// The error of a command that only requires the id to exist.
+pub(crate) fn unknown_id(step: Step, name: &'static str, errno: Errno) -> Error {
+    match errno {
+        Errno::NOENT => Error::new(step, Cause::NoSuchObject("id")),
+        _ => refused(step, name, errno),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -203,7 +203,7 @@ impl Endpoint {
             return None;
         }
         let (length, pieces, to) = self.sender.reserve(wanted)?;
-        let payload = data(length, pieces);
+        let payload = Payload::of(length, pieces);
         let id = Work::Data(length).id();
         self.under_way += 1;
         let message = Message::Data(length);
@@ -241,7 +241,7 @@ impl Endpoint {
         let post = Post {
             id: Work::Data(length).id(),
             op: Op::Write(to),
-            payload: data(length, pieces),
+            payload: Payload::of(length, pieces),
         };
         Some(Some((length, post)))
     }
@@ -596,8 +596,4 @@ impl Endpoint {
         self.control_posted = self.control_posted.wrapping_add(1);
         self.control_under_way += 1;
     }
-}
-
-fn data(length: u32, pieces: Option<Pieces>) -> Payload {
-    pieces.map_or(Payload::InlineData(length), Payload::Data)
 }

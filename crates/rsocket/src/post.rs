@@ -51,6 +51,13 @@ pub enum Payload {
     },
 }
 
+impl Payload {
+    /// Data of the program: pieces of the send buffer, or `length` inline bytes.
+    pub(crate) fn of(length: u32, pieces: Option<Pieces>) -> Self {
+        pieces.map_or(Self::InlineData(length), Self::Data)
+    }
+}
+
 /// One or two ranges of a ring buffer. The second one starts at 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pieces {

@@ -555,7 +555,6 @@ fn processes_killed_anywhere_leave_nothing_behind() {
     pass_in_own_process("one_sided::killing_process");
 }
 
-/// What runs in a process of its own, where nobody else opens descriptors or maps memory.
 #[test]
 #[ignore = "runs as a process of its own, started by another test"]
 fn killing_process() {
@@ -567,10 +566,7 @@ fn killing_process() {
     // Shared memory files that are mapped, and descriptors.
     let counts = || {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        let maps = maps
-            .lines()
-            .filter(|line| line.contains("memfd:portolan"))
-            .count();
+        let maps = maps.matches("memfd:portolan").count();
         (maps, std::fs::read_dir("/proc/self/fd").unwrap().count())
     };
     let once = |round: u64| {

@@ -23,7 +23,7 @@ use super::abi::*;
 use super::fields::Fields;
 use super::param::{abi_ece, conn_param, internal_argument, padded, timeout_ms, too_long};
 use super::{ConnectionManager, address, event, query};
-use crate::error::refused;
+use crate::error::{refused, unknown_id};
 use crate::sys::rdma_cm::{Channel, Command};
 
 /// An event channel of the kernel. Its descriptor is the device's: the user may poll it and set `O_NONBLOCK`.
@@ -590,14 +590,6 @@ impl Drop for KernelChannel {
 
 fn missing_membership(step: Step) -> Error {
     Error::new(step, Cause::NoSuchObject("multicast membership"))
-}
-
-/// The error of a command that only requires the id to exist.
-fn unknown_id(step: Step, name: &'static str, errno: Errno) -> Error {
-    match errno {
-        Errno::NOENT => Error::new(step, Cause::NoSuchObject("id")),
-        _ => refused(step, name, errno),
-    }
 }
 
 #[cfg(test)]

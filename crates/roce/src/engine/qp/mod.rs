@@ -12,6 +12,7 @@ mod requester;
 mod responder;
 mod retransmit_timer;
 mod segment;
+mod send_only;
 mod send_queue;
 mod service;
 mod unacknowledged;
@@ -25,20 +26,18 @@ use portolan_provider::verbs::{
 };
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_wire::Qpn;
-use portolan_wire::bth::{BthRepr, Opcode};
-use portolan_wire::eth::AethRepr;
 use portolan_wire::rocev2::Packet;
 
 use super::{
     AtomicOperation, Completion, Destination, Direct, MemoryOperation, MemoryTable, Path, Payload,
-    PdId, Placement, QpConfig, QpCounters, Segment, SendOnly, Transmit, WindowError,
+    PdId, Placement, QpConfig, QpCounters, Segment, Transmit, WindowError,
 };
 pub(super) use receive_queue::check_pieces;
 pub use receive_queue::{ReceiveDomain, ReceiveEntry, ReceiveSource};
 pub(super) use send_queue::full;
 
 use arrival::check_packet;
-use context::{Context, base_header};
+use context::Context;
 use outbox::Outbox;
 use reliable::Reliable;
 use requester::{Built, Source};
@@ -449,61 +448,6 @@ impl QueuePair {
                 }
             }
         }
-    }
-
-    /// The next packet of an RC queue pair, if it contains a whole send, with or without immediate data, and is not a
-    /// retransmission.
-    ///
-    /// [`poll_transmit`](Self::poll_transmit) would return the same packet, except that it returns acknowledgements
-    /// first. Asking here first costs less. After `None`, `poll_transmit` may still return a packet.
-    #[inline]
-    pub fn poll_send_only(&mut self, now: Duration, memory: &MemoryTable) -> Option<SendOnly<'_>> {
-        if self.qp_type() != QpType::Rc {
-            return None;
-        }
-        let cx = Context::new(&self.config, &self.attr, now, memory);
-        let halves = self.service.reliable_mut()?;
-        if !halves.responder.only_acknowledges() {
-            return None;
-        }
-        let (segments, out) = (&mut self.segments, &mut self.outbox);
-        let head = halves.requester.send_only(&cx, segments, out)?;
-        let payload = match head.inline {
-            Some(entry) => Payload::Inline(halves.requester.inline_bytes(entry)),
-            None => Payload::Segments(&self.segments),
-        };
-        let counters = &mut self.outbox.counters;
-        counters.packets_sent += 1;
-        counters.bytes_sent += payload.len() as u64;
-        Some(SendOnly {
-            bth: head.bth,
-            immediate: head.immediate,
-            payload,
-        })
-    }
-
-    /// The headers of an RC queue pair's pending acknowledgement, if it is positive and the only pending response.
-    ///
-    /// [`poll_transmit`](Self::poll_transmit) would return the same packet at a higher cost.
-    #[inline]
-    pub fn poll_acknowledgement(&mut self) -> Option<(BthRepr, AethRepr)> {
-        if self.qp_type() != QpType::Rc {
-            return None;
-        }
-        let responder = &mut self.service.reliable_mut()?.responder;
-        let (psn, aeth) = responder.lone_acknowledgement()?;
-        self.outbox.counters.packets_sent += 1;
-        Some((base_header(&self.attr, Opcode::RcAck, psn, 0), aeth))
-    }
-
-    /// Whether [`poll_transmit`](Self::poll_transmit) has nothing to do until something is posted or arrives. It may
-    /// have nothing to do even if this is false.
-    #[inline]
-    pub fn is_transmit_idle(&self) -> bool {
-        let is_idle = |halves: &Reliable| {
-            halves.responder.has_answered_all() && halves.requester.has_sent_all()
-        };
-        self.attr.state == QpState::Rts && self.service.reliable().is_some_and(is_idle)
     }
 
     /// The next request, if the host may execute it itself instead of sending packets: a one-sided request of an RC

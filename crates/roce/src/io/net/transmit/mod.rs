@@ -1,8 +1,10 @@
 //! The sockets that packets are sent from, and their queues while they are full.
 
+mod socket;
+
 use std::collections::VecDeque;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
@@ -11,26 +13,20 @@ use portolan_provider::{Cause, Error, Result, Step};
 use portolan_threads::lock::{Mutex, MutexGuard};
 use portolan_wire::Qpn;
 use portolan_wire::icrc;
-use rustix::io::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::io::net::counters::Monitor;
 use crate::io::net::path::Path;
-use crate::io::net::rand::random_u32;
 use crate::io::net::send_batch::{Run, SendBatch, send_one};
 use crate::io::net::shm::bell::Doorbell;
 use crate::io::net::shm::peer_memory::PeerMemory;
 use crate::io::net::shm::ring::{Broken, Record, RecordHead, Writer, Written};
-use crate::io::net::sockopt::{IpVersion, refuse_input, set_int};
+use crate::io::net::sockopt::{IpVersion, set_int};
 use crate::io::net::tap::{Direction, TappedPacket, with_icrc};
 use portolan_port_sharing::room::{self, with_room};
 
-/// Source ports are 0xC000 and above (IBTA A17.9.2: they may contain entropy for routers).
-const SOURCE_PORT_MIN: u16 = 0xC000;
-/// Attempts to draw a free source port.
-const PORT_DRAWS_MAX: u32 = 256;
-/// Default hop limit if the address vector has none.
-const HOP_LIMIT_DEFAULT: i32 = 64;
+use socket::{Refusal, SOURCE_PORT_MIN, bind_to_random_port, errno_of, os_error, prepare};
+
 /// Maximum of datagrams that wait for room in one socket's send buffer. Queue pairs stop while any wait, so this
 /// bounds only MADs and what other threads are sending at that moment.
 const WAITING_DATAGRAMS_MAX: usize = 1024;
@@ -573,86 +569,6 @@ impl SendSocket {
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock()
     }
-}
-
-/// Why the kernel refused a datagram.
-enum Refusal {
-    Interrupted,
-    /// The send buffer or the device's queue is full.
-    Full,
-    /// Possibly only because it needs segmentation.
-    Segmentation,
-    /// The packet cannot be sent.
-    Packet,
-}
-
-impl Refusal {
-    fn of(error: &io::Error) -> Self {
-        if error.kind() == io::ErrorKind::WouldBlock {
-            return Self::Full;
-        }
-        match error.raw_os_error() {
-            Some(libc::EINTR) => Self::Interrupted,
-            Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP) => {
-                Self::Segmentation
-            }
-            _ => Self::Packet,
-        }
-    }
-}
-
-fn prepare(fd: BorrowedFd<'_>, version: IpVersion, buffer_bytes: usize) -> io::Result<()> {
-    match version {
-        IpVersion::V4 => {
-            // Forbid fragmentation. The identification then stays zero.
-            let probe = libc::IP_PMTUDISC_PROBE;
-            set_int(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, probe)?;
-            set_int(fd, libc::IPPROTO_IP, libc::IP_TTL, HOP_LIMIT_DEFAULT)?;
-        }
-        IpVersion::V6 => {
-            let probe = libc::IPV6_PMTUDISC_PROBE;
-            set_int(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
-            set_int(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, probe)?;
-            set_int(
-                fd,
-                libc::IPPROTO_IPV6,
-                libc::IPV6_UNICAST_HOPS,
-                HOP_LIMIT_DEFAULT,
-            )?;
-        }
-    }
-    let wanted = i32::try_from(buffer_bytes).unwrap_or(i32::MAX);
-    if set_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, wanted).is_err() {
-        set_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, wanted)?;
-    }
-    refuse_input(fd)
-}
-
-fn bind_to_random_port(socket: &Socket, version: IpVersion) -> Result<u16> {
-    for _ in 0..PORT_DRAWS_MAX {
-        let port = SOURCE_PORT_MIN | (random_u32(Step::OpenDevice)? as u16 & !SOURCE_PORT_MIN);
-        let address = match version {
-            IpVersion::V4 => SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
-            IpVersion::V6 => SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)),
-        };
-        match socket.bind(&address.into()) {
-            Ok(()) => return Ok(port),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-            Err(error) => return Err(os_error("bind", &error)),
-        }
-    }
-    let holder = Some(format!(
-        "others: no free UDP port from {SOURCE_PORT_MIN:#x} on"
-    ));
-    Err(Error::new(Step::OpenDevice, Cause::AddressInUse { holder }))
-}
-
-fn os_error(call: &'static str, error: &io::Error) -> Error {
-    Error::new(Step::OpenDevice, room::cause(call, errno_of(error)))
-}
-
-fn errno_of(error: &io::Error) -> Errno {
-    Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
 #[cfg(test)]

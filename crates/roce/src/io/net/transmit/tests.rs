@@ -1,3 +1,5 @@
+use std::net::Ipv4Addr;
+
 use super::*;
 use portolan_wire::Psn;
 use portolan_wire::bth::Opcode;

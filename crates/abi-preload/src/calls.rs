@@ -1,0 +1,233 @@
+//! The calls on objects of this library, with the program's arguments. `None` if libc must make the call.
+
+#![allow(unsafe_code, reason = "pointers of the program's, and calls of libc")]
+
+use std::ffi::{c_int, c_void};
+use std::time::Duration;
+
+use libc::{
+    epoll_event, fd_set, iovec, nfds_t, off_t, pollfd, sigset_t, size_t, sockaddr, socklen_t,
+    ssize_t, timespec,
+};
+use portolan_abi_layout::guard::{Result, caught, failed};
+use rustix::io::Errno;
+
+use crate::descriptors::{self, has_object, lookup, release};
+use crate::epoll::{self, SETS};
+use crate::poll::{self, Sets};
+use crate::socket::Kind;
+use crate::transfer::{self, Moved, pieces, receive};
+use crate::{connect, copy, listen, names, real};
+
+/// The call's result, or `None` if the kernel must carry the data.
+pub(crate) fn carried(body: impl FnOnce() -> Moved) -> Option<ssize_t> {
+    match caught(body) {
+        Ok(None) => None,
+        Ok(Some(bytes)) => Some(bytes as ssize_t),
+        Err(errno) => Some(failed(errno) as ssize_t),
+    }
+}
+
+pub(crate) fn number(body: impl FnOnce() -> Result<c_int>) -> c_int {
+    caught(body).unwrap_or_else(failed)
+}
+
+pub(crate) fn piece(place: *const c_void, length: size_t) -> [iovec; 1] {
+    [iovec {
+        iov_base: place.cast_mut(),
+        iov_len: length,
+    }]
+}
+
+pub(crate) fn ms(timeout_ms: c_int) -> Option<Duration> {
+    u64::try_from(timeout_ms).ok().map(Duration::from_millis)
+}
+
+/// # Safety
+/// `timeout` is null or valid for reads.
+pub(crate) unsafe fn time(timeout: *const timespec) -> Result<Option<Duration>> {
+    // SAFETY: the caller's promise.
+    let Some(time) = (unsafe { timeout.as_ref() }) else {
+        return Ok(None);
+    };
+    let seconds = u64::try_from(time.tv_sec).map_err(|_| Errno::INVAL)?;
+    let nanoseconds = u32::try_from(time.tv_nsec).map_err(|_| Errno::INVAL)?;
+    match nanoseconds < 1_000_000_000 {
+        true => Ok(Some(Duration::new(seconds, nanoseconds))),
+        false => Err(Errno::INVAL),
+    }
+}
+
+pub(crate) unsafe fn read_into(
+    fd: c_int,
+    into: *mut c_void,
+    length: size_t,
+    flags: c_int,
+) -> Option<ssize_t> {
+    let socket = lookup(fd)?;
+    // SAFETY: the program's memory, as read(2) requires.
+    carried(|| unsafe { receive(&socket, &piece(into, length), flags) })
+}
+
+pub(crate) unsafe fn write_from(
+    fd: c_int,
+    from: *const c_void,
+    length: size_t,
+    flags: c_int,
+) -> Option<ssize_t> {
+    let socket = lookup(fd)?;
+    // SAFETY: the program's memory, as write(2) requires.
+    carried(|| unsafe { transfer::send(&socket, &piece(from, length), flags) })
+}
+
+pub(crate) unsafe fn receive_from(
+    fd: c_int,
+    into: *mut c_void,
+    length: size_t,
+    flags: c_int,
+    room: *mut socklen_t,
+) -> Option<ssize_t> {
+    // SAFETY: the program's memory, as recvfrom(2) requires.
+    let received = unsafe { read_into(fd, into, length, flags) }?;
+    // SAFETY: the program's length field, as recvfrom(2) requires. TCP writes no address.
+    if let Some(room) = unsafe { room.as_mut() } {
+        *room = 0;
+    }
+    Some(received)
+}
+
+pub(crate) unsafe fn vector(
+    fd: c_int,
+    first: *const iovec,
+    count: c_int,
+    sends: bool,
+) -> Option<ssize_t> {
+    let socket = lookup(fd)?;
+    carried(|| {
+        let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
+        // SAFETY: the program's iovecs, as readv(2) requires.
+        unsafe {
+            let pieces = pieces(first, count)?;
+            match sends {
+                true => transfer::send(&socket, pieces, 0),
+                false => receive(&socket, pieces, 0),
+            }
+        }
+    })
+}
+
+/// `poll`. `None` if no descriptor has an object of this library.
+pub(crate) unsafe fn poll_all(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: impl FnOnce() -> Result<Option<Duration>>,
+    mask: *const sigset_t,
+) -> Option<c_int> {
+    let count = usize::try_from(count).ok()?;
+    if fds.is_null() || count > crate::table::NUMBERS_MAX {
+        return None;
+    }
+    // SAFETY: poll(2) requires `count` descriptors at `fds`.
+    let fds = unsafe { std::slice::from_raw_parts_mut(fds, count) };
+    if poll::is_kernels(fds) {
+        return None;
+    }
+    // SAFETY: the program's mask.
+    Some(number(|| unsafe { poll::poll(fds, timeout()?, mask) }))
+}
+
+/// `select`. `None` if no descriptor has an object of this library.
+pub(crate) unsafe fn select_all(
+    count: c_int,
+    sets: [*mut fd_set; 3],
+    timeout: impl FnOnce() -> Result<Option<Duration>>,
+    mask: *const sigset_t,
+) -> Option<c_int> {
+    let sets = Sets { count, sets };
+    // SAFETY: the program's sets (select(2)).
+    if count <= 0 || unsafe { sets.is_kernels() } {
+        return None;
+    }
+    // SAFETY: as above, and the program's mask.
+    Some(number(|| unsafe { poll::select(sets, timeout()?, mask) }))
+}
+
+pub(crate) unsafe fn wait_set(
+    set: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: impl FnOnce() -> Result<Option<Duration>>,
+    mask: *const sigset_t,
+) -> Option<c_int> {
+    let known = SETS.get(set)?;
+    Some(number(|| {
+        let most = usize::try_from(most).map_err(|_| Errno::INVAL)?;
+        if most == 0 {
+            return Err(Errno::INVAL);
+        }
+        if events.is_null() {
+            return Err(Errno::FAULT);
+        }
+        // SAFETY: epoll_wait(2) requires room for `most` events.
+        let events = unsafe { std::slice::from_raw_parts_mut(events, most) };
+        let timeout = timeout()?;
+        let found = match known.owner.is_owner() {
+            true => known.wait(events, timeout, mask)?,
+            false => epoll::wait_inherited(set, events, timeout, mask)?,
+        };
+        Ok(found as c_int)
+    }))
+}
+
+pub(crate) unsafe fn start_connect(
+    fd: c_int,
+    addr: *const sockaddr,
+    length: socklen_t,
+) -> Option<c_int> {
+    let socket = lookup(fd)?;
+    // SAFETY: the program's address (connect(2)).
+    let destination = unsafe { names::read(addr, length) }?;
+    Some(number(|| {
+        connect::connect(&socket, fd, &destination).map(|()| 0)
+    }))
+}
+
+pub(crate) unsafe fn accept_from(
+    fd: c_int,
+    addr: *mut sockaddr,
+    length: *mut socklen_t,
+    flags: c_int,
+) -> Option<c_int> {
+    let socket = lookup(fd).filter(|socket| socket.kind() == Kind::Listening)?;
+    // SAFETY: the program's address buffer (accept(2)).
+    Some(number(|| unsafe {
+        listen::accept(&socket, fd, addr, length, flags)
+    }))
+}
+
+pub(crate) unsafe fn closed(fd: c_int) -> c_int {
+    if has_object(fd) {
+        release(fd);
+    }
+    // SAFETY: the program's descriptor.
+    unsafe { real::close(fd) }
+}
+
+pub(crate) unsafe fn controlled(fd: c_int, command: c_int, argument: usize) -> c_int {
+    match has_object(fd) {
+        true => descriptors::control(fd, command, argument),
+        // SAFETY: the program's arguments.
+        false => unsafe { real::fcntl64(fd, command, argument) },
+    }
+}
+
+pub(crate) unsafe fn file(
+    out: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> Option<ssize_t> {
+    let socket = lookup(out)?;
+    // SAFETY: the program's offset (sendfile(2)).
+    carried(|| unsafe { copy::send_file(&socket, from, offset, count) })
+}
