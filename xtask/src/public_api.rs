@@ -292,7 +292,7 @@ mod tests {
     fn public_items_are_listed_with_what_programs_depend_on_and_others_are_not() {
         let found = of(
             "/// Says.\n#[derive(Debug)]\n#[non_exhaustive]\npub struct One { /// It.\n pub a: u32, b: u8 }
-             impl One { /// New.\n pub fn new(a: Option<u32>) -> Self { todo!() } fn hidden(&self) {} }
+             impl One { /// New.\n pub fn new(a: Option<u32>) -> Self { One } fn hidden(&self) {} }
              #[cfg(feature = \"bytes\")] impl From<One> for u32 { fn from(one: One) -> u32 { one.a } }
              pub struct Hides(u8); impl Hides { pub fn get(&self) -> u8 { self.0 } }
              pub enum Two { A, B(u8) }

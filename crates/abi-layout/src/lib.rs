@@ -21,6 +21,7 @@ pub mod guard;
 mod kern;
 mod library;
 mod memory;
+pub mod pieces;
 pub mod pointers;
 mod sa;
 mod verbs;

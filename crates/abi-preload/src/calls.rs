@@ -10,13 +10,14 @@ use libc::{
     ssize_t, timespec,
 };
 use portolan_abi_layout::guard::{Result, caught, failed};
+use portolan_abi_layout::pieces::pieces;
 use rustix::io::Errno;
 
 use crate::descriptors::{self, has_object, lookup, release};
 use crate::epoll::{self, SETS};
 use crate::poll::{self, Sets};
 use crate::socket::Kind;
-use crate::transfer::{self, Moved, pieces, receive};
+use crate::transfer::{self, Moved, receive};
 use crate::{connect, copy, listen, names, real};
 
 /// The call's result, or `None` if the kernel must carry the data.

@@ -54,11 +54,10 @@ exports! {
     }
 
     fn listen(fd: c_int, backlog: c_int) -> c_int {
-        let answer = unsafe { real::listen(fd, backlog) };
-        if answer == 0 && let Some(socket) = lookup(fd) {
-            listen::listen(&socket, fd, backlog);
+        match lookup(fd) {
+            Some(socket) => listen::listen(&socket, fd, backlog),
+            None => unsafe { real::listen(fd, backlog) },
         }
-        answer
     }
 
     fn accept(fd: c_int, addr: *mut sockaddr, length: *mut socklen_t) -> c_int {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use libc::{POLLIN, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, pollfd, sockaddr, socklen_t};
 use portolan::stream::Direction;
 use portolan::{Listener, Stream, StreamListener};
-use portolan_abi_layout::guard::{Result, last_errno};
+use portolan_abi_layout::guard::{Result, last_errno, set_errno};
 use rustix::io::Errno;
 use socket2::SockAddr;
 
@@ -24,11 +24,36 @@ use crate::{names, real, report};
 /// Interval between attempts to listen on a port that another process holds.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Starts to listen for rsockets. The kernel's socket listens already.
-pub(crate) fn listen(socket: &Socket, number: c_int, length: c_int) {
+/// `listen`. A bound socket listens for rsockets first: a peer that found only the kernel's listener would use TCP. An
+/// unbound one gets its port from the kernel, and no peer knows it yet.
+pub(crate) fn listen(socket: &Socket, number: c_int, length: c_int) -> c_int {
+    let is_bound = names::local(number).is_some_and(|local| local.port() != 0);
+    let is_first = is_bound && start(socket, number, length);
+    // SAFETY: listen(2) takes no pointers.
+    let answer = unsafe { real::listen(number, length) };
+    match answer {
+        0 if !is_bound => {
+            start(socket, number, length);
+        }
+        0 => {}
+        _ if is_first => {
+            let errno = last_errno();
+            socket.set_kind(Kind::Fresh);
+            *socket.phase.lock() = Phase::Nothing;
+            socket.tell_change();
+            set_errno(errno);
+        }
+        _ => {}
+    }
+    answer
+}
+
+/// Starts to listen for rsockets. Returns false if the settings exclude the port, or if the socket is in use already.
+fn start(socket: &Socket, number: c_int, length: c_int) -> bool {
     let is_wanted = names::local(number).is_some_and(|local| settings().takes(&local));
     let mut phase = socket.phase.lock();
-    if socket.kind() == Kind::Fresh && is_wanted {
+    let starts = socket.kind() == Kind::Fresh && is_wanted;
+    if starts {
         *phase = Phase::Listening(Listening {
             length,
             ..Listening::default()
@@ -38,6 +63,7 @@ pub(crate) fn listen(socket: &Socket, number: c_int, length: c_int) {
         open(socket, number, false);
         socket.tell_change();
     }
+    starts
 }
 
 /// Before a fork: releases a port that the program has not yet accepted on, because the child may be the one to accept.

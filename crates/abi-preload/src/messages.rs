@@ -6,10 +6,12 @@ use std::ffi::c_int;
 
 use libc::{CMSG_DATA, CMSG_FIRSTHDR, CMSG_NXTHDR, SCM_RIGHTS, SOL_SOCKET, msghdr};
 
+use portolan_abi_layout::pieces::pieces;
+
 use crate::descriptors::lookup;
 use crate::handover;
 use crate::socket::Socket;
-use crate::transfer::{Moved, pieces, receive, send};
+use crate::transfer::{Moved, receive, send};
 
 /// # Safety
 /// As for recvmsg(2).

@@ -4,35 +4,22 @@
 
 use std::ffi::c_int;
 use std::io::{self, ErrorKind};
+use std::ops::ControlFlow;
 use std::time::Instant;
 
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, iovec};
 use portolan::Stream;
 use portolan::stream::Direction;
 use portolan_abi_layout::guard::{Result, errno_of};
+use portolan_abi_layout::pieces::extent;
 use rustix::io::Errno;
 
 use crate::connect;
 use crate::socket::{Kind, Socket};
 use crate::wait::{Woken, wait_direction};
 
-/// Maximum of iovecs in one call (`IOV_MAX`).
-const PIECES_MAX: usize = 1024;
-
 /// A call's result. `None` if the kernel carries the data and must do the call.
 pub(crate) type Moved = Result<Option<usize>>;
-
-/// # Safety
-/// `first` points to `count` iovecs, or is null.
-pub(crate) unsafe fn pieces<'a>(first: *const iovec, count: usize) -> Result<&'a [iovec]> {
-    match (first.is_null(), count) {
-        (_, 0) => Ok(&[]),
-        (true, _) => Err(Errno::FAULT),
-        (false, count) if count > PIECES_MAX => Err(Errno::INVAL),
-        // SAFETY: the caller's promise.
-        (false, count) => Ok(unsafe { std::slice::from_raw_parts(first, count) }),
-    }
-}
 
 /// The socket's stream. Completes a pending connect first.
 fn stream(socket: &Socket, may_wait: bool) -> Result<Option<&Stream>> {
@@ -79,10 +66,14 @@ pub(crate) unsafe fn receive(socket: &Socket, into: &[iovec], flags: c_int) -> M
                 scratch.resize(piece.iov_len.min(1 << 20), 0);
                 &mut scratch[..]
             }
-            // SAFETY: the program's memory, which belongs to this call until it returns.
-            false => unsafe {
-                std::slice::from_raw_parts_mut(piece.iov_base.cast::<u8>(), piece.iov_len)
-            },
+            false => {
+                let (first, length) = match extent(piece) {
+                    Err(_) if total > 0 => return Ok(Some(total)),
+                    extent => extent?,
+                };
+                // SAFETY: the program's memory, which belongs to this call until it returns.
+                unsafe { std::slice::from_raw_parts_mut(first, length) }
+            }
         };
         let mut filled = 0;
         while filled < place.len() {
@@ -105,20 +96,10 @@ pub(crate) unsafe fn receive(socket: &Socket, into: &[iovec], flags: c_int) -> M
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    let goes_on = may_wait && (total == 0 || waits_for_all);
-                    if !goes_on {
-                        socket.note_blocked(Direction::Read);
-                        return match total {
-                            0 => Err(Errno::AGAIN),
-                            total => Ok(Some(total)),
-                        };
-                    }
-                    match wait_direction(socket, stream, Direction::Read, until) {
-                        Ok(Woken::Ready) => {}
-                        Ok(Woken::HandedOver) if total == 0 => return Ok(None),
-                        Ok(Woken::HandedOver) => return Ok(Some(total)),
-                        Err(_) if total > 0 => return Ok(Some(total)),
-                        Err(errno) => return Err(errno),
+                    let waits = may_wait && (total == 0 || waits_for_all);
+                    let blocked = wait_or_end(socket, stream, Direction::Read, waits, until, total);
+                    if let ControlFlow::Break(moved) = blocked {
+                        return moved;
                     }
                 }
                 Err(_) if total > 0 => return Ok(Some(total)),
@@ -150,9 +131,12 @@ pub(crate) unsafe fn send(socket: &Socket, from: &[iovec], flags: c_int) -> Move
         .map(|timeout| Instant::now() + timeout);
     let mut total = 0;
     for piece in from.iter().filter(|piece| piece.iov_len > 0) {
+        let (first, length) = match extent(piece) {
+            Err(_) if total > 0 => return Ok(Some(total)),
+            extent => extent?,
+        };
         // SAFETY: the program's memory, which it does not change until the call returns.
-        let mut data =
-            unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len) };
+        let mut data = unsafe { std::slice::from_raw_parts(first, length) };
         while !data.is_empty() {
             match stream.try_write(data) {
                 Ok(length) => {
@@ -160,19 +144,10 @@ pub(crate) unsafe fn send(socket: &Socket, from: &[iovec], flags: c_int) -> Move
                     data = &data[length..];
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    if !may_wait {
-                        socket.note_blocked(Direction::Write);
-                        return match total {
-                            0 => Err(Errno::AGAIN),
-                            total => Ok(Some(total)),
-                        };
-                    }
-                    match wait_direction(socket, stream, Direction::Write, until) {
-                        Ok(Woken::Ready) => {}
-                        Ok(Woken::HandedOver) if total == 0 => return Ok(None),
-                        Ok(Woken::HandedOver) => return Ok(Some(total)),
-                        Err(_) if total > 0 => return Ok(Some(total)),
-                        Err(errno) => return Err(errno),
+                    let blocked =
+                        wait_or_end(socket, stream, Direction::Write, may_wait, until, total);
+                    if let ControlFlow::Break(moved) = blocked {
+                        return moved;
                     }
                 }
                 Err(_) if total > 0 => return Ok(Some(total)),
@@ -188,6 +163,33 @@ pub(crate) unsafe fn send(socket: &Socket, from: &[iovec], flags: c_int) -> Move
         }
     }
     Ok(Some(total))
+}
+
+/// After an operation that would block: waits until it may be tried again, or ends the call. A call that has moved data
+/// ends with its length.
+fn wait_or_end(
+    socket: &Socket,
+    stream: &Stream,
+    direction: Direction,
+    waits: bool,
+    until: Option<Instant>,
+    total: usize,
+) -> ControlFlow<Moved> {
+    let end = match waits {
+        true => match wait_direction(socket, stream, direction, until) {
+            Ok(Woken::Ready) => return ControlFlow::Continue(()),
+            Ok(Woken::HandedOver) => Ok(None),
+            Err(errno) => Err(errno),
+        },
+        false => {
+            socket.note_blocked(direction);
+            Err(Errno::AGAIN)
+        }
+    };
+    ControlFlow::Break(match total {
+        0 => end,
+        total => Ok(Some(total)),
+    })
 }
 
 /// The errno that TCP would report for a stream's error.

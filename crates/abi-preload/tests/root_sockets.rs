@@ -76,7 +76,11 @@ fn every_call_says_on_rsockets_what_it_says_on_tcp() {
 fn two_processes_have_rsockets_and_a_peer_without_them_has_tcp() {
     let folder = Folder::new("peers");
     let both = |server: &str, client: &str| {
-        let script = format!("${server} serve > /dev/null & ${client} call; wait $!");
+        // A client that finds neither listener and then TCP's, which has started meanwhile, would use TCP.
+        let script = format!(
+            "${server} serve > /dev/null & for i in $(seq 400); do \
+             if ss -Hltn | grep -q :7100; then break; fi; sleep 0.02; done; ${client} call; wait $!"
+        );
         let (said, report) = run(&folder, &script);
         assert!(said.contains("the data are right"), "{said}");
         std::fs::remove_file(folder.0.join("report")).unwrap();

@@ -393,7 +393,7 @@ fn both_ends(pair: &Pair) -> f64 {
     })
 }
 
-/// One thread plays both ends: it posts 32 sends, of which only the last is signaled, and then receives them.
+/// One thread plays both ends. It posts 32 sends, signals only the last one, and then receives all of them.
 fn batches(pair: &Pair) -> f64 {
     const BATCH: u64 = 32;
     let (a, b) = (&pair.a, &pair.b);

@@ -124,6 +124,12 @@ static void transfers(int listener)
 	send(ends[0], "ab", 2, 0);
 	send(ends[0], "cd", 2, 0);
 	TELL("MSG_WAITALL", recv(ends[1], text, 4, MSG_WAITALL));
+	char *volatile nowhere = NULL;
+	send(ends[0], "e", 1, 0);
+	ready(ends[1], POLLIN);
+	TELL("recv to null", recv(ends[1], nowhere, 1, 0));
+	TELL("what it left", recv(ends[1], text, 1, 0));
+	TELL("send from null", send(ends[0], nowhere, 1, 0));
 	struct timeval soon = { .tv_usec = 50000 };
 	setsockopt(ends[1], SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof(soon));
 	TELL("SO_RCVTIMEO", recv(ends[1], text, 4, 0));

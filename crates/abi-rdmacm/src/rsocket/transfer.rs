@@ -6,12 +6,13 @@ use std::ffi::c_int;
 use std::io::{Read, Write};
 
 use libc::{sockaddr, socklen_t};
+use portolan_abi_layout::pieces::extent;
 use rustix::io::Errno;
 
 use super::datagram;
 use super::errno::of_io;
 use super::names;
-use super::pieces::{Gather, Scatter, extent};
+use super::pieces::{Gather, Scatter};
 use super::socket::Rsocket;
 use crate::address::Storage;
 use crate::guard::Result;

@@ -136,7 +136,7 @@ impl Work {
         self.qp.post_sends(&wrs)
     }
 
-    /// Abandons an operation of which the device has accepted only some requests. Those are unsignaled, so their end is
+    /// Abandons an operation after the device accepted only some of its requests. Those are unsignaled, so their end is
     /// not reported, and the buffers stay until the queue pair is destroyed.
     fn leave_to_device(&self, key: usize) {
         if let Some(slot) = self.state.lock().slots.get_mut(key) {

@@ -13,7 +13,7 @@ use crate::io::net::readiness::Readiness;
 /// A completion channel.
 ///
 /// The queue is as long as the number of completion queues on the channel, because a completion queue has at most one
-/// event here. Whoever takes the event polls that completion queue until it is empty anyway.
+/// event here. The thread that takes the event polls that completion queue until it is empty.
 #[derive(Debug)]
 pub(crate) struct ChannelCore {
     ready: Readiness,

@@ -88,7 +88,7 @@ pub(crate) struct Reader {
     addresses: ([u8; ADDRESSES_LEN], SocketAddr, IpAddr),
 }
 
-/// A datagram: packets of one length, of which the last may be shorter.
+/// A datagram: packets of one length. The last one may be shorter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record<'a> {
     pub(crate) head: RecordHead,
