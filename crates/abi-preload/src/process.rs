@@ -57,6 +57,8 @@ extern "C" fn at_exit() {
             crate::descriptors::release(number);
         }
         drop(own);
+        // Those that the program closed before it ended.
+        portolan::stream::deliver_dropped(until.saturating_duration_since(Instant::now()));
         pump::wait_until(until);
         report::finish();
     };

@@ -58,6 +58,18 @@ pub(super) fn end(core: Shared, is_blocking: bool) {
     core.disconnect();
 }
 
+/// Waits until the peers have the data of all streams that this process has dropped, at most for `timeout`.
+///
+/// Dropped streams deliver their data in the background, for up to ten seconds. A process that ends before loses the rest.
+pub fn deliver_dropped(timeout: Duration) {
+    let until = deadline::after(timeout);
+    let lingering = SERVICE.lock().lingering.clone();
+    for (core, _) in lingering {
+        // A broken stream has nothing to wait for.
+        let _ = core.flush(Wait::Until(Some(until)));
+    }
+}
+
 /// Makes a stream send keepalives.
 pub(super) fn keep_alive(core: &Shared) {
     let Some(next) = core.keep_alive(Instant::now()) else {

@@ -56,6 +56,7 @@ mod stream;
 mod tokio;
 
 pub use self::core::{Direction, Ready};
+pub use self::linger::deliver_dropped;
 pub use self::listener::StreamListener;
 pub use self::options::StreamOptions;
 pub use self::socket::{Connecting, Socket};
