@@ -199,6 +199,27 @@ pub struct PathRecord {
     pub packet_lifetime: u8,
 }
 
+/// The record in the format of management datagrams, reversible, with exact selectors.
+impl From<&PathRecord> for portolan_wire::sa::PathRecord {
+    fn from(path: &PathRecord) -> Self {
+        use portolan_wire::sa::Selected;
+        Self {
+            dgid: path.dgid,
+            sgid: path.sgid,
+            flow_label: path.flow_label,
+            hop_limit: path.hop_limit,
+            traffic_class: path.traffic_class,
+            reversible: true,
+            pkey: path.pkey,
+            sl: path.sl,
+            mtu: Selected::exactly(path.mtu as u8),
+            rate: Selected::exactly(path.rate),
+            packet_lifetime: Selected::exactly(path.packet_lifetime),
+            ..Self::default()
+        }
+    }
+}
+
 /// The type of a multicast membership, with the numbers of `RDMA_MC_JOIN_FLAG_*`
 /// (rdma_join_multicast_ex(3)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -8,7 +8,7 @@ use portolan_provider::Address;
 use portolan_provider::address::{SockaddrIb, unspecified_like};
 use portolan_provider::cm::{IdAddresses, IdNumber, PathRecord};
 use portolan_provider::verbs::{AhAttr, QpAttr, QpAttrMask, QpState};
-use portolan_wire::sa::{self, Selected};
+use portolan_wire::sa;
 use portolan_wire::{Gid, PKey};
 use rustix::io::Errno;
 
@@ -124,20 +124,7 @@ fn of_gid(gid: Option<Gid>) -> Address {
 
 /// A path record in the format of management datagrams.
 fn path_record(path: &PathRecord) -> Result<[u8; 64]> {
-    let record = sa::PathRecord {
-        dgid: path.dgid,
-        sgid: path.sgid,
-        flow_label: path.flow_label,
-        hop_limit: path.hop_limit,
-        traffic_class: path.traffic_class,
-        reversible: true,
-        pkey: path.pkey,
-        sl: path.sl,
-        mtu: Selected::exactly(path.mtu as u8),
-        rate: Selected::exactly(path.rate),
-        packet_lifetime: Selected::exactly(path.packet_lifetime),
-        ..sa::PathRecord::default()
-    };
+    let record = sa::PathRecord::from(path);
     let mut bytes = [0; 64];
     // A value that exceeds its field is an error of the provider.
     record.emit(&mut bytes).map_err(|_| Errno::IO)?;

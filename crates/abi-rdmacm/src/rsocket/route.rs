@@ -2,7 +2,7 @@
 
 use portolan_kernel::raw::{Fields, PathData};
 use portolan_provider::cm::PathRecord;
-use portolan_wire::sa::{self, Selected};
+use portolan_wire::sa;
 use rustix::io::Errno;
 
 use crate::guard::Result;
@@ -16,20 +16,7 @@ const FLAGS: u32 = 0x2B;
 pub(super) fn encode(paths: &[PathRecord]) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for path in paths {
-        let record = sa::PathRecord {
-            dgid: path.dgid,
-            sgid: path.sgid,
-            flow_label: path.flow_label,
-            hop_limit: path.hop_limit,
-            traffic_class: path.traffic_class,
-            reversible: true,
-            pkey: path.pkey,
-            sl: path.sl,
-            mtu: Selected::exactly(path.mtu as u8),
-            rate: Selected::exactly(path.rate),
-            packet_lifetime: Selected::exactly(path.packet_lifetime),
-            ..sa::PathRecord::default()
-        };
+        let record = sa::PathRecord::from(path);
         let mut data = PathData {
             flags: FLAGS,
             reserved: 0,
