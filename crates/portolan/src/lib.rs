@@ -175,7 +175,8 @@ pub mod tokio;
 pub mod work;
 
 pub use connection::{
-    Batch, Connection, Connector, Incoming, Listener, Options, Readiness, Request, Unposted,
+    Batch, Connection, Connector, Incoming, ListenOptions, Listener, Options, Readiness, Request,
+    Transport, Unposted,
 };
 pub use device::devices;
 pub use domain::Domain;

@@ -14,6 +14,7 @@ use super::inner::Inner;
 use super::options::Options;
 use super::race::Race;
 use super::steps::{Attempt, Steps};
+use super::transport::Transport;
 use crate::cm::{CmId, Event, EventChannel};
 use crate::deadline;
 use crate::resolve::resolve;
@@ -24,6 +25,7 @@ pub struct Connector {
     options: Options,
     source: Option<SocketAddr>,
     provider: Option<Arc<dyn Provider>>,
+    transport: Transport,
 }
 
 impl Connector {
@@ -69,6 +71,13 @@ impl Connector {
     #[must_use]
     pub fn provider(mut self, provider: Arc<dyn Provider>) -> Self {
         self.provider = Some(provider);
+        self
+    }
+
+    /// Sets the transport service, which must be that of the listener; by default reliable connections.
+    #[must_use]
+    pub fn transport(mut self, transport: Transport) -> Self {
+        self.transport = transport;
         self
     }
 
@@ -134,7 +143,7 @@ impl Connecting {
             None => crate::provider::towards(connector.source, destination)?.provider,
         };
         let events = EventChannel::open_on(provider)?;
-        let id = CmId::new(&events)?;
+        let id = CmId::with_service(&events, connector.transport.service())?;
         Ok(Self {
             options: connector.options.clone(),
             steps: Steps::start(id, events, connector.source, destination, deadline)?,
@@ -158,7 +167,8 @@ impl Attempt for Connecting {
                 steps.step = Step::Connect;
                 let inner = Inner::new(steps.id.clone(), steps.events.clone(), &self.options)?;
                 self.inner = Some(inner);
-                steps.id.connect(&self.options.conn_param())?;
+                let transport = Transport::of(steps.id.service());
+                steps.id.connect(&self.options.conn_param(transport))?;
             }
             (Step::Connect, EventType::Established) => {
                 let private_data = event.private_data().to_vec();

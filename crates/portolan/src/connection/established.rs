@@ -9,11 +9,12 @@ use portolan_provider::{Error, Result, Step};
 use portolan_wire::addr::Qpn;
 
 use super::inner::Inner;
+use super::transport::Transport;
 use crate::cm::CmId;
 use crate::deadline;
 use crate::work::{Message, Transfer};
 
-/// A reliable connection (RC).
+/// A connection: reliable (RC), unless both ends have chosen another [`Transport`].
 ///
 /// Dropping it disconnects and flushes posted work. Messages and transfers that the caller still
 /// holds keep their buffers.
@@ -51,6 +52,11 @@ impl Connection {
     /// The number of the local queue pair.
     pub fn qp_num(&self) -> Qpn {
         self.inner.queue_pair().qpn()
+    }
+
+    /// The transport service.
+    pub fn transport(&self) -> Transport {
+        self.inner.work.transport
     }
 
     /// The underlying id. It does not expose its queue pair or completions, because the safety of

@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::options::Options;
 use super::spin::Spin;
+use super::transport::Transport;
 use crate::cm::{CmId, EventChannel, NewQueuePair};
 use crate::deadline;
 use crate::domain::Domain;
@@ -60,7 +61,8 @@ impl Inner {
     pub(super) fn new(id: CmId, events: EventChannel, options: &Options) -> Result<Arc<Self>> {
         let device = id.device()?;
         let limits = device.attr()?;
-        let init = options.qp_init()?;
+        let transport = Transport::of(id.service());
+        let init = options.qp_init(transport)?;
         let pd = match &options.domain {
             Some(domain) => domain.pd(&device)?,
             None => crate::device::shared_pd(&device)?,
@@ -86,7 +88,15 @@ impl Inner {
         id.set_min_rnr_timer(MIN_RNR_TIMER)?;
         let inner = Self {
             addresses: id.addresses()?,
-            work: Work::new(qp, cq, channel, pd, options.depths(), options.keepalive),
+            work: Work::new(
+                qp,
+                cq,
+                channel,
+                pd,
+                options.depths(),
+                options.keepalive,
+                transport,
+            ),
             device: device.name().to_owned(),
             is_iwarp: device.is_iwarp(),
             receive_depth: options.receive_depth,

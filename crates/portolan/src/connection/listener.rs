@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use super::established::Connection;
 use super::inner::Inner;
+use super::listen_options::ListenOptions;
 use super::options::Options;
 use crate::cm::{CmId, Event, EventChannel};
 use crate::deadline;
@@ -22,8 +23,6 @@ use crate::domain::Domain;
 use crate::ready_set::ReadySet;
 use crate::resolve::resolve_passive;
 
-/// Maximum number of queued connection requests.
-const BACKLOG: i32 = 128;
 /// Attempts to find a port that is free with all providers.
 const PORT_ATTEMPTS: u32 = 8;
 
@@ -50,12 +49,17 @@ struct Door {
 }
 
 impl Door {
-    fn open(provider: Arc<dyn Provider>, address: SocketAddr) -> Result<Self> {
+    fn open(
+        provider: Arc<dyn Provider>,
+        address: SocketAddr,
+        options: &ListenOptions,
+    ) -> Result<Self> {
         let events = EventChannel::open_on(provider)?;
-        let id = CmId::new(&events)?;
+        let id = CmId::with_service(&events, options.transport.service())?;
         let explain = |error: Error| error.between(Some(address.into()), None);
         id.bind(address).map_err(explain)?;
-        id.listen(BACKLOG).map_err(explain)?;
+        id.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX))
+            .map_err(explain)?;
         Ok(Self { id, events })
     }
 
@@ -82,9 +86,17 @@ impl Listener {
     /// # Errors
     /// The address is unknown, in use, or belongs to no device.
     pub fn bind(address: &str) -> Result<Self> {
+        Self::bind_with(address, &ListenOptions::default())
+    }
+
+    /// Listens like [`Listener::bind`], with options.
+    ///
+    /// # Errors
+    /// As for [`Listener::bind`]; `Unsupported` or `InvalidArgument` if the provider lacks the transport service.
+    pub fn bind_with(address: &str, options: &ListenOptions) -> Result<Self> {
         let mut last = None;
         for resolved in resolve_passive(address)? {
-            match Self::bind_to(resolved.addr) {
+            match Self::bind_to_with(resolved.addr, options) {
                 Ok(listener) => return Ok(listener),
                 Err(error) => last = Some(error),
             }
@@ -101,11 +113,22 @@ impl Listener {
     /// # Errors
     /// As for [`Listener::bind`].
     pub fn bind_to(address: SocketAddr) -> Result<Self> {
+        Self::bind_to_with(address, &ListenOptions::default())
+    }
+
+    /// Listens like [`Listener::bind_to`], with options.
+    ///
+    /// # Errors
+    /// As for [`Listener::bind_with`].
+    pub fn bind_to_with(address: SocketAddr, options: &ListenOptions) -> Result<Self> {
+        if let Some(provider) = &options.provider {
+            return Self::bind_on_all(std::slice::from_ref(provider), address, options);
+        }
         let (chosen, left_out) = crate::provider::everywhere(address)?;
         let providers: Vec<_> = chosen.into_iter().map(|chosen| chosen.provider).collect();
         Ok(Self {
             left_out,
-            ..Self::bind_on_all(&providers, address)?
+            ..Self::bind_on_all(&providers, address, options)?
         })
     }
 
@@ -114,7 +137,7 @@ impl Listener {
     /// # Errors
     /// As for [`Listener::bind`].
     pub fn bind_on(provider: Arc<dyn Provider>, address: SocketAddr) -> Result<Self> {
-        Self::bind_on_all(&[provider], address)
+        Self::bind_on_all(&[provider], address, &ListenOptions::default())
     }
 
     /// Creates the listener of an id that already listens.
@@ -128,10 +151,14 @@ impl Listener {
         }
     }
 
-    fn bind_on_all(providers: &[Arc<dyn Provider>], address: SocketAddr) -> Result<Self> {
+    fn bind_on_all(
+        providers: &[Arc<dyn Provider>],
+        address: SocketAddr,
+        options: &ListenOptions,
+    ) -> Result<Self> {
         let mut attempts = 1..=PORT_ATTEMPTS;
         let doors = loop {
-            let opened = open_doors(providers, address);
+            let opened = open_doors(providers, address, options);
             // A port that is free at one provider may be in use at the next.
             let is_last = attempts.next().is_none() || address.port() != 0 || providers.len() < 2;
             match opened {
@@ -279,10 +306,14 @@ impl AsFd for Listener {
 }
 
 /// Opens a door at each provider, all on the port that the first one selects.
-fn open_doors(providers: &[Arc<dyn Provider>], mut address: SocketAddr) -> Result<Vec<Door>> {
+fn open_doors(
+    providers: &[Arc<dyn Provider>],
+    mut address: SocketAddr,
+    options: &ListenOptions,
+) -> Result<Vec<Door>> {
     let mut doors = Vec::with_capacity(providers.len());
     for provider in providers {
-        let door = Door::open(provider.clone(), address)?;
+        let door = Door::open(provider.clone(), address, options)?;
         address.set_port(door.local_addr()?.port());
         doors.push(door);
     }
@@ -374,7 +405,7 @@ impl Incoming {
         let events = EventChannel::open_on(provider)?;
         self.id.migrate(&events, options.timeout)?;
         let inner = Inner::new(self.id.clone(), events, options)?;
-        let mut param = options.conn_param();
+        let mut param = options.conn_param(inner.work.transport);
         // Neither side may use more than the other supports.
         param.responder_resources = param
             .responder_resources

@@ -26,6 +26,7 @@ mod batch;
 mod connector;
 mod established;
 mod inner;
+mod listen_options;
 mod listener;
 mod memory;
 mod options;
@@ -34,6 +35,7 @@ mod race;
 mod readiness;
 mod spin;
 mod steps;
+mod transport;
 
 pub use batch::{Batch, Unposted};
 #[cfg(feature = "tokio")]
@@ -41,6 +43,7 @@ pub(crate) use connector::Connecting;
 pub use connector::Connector;
 pub use established::Connection;
 pub(crate) use inner::{Inner, ends_connection};
+pub use listen_options::ListenOptions;
 pub use listener::{Incoming, Listener};
 #[cfg(feature = "tokio")]
 pub(crate) use listener::{accept_outcome, unconfirmed};
@@ -53,3 +56,4 @@ pub(crate) use race::{ATTEMPT_DELAY, Failures};
 pub use readiness::Readiness;
 pub(crate) use spin::Spin;
 pub(crate) use steps::{Attempt, Steps};
+pub use transport::Transport;

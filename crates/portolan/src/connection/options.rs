@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use portolan_provider::cm::ConnParam;
-use portolan_provider::verbs::{QpCap, QpInit, QpType};
+use portolan_provider::verbs::{QpCap, QpInit};
 use portolan_provider::{Error, Result, Step};
 
+use super::transport::Transport;
 use crate::domain::Domain;
 use crate::work::{Depths, Keepalive};
 
@@ -86,11 +87,15 @@ impl Default for Options {
 }
 
 impl Options {
-    pub(super) fn conn_param(&self) -> ConnParam {
+    pub(super) fn conn_param(&self, transport: Transport) -> ConnParam {
+        let (responder_resources, initiator_depth) = match transport {
+            Transport::Rc => (self.responder_resources, self.initiator_depth),
+            Transport::Uc => (0, 0),
+        };
         ConnParam {
             private_data: self.private_data.clone().into_boxed_slice(),
-            responder_resources: self.responder_resources,
-            initiator_depth: self.initiator_depth,
+            responder_resources,
+            initiator_depth,
             flow_control: true,
             retry_count: self.retry_count,
             rnr_retry_count: self.rnr_retry_count,
@@ -109,7 +114,7 @@ impl Options {
         }
     }
 
-    pub(super) fn qp_init(&self) -> Result<QpInit> {
+    pub(super) fn qp_init(&self, transport: Transport) -> Result<QpInit> {
         let receives = self.receive_depth.checked_add(self.posted_receives);
         let max_recv_wr = receives.filter(|sum| *sum > 0).ok_or_else(|| {
             Error::invalid(
@@ -130,6 +135,11 @@ impl Options {
                 expected,
                 self.receive_size,
             ));
+        }
+        if self.keepalive.is_some() && transport == Transport::Uc {
+            // Nothing acknowledges a probe.
+            let (what, expected) = ("keepalive of an unreliable connection", "none");
+            return Err(Error::invalid(Step::CreateQp, what, expected, "one"));
         }
         if let Some(keepalive) = self.keepalive {
             for (what, time) in [
@@ -152,7 +162,7 @@ impl Options {
             max_inline_data: self.inline,
         };
         Ok(QpInit {
-            qp_type: QpType::Rc,
+            qp_type: transport.qp_type(),
             cap,
             sq_sig_all: false,
         })

@@ -130,8 +130,8 @@ impl Connection {
     /// The length is not limited, as for [`Connection::write`].
     ///
     /// # Errors
-    /// `RemoteRightMissing` if the memory was offered without the right to read: nothing is sent and the connection
-    /// stays usable. Otherwise as for [`Connection::send`].
+    /// `RemoteRightMissing` if the memory was offered without the right to read, and `Unsupported` on an unreliable
+    /// connection ([`Transport`](crate::Transport)): nothing is sent and the connection stays usable. Otherwise as for [`Connection::send`].
     pub fn read(&self, buffer: impl Into<Gather>, from: RemoteMemory) -> Posted {
         self.request().read(buffer, from)
     }
@@ -144,7 +144,8 @@ impl Connection {
     ///
     /// # Errors
     /// As for [`Connection::send`]; also if the buffer or memory is shorter than eight bytes, the address is not a
-    /// multiple of eight, or the memory was offered without the right to atomics.
+    /// multiple of eight, the memory was offered without the right to atomics, or the connection is unreliable
+    /// ([`Transport`](crate::Transport)).
     pub fn fetch_add(&self, buffer: impl Into<Buffer>, at: RemoteMemory, add: u64) -> Posted {
         let remote = at.at();
         self.post_atomic(SendOp::AtomicFetchAdd { remote, add }, buffer.into(), at)
@@ -226,7 +227,11 @@ impl Connection {
     /// break the connection at the peer.
     fn post_atomic(&self, op: SendOp, buffer: Buffer, at: RemoteMemory) -> Posted {
         let wrong = |what, expected, found| Error::invalid(Step::PostSend, what, expected, found);
-        let right = self.check_right("an atomic", Access::REMOTE_ATOMIC, at);
+        let known = self
+            .transport()
+            .check_has("an atomic on an unreliable connection (UC)");
+        let known = known.map_err(|error| self.inner.explain(error));
+        let right = known.and_then(|()| self.check_right("an atomic", Access::REMOTE_ATOMIC, at));
         let error = if let Err(error) = right {
             Some(error)
         } else if at.length < ATOMIC_BYTES as u64 {
@@ -342,7 +347,9 @@ impl Request<'_> {
             return Err(gather.failed(self.connection.inner.explain(error)));
         }
         let (connection, right) = (self.connection, Access::REMOTE_READ);
-        let writable = gather.check_writable(Step::PostSend);
+        let transport = connection.transport();
+        let known = transport.check_has("a read on an unreliable connection (UC)");
+        let writable = known.and_then(|()| gather.check_writable(Step::PostSend));
         let writable = writable.map_err(|error| connection.inner.explain(error));
         let checked = writable.and_then(|()| connection.check_right("a read", right, from));
         if let Err(error) = checked {

@@ -99,6 +99,11 @@ impl Work {
     fn prepare(&self, items: &[Item]) -> Result<Vec<Requests>> {
         let limit = self.depths.gather as usize;
         let requests = |item: &Item| {
+            if item.is_long() {
+                // Each request could be lost alone, without a sign of it.
+                self.transport
+                    .check_has("a write of more than 1 GiB on an unreliable connection (UC)")?;
+            }
             let place = |part: Part| {
                 let sges = item.gather.sges(&self.pd, part.bytes.clone(), limit)?;
                 Ok((part, sges))

@@ -19,6 +19,7 @@ use super::item::Item;
 use super::keepalive::{Keepalive, PROBE, Silence};
 use super::outcome::Failed;
 use super::pieces::Gather;
+use crate::connection::Transport;
 use crate::deadline;
 use crate::sys::Buffer;
 
@@ -35,6 +36,7 @@ pub(crate) struct Work {
     pub(crate) pd: Arc<dyn Pd>,
     pub(super) depths: Depths,
     pub(super) keeps_alive: bool,
+    pub(crate) transport: Transport,
     pub(super) state: Mutex<TableState>,
     turned: Condvar,
     /// Readable if completions were dispatched while the driver slept; see [`Work::fall_asleep`].
@@ -79,6 +81,10 @@ pub(super) struct TableState {
     /// The first completion error, after which the queue pair is in error.
     pub(super) broken: Option<WcStatus>,
     pub(super) silence: Option<Silence>,
+    /// Whether the queue pair continues after a message that was longer than its receive (UC).
+    survives_long: bool,
+    /// Receives of the ring that were too short for a message, to be posted again.
+    too_short: Vec<Gather>,
 }
 
 #[derive(Debug)]
@@ -145,6 +151,7 @@ impl Work {
         pd: Arc<dyn Pd>,
         depths: Depths,
         keepalive: Option<Keepalive>,
+        transport: Transport,
     ) -> Self {
         let silence = keepalive.map(|settings| Silence::new(settings, Instant::now()));
         Self {
@@ -154,8 +161,10 @@ impl Work {
             pd,
             depths,
             keeps_alive: silence.is_some(),
+            transport,
             state: Mutex::new(TableState {
                 silence,
+                survives_long: transport == Transport::Uc,
                 ..TableState::default()
             }),
             turned: Condvar::new(),
@@ -373,7 +382,7 @@ impl Work {
 
     fn dispatch(&self, completions: &[WorkCompletion]) {
         let mut freed = Vec::new();
-        let wakers = {
+        let (wakers, again) = {
             let mut state = self.state.lock();
             for completion in completions {
                 freed.extend(state.finish(completion));
@@ -384,8 +393,13 @@ impl Work {
             {
                 silence.arrived(Instant::now());
             }
-            self.wake_all(&mut state)
+            let again = std::mem::take(&mut state.too_short);
+            (self.wake_all(&mut state), again)
         };
+        for pieces in again {
+            // This fails only if the queue pair is in error, and then nothing more is received.
+            let _ = self.post_receive(pieces.split().0, true);
+        }
         wakers.into_iter().for_each(Waker::wake);
     }
 
@@ -512,9 +526,17 @@ impl TableState {
         slot.done = Some(slot.failed.unwrap_or(*completion));
         let unwanted = slot.owner == Owner::Nobody || (kind == Kind::Ring && failed);
         *self.posted(kind) -= requests;
-        self.note_failure(completion);
+        let is_long = self.survives_long && completion.status == WcStatus::LocLenErr;
+        if !is_long {
+            self.note_failure(completion);
+        }
         if unwanted {
-            return Some(self.slots.remove(key).pieces);
+            let pieces = self.slots.remove(key).pieces;
+            if is_long && kind == Kind::Ring {
+                self.too_short.push(pieces);
+                return None;
+            }
+            return Some(pieces);
         }
         if kind == Kind::Ring {
             self.arrived.push_back(key);

@@ -12,6 +12,7 @@ mod events;
 mod forks;
 mod pair;
 mod transfers;
+mod unreliable;
 mod verbs;
 mod windows;
 mod written;

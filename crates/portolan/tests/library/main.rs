@@ -33,4 +33,5 @@ mod scopes;
 mod survey;
 #[cfg(feature = "tokio")]
 mod tasks;
+mod unreliable;
 mod usage;
