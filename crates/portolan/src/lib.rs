@@ -187,7 +187,7 @@ pub use portolan_wire as wire;
 pub use resolve::resolve;
 pub use stream::{Stream, StreamListener, StreamOptions};
 pub use sys::{Buffer, MESSAGE_MAX_BYTES, Memory, RemoteMemory, SharedMemory};
-pub use work::{Done, Failed, Gather, Keepalive, Message, Transfer};
+pub use work::{Done, Failed, Gather, Keepalive, Message, SharedReceiveQueue, Transfer};
 
 /// The two ends of a connection, passive and active, for examples in the documentation.
 #[doc(hidden)]

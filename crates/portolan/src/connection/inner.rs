@@ -67,8 +67,14 @@ impl Inner {
             Some(domain) => domain.pd(&device)?,
             None => crate::device::shared_pd(&device)?,
         };
+        let pool = options.shared_receives.as_ref();
+        let pool = pool.map(|shared| shared.pool(&pd)).transpose()?;
         let channel = device.create_comp_channel()?;
-        let cqe = init.cap.max_send_wr.saturating_add(init.cap.max_recv_wr);
+        // All messages of a shared receive queue may belong to one connection.
+        let receives = pool
+            .as_ref()
+            .map_or(init.cap.max_recv_wr, |pool| pool.depth());
+        let cqe = init.cap.max_send_wr.saturating_add(receives);
         if cqe > limits.max_cqe {
             let (what, limit) = ("posted sends and receives", u64::from(limits.max_cqe));
             return Err(Error::new(
@@ -81,7 +87,7 @@ impl Inner {
             pd: &pd,
             send_cq: &cq,
             recv_cq: &cq,
-            srq: None,
+            srq: pool.as_ref().map(|pool| pool.srq()),
             init,
         };
         let qp = id.create_private_queue_pair(&new)?;
@@ -96,6 +102,7 @@ impl Inner {
                 options.depths(),
                 options.keepalive,
                 transport,
+                pool,
             ),
             device: device.name().to_owned(),
             is_iwarp: device.is_iwarp(),
@@ -114,7 +121,12 @@ impl Inner {
             events,
             domain: options.domain.clone(),
         };
-        for _ in 0..options.receive_depth {
+        let own = if inner.work.pool.is_some() {
+            0
+        } else {
+            options.receive_depth
+        };
+        for _ in 0..own {
             let buffer = Buffer::new(&inner.work.pd, options.receive_size)?;
             inner.work.post_receive(buffer, true)?;
         }
@@ -280,6 +292,9 @@ impl Inner {
     /// waits. At the limit it logs a warning once, because neither side would see why the peer waits.
     pub(crate) fn replace_held(&self) {
         let held = self.held.fetch_add(1, Ordering::Relaxed) + 1;
+        if self.work.pool.is_some() {
+            return;
+        }
         if held < self.receive_depth || !self.work.holds_all() || self.how_ended().is_some() {
             return;
         }
@@ -402,8 +417,16 @@ impl fmt::Debug for Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if self.work.pool.is_some() {
+            // Take the completions of shared receives, whose numbers are lost with the queue pair.
+            self.id.fail_queue_pair();
+            let _ = self.work.collect();
+        }
         // Destroy the queue pair first, so that no posted buffer is in use when the table frees
         // them.
         let _ = self.work.qp.destroy();
+        if self.work.pool.is_some() {
+            self.work.return_shared();
+        }
     }
 }

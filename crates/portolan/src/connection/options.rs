@@ -8,7 +8,7 @@ use portolan_provider::{Error, Result, Step};
 
 use super::transport::Transport;
 use crate::domain::Domain;
-use crate::work::{Depths, Keepalive};
+use crate::work::{Depths, Keepalive, SharedReceiveQueue};
 
 /// Maximum size of each of the connection's own receives, in bytes.
 const RECEIVE_SIZE_MAX_BYTES: usize = 1 << 30;
@@ -38,6 +38,9 @@ pub struct Options {
     /// when the program drops the messages. At the limit the peer's next message waits, and the connection logs one
     /// warning.
     pub held_messages: u32,
+    /// Receives that several connections share; `None` for receives of the connection's own. `receive_depth`,
+    /// `receive_size`, `held_messages` and `posted_receives` have no meaning with it.
+    pub shared_receives: Option<SharedReceiveQueue>,
     /// Maximum number of bytes that [`super::Connection::send_inline`] and [`super::Connection::write_inline`] take.
     /// Devices support few bytes, and some none.
     pub inline: u32,
@@ -71,6 +74,7 @@ impl Default for Options {
             receive_depth: 16,
             receive_size: 4096,
             held_messages: 1024,
+            shared_receives: None,
             inline: 0,
             gather: 4,
             domain: None,
@@ -87,6 +91,13 @@ impl Default for Options {
 }
 
 impl Options {
+    /// Sets [`Options::shared_receives`].
+    #[must_use]
+    pub fn shared_receives(mut self, queue: SharedReceiveQueue) -> Self {
+        self.shared_receives = Some(queue);
+        self
+    }
+
     pub(super) fn conn_param(&self, transport: Transport) -> ConnParam {
         let (responder_resources, initiator_depth) = match transport {
             Transport::Rc => (self.responder_resources, self.initiator_depth),
@@ -115,7 +126,10 @@ impl Options {
     }
 
     pub(super) fn qp_init(&self, transport: Transport) -> Result<QpInit> {
-        let receives = self.receive_depth.checked_add(self.posted_receives);
+        let receives = match &self.shared_receives {
+            Some(shared) => Some(shared.depth()),
+            None => self.receive_depth.checked_add(self.posted_receives),
+        };
         let max_recv_wr = receives.filter(|sum| *sum > 0).ok_or_else(|| {
             Error::invalid(
                 Step::CreateQp,
@@ -127,13 +141,17 @@ impl Options {
         if self.send_depth == 0 {
             return Err(Error::invalid(Step::CreateQp, "send_depth", "1 or more", 0));
         }
-        if self.receive_depth > 0 && !(1..=RECEIVE_SIZE_MAX_BYTES).contains(&self.receive_size) {
+        let (depth, size) = match &self.shared_receives {
+            Some(shared) => (shared.depth(), shared.size()),
+            None => (self.receive_depth, self.receive_size),
+        };
+        if depth > 0 && !(1..=RECEIVE_SIZE_MAX_BYTES).contains(&size) {
             let expected = format!("1 to {RECEIVE_SIZE_MAX_BYTES}");
             return Err(Error::invalid(
                 Step::CreateQp,
                 "receive_size",
                 expected,
-                self.receive_size,
+                size,
             ));
         }
         if self.keepalive.is_some() && transport == Transport::Uc {
@@ -156,7 +174,10 @@ impl Options {
         let questions = u32::from(self.keepalive.is_some());
         let cap = QpCap {
             max_send_wr: self.send_depth.saturating_add(questions),
-            max_recv_wr,
+            max_recv_wr: match self.shared_receives {
+                Some(_) => 0,
+                None => max_recv_wr,
+            },
             max_send_sge: self.gather.max(1),
             max_recv_sge: 1,
             max_inline_data: self.inline,

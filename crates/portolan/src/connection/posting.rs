@@ -5,7 +5,7 @@ use portolan_provider::{Cause, Error, Result, Step};
 
 use super::established::Connection;
 use crate::sys::{Buffer, RemoteMemory};
-use crate::work::{Failed, Gather, Item, Transfer};
+use crate::work::{Failed, Gather, Item, Transfer, no_own_receives};
 
 /// Operand size of an atomic, in bytes.
 const ATOMIC_BYTES: usize = 8;
@@ -175,8 +175,13 @@ impl Connection {
     /// Posts a receive after those that the connection keeps posted.
     ///
     /// # Errors
-    /// The receive queue is full or the connection has ended; the error returns the buffer.
+    /// The receive queue is full or the connection has ended, or its receives are shared (`Unsupported`); the error
+    /// returns the buffer.
     pub fn post_receive(&self, buffer: impl Into<Buffer>) -> Posted {
+        if self.inner.work.pool.is_some() {
+            let error = self.inner.explain(no_own_receives());
+            return Err(Gather::from(buffer.into()).failed(error));
+        }
         let key = self.inner.work.post_receive(buffer.into(), false);
         key.map(|key| Transfer::new(self.inner.clone(), key))
             .map_err(|failed| self.explain(failed))

@@ -9,7 +9,7 @@ use portolan_provider::verbs::{WcOpcode, WorkCompletion};
 use crate::connection::Inner;
 use crate::sys::Buffer;
 
-/// A message in one of the connection's own receives.
+/// A message in one of the connection's own receives, or of its [`SharedReceiveQueue`](crate::SharedReceiveQueue).
 ///
 /// Dropping it reposts the receive. If the program holds [`Options::held_messages`](crate::Options::held_messages)
 /// messages, the peer's next message waits. A program that keeps messages for a long time should take their buffers
@@ -85,9 +85,7 @@ impl Drop for Message {
     fn drop(&mut self) {
         self.connection.note_given_back();
         if let Some(buffer) = self.buffer.take() {
-            // Posting fails if the queue pair is in error, and then nothing more is received. It also fails if another
-            // receive was posted in place of this one; this one is then freed.
-            let _ = self.connection.work.post_receive(buffer, true);
+            self.connection.work.repost(buffer);
         }
     }
 }

@@ -25,6 +25,7 @@ mod message;
 mod outcome;
 mod pieces;
 mod probe;
+mod shared_receives;
 mod table;
 mod transfer;
 #[cfg(feature = "tokio")]
@@ -37,5 +38,7 @@ pub use message::Message;
 pub use outcome::{Done, Failed};
 pub use pieces::Gather;
 pub(crate) use probe::Watched;
+pub use shared_receives::SharedReceiveQueue;
+pub(crate) use shared_receives::no_own_receives;
 pub(crate) use table::{Depths, Turn, Work};
 pub use transfer::Transfer;

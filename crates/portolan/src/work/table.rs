@@ -19,6 +19,7 @@ use super::item::Item;
 use super::keepalive::{Keepalive, PROBE, Silence};
 use super::outcome::Failed;
 use super::pieces::Gather;
+use super::shared_receives::{Pool, SHARED};
 use crate::connection::Transport;
 use crate::deadline;
 use crate::sys::Buffer;
@@ -37,6 +38,8 @@ pub(crate) struct Work {
     pub(super) depths: Depths,
     pub(super) keeps_alive: bool,
     pub(crate) transport: Transport,
+    /// The receives, if they are not the queue pair's own.
+    pub(crate) pool: Option<Arc<Pool>>,
     pub(super) state: Mutex<TableState>,
     turned: Condvar,
     /// Readable if completions were dispatched while the driver slept; see [`Work::fall_asleep`].
@@ -83,8 +86,8 @@ pub(super) struct TableState {
     pub(super) silence: Option<Silence>,
     /// Whether the queue pair continues after a message that was longer than its receive (UC).
     survives_long: bool,
-    /// Receives of the ring that were too short for a message, to be posted again.
-    too_short: Vec<Gather>,
+    /// Receives that took no message, to be posted again: too short for it, or shared and flushed.
+    unused: Vec<Gather>,
 }
 
 #[derive(Debug)]
@@ -152,6 +155,7 @@ impl Work {
         depths: Depths,
         keepalive: Option<Keepalive>,
         transport: Transport,
+        pool: Option<Arc<Pool>>,
     ) -> Self {
         let silence = keepalive.map(|settings| Silence::new(settings, Instant::now()));
         Self {
@@ -162,6 +166,7 @@ impl Work {
             depths,
             keeps_alive: silence.is_some(),
             transport,
+            pool,
             state: Mutex::new(TableState {
                 silence,
                 survives_long: transport == Transport::Uc,
@@ -285,6 +290,30 @@ impl Work {
         })
     }
 
+    /// Posts one of the connection's own or shared receives again.
+    pub(crate) fn repost(&self, buffer: Buffer) {
+        // Posting fails if the queue pair is in error, and then nothing more is received. It also fails if another
+        // receive was posted in place of this one; this one is then freed.
+        let _ = match &self.pool {
+            Some(pool) => pool.post(Gather::from(buffer)).is_ok(),
+            None => self.post_receive(buffer, true).is_ok(),
+        };
+    }
+
+    /// Returns the shared receives of unread messages. Nothing more may complete.
+    pub(crate) fn return_shared(&self) {
+        let mut state = self.state.lock();
+        let keys = std::mem::take(&mut state.arrived);
+        let unread = keys
+            .into_iter()
+            .filter_map(|key| state.slots.try_remove(key));
+        let unread: Vec<Slot> = unread.collect();
+        drop(state);
+        for slot in unread {
+            self.repost(slot.pieces.split().0);
+        }
+    }
+
     fn post(
         &self,
         kind: Kind,
@@ -385,7 +414,12 @@ impl Work {
         let (wakers, again) = {
             let mut state = self.state.lock();
             for completion in completions {
-                freed.extend(state.finish(completion));
+                match &self.pool {
+                    Some(pool) if completion.wr_id & (MORE | SHARED) == SHARED => {
+                        state.finish_shared(completion, pool);
+                    }
+                    _ => freed.extend(state.finish(completion)),
+                }
             }
             let succeeded = |completion: &WorkCompletion| completion.status == WcStatus::Success;
             if let Some(silence) = &mut state.silence
@@ -393,12 +427,11 @@ impl Work {
             {
                 silence.arrived(Instant::now());
             }
-            let again = std::mem::take(&mut state.too_short);
+            let again = std::mem::take(&mut state.unused);
             (self.wake_all(&mut state), again)
         };
         for pieces in again {
-            // This fails only if the queue pair is in error, and then nothing more is received.
-            let _ = self.post_receive(pieces.split().0, true);
+            self.repost(pieces.split().0);
         }
         wakers.into_iter().for_each(Waker::wake);
     }
@@ -533,7 +566,7 @@ impl TableState {
         if unwanted {
             let pieces = self.slots.remove(key).pieces;
             if is_long && kind == Kind::Ring {
-                self.too_short.push(pieces);
+                self.unused.push(pieces);
                 return None;
             }
             return Some(pieces);
@@ -542,6 +575,27 @@ impl TableState {
             self.arrived.push_back(key);
         }
         None
+    }
+
+    /// Records the completion of a shared receive.
+    fn finish_shared(&mut self, completion: &WorkCompletion, pool: &Pool) {
+        let Some(pieces) = pool.take(completion.wr_id) else {
+            return;
+        };
+        if completion.status == WcStatus::Success {
+            let done = Some(*completion);
+            let slot = Slot {
+                done,
+                ..Slot::new(pieces, Kind::Ring, 0, 0)
+            };
+            let key = self.slots.insert(slot);
+            self.arrived.push_back(key);
+            return;
+        }
+        self.unused.push(pieces);
+        if !(self.survives_long && completion.status == WcStatus::LocLenErr) {
+            self.note_failure(completion);
+        }
     }
 
     /// Stores the status that broke the queue pair: the first one other than flush errors.

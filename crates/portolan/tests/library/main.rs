@@ -30,6 +30,7 @@ mod regions;
 mod resolving;
 mod sample;
 mod scopes;
+mod shared_receives;
 mod survey;
 #[cfg(feature = "tokio")]
 mod tasks;

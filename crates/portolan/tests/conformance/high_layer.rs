@@ -1,35 +1,39 @@
-//! Unreliable connections (UC) of the high layer.
+//! What the high layer uses beyond reliable connections with receives of their own.
 
 use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use portolan::{Access, Connection, Connector, ListenOptions, Listener, Transport};
+use portolan::{
+    Access, Connection, Connector, ListenOptions, Listener, Options, SharedReceiveQueue, Transport,
+};
 
 use crate::pair::*;
 
 /// Number of attempts to get a message through: any may be lost.
 const ATTEMPTS: u32 = 30;
 
-fn unreliable_pair() -> (Connection, Connection) {
+/// Both ends of a connection: active, passive.
+fn pair(transport: Transport, options_of_passive: &Options) -> (Connection, Connection) {
     let options = ListenOptions::default()
-        .transport(Transport::Uc)
+        .transport(transport)
         .provider(provider());
     let address = SocketAddr::new(local_ip(), 0);
     let listener = Listener::bind_to_with(address, &options).unwrap();
     let address = listener.local_addr().unwrap();
     let connector = Connector::new()
-        .transport(Transport::Uc)
+        .transport(transport)
         .provider(provider())
         .timeout(PATIENCE);
     let active = thread::spawn(move || connector.connect_to(address).unwrap());
-    let passive = listener.accept_within(PATIENCE).unwrap().accept().unwrap();
+    let passive = listener.accept_within(PATIENCE).unwrap();
+    let passive = passive.accept_with(options_of_passive).unwrap();
     (active.join().unwrap(), passive)
 }
 
 #[test]
 fn an_unreliable_connection_carries_messages_and_writes_and_refuses_reads() {
-    let (active, passive) = unreliable_pair();
+    let (active, passive) = pair(Transport::Uc, &Options::default());
     let memory = passive
         .share(4096, Access::REMOTE_WRITE | Access::REMOTE_READ)
         .unwrap();
@@ -50,4 +54,27 @@ fn an_unreliable_connection_carries_messages_and_writes_and_refuses_reads() {
     assert!(failed.error.to_string().contains("(UC) is not supported"));
     active.disconnect().unwrap();
     passive.wait_disconnected(PATIENCE).unwrap();
+}
+
+#[test]
+fn connections_share_receives_and_leave_them_to_each_other() {
+    let queue = SharedReceiveQueue::new(2, 64);
+    let options = Options::default().shared_receives(queue.clone());
+    let (first_active, first_passive) = pair(Transport::Rc, &options);
+    let (second_active, second_passive) = pair(Transport::Rc, &options);
+    for number in 0..4 {
+        first_active.send(vec![number]).unwrap().wait().unwrap();
+        let message = first_passive.receive_within(PATIENCE).unwrap();
+        assert_eq!(message[..], [number]);
+    }
+    // Two unread messages occupy both receives, until their connection is dropped.
+    for number in 0..2 {
+        first_active.send(vec![number]).unwrap().wait().unwrap();
+    }
+    let waiting = second_active.send(vec![9]).unwrap();
+    let waiting = waiting.wait_within(Duration::from_millis(100)).unwrap_err();
+    drop(first_passive);
+    assert_eq!(second_passive.receive_within(PATIENCE).unwrap()[..], [9]);
+    waiting.wait().unwrap();
+    assert_eq!(queue.posted(), 2);
 }
