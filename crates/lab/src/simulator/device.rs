@@ -8,10 +8,11 @@ use portolan_provider::verbs::{
     Mtu, QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType, WorkCompletion,
 };
 use portolan_roce::engine::{
-    CompletionQueue, FlowConfig, MemoryTable, Payload, PdId, QpConfig, QpLimits, Queue, QueuePair,
+    Compact, CompletionQueue, FlowConfig, MemoryTable, Payload, PdId, QpConfig, QpLimits, Queue,
+    QueuePair, Segment,
 };
 use portolan_wire::Qpn;
-use portolan_wire::rocev2::{ICRC_LEN, MAX_HEADERS_LEN};
+use portolan_wire::rocev2::{Headers, ICRC_LEN, MAX_HEADERS_LEN, Packet};
 
 use super::failure::{Violation, ensure, violation};
 use super::oracle::EndpointIndex;
@@ -134,25 +135,53 @@ impl Slot {
         memory: &MemoryTable,
         ram: &Ram,
     ) -> Result<Option<Vec<u8>>, Violation> {
+        if self.shares_memory() {
+            if let Some(send) = self.qp.poll_send_only(now, memory) {
+                return build(&send.headers(), &send.payload, ram).map(Some);
+            }
+            if let Some((bth, aeth)) = self.qp.poll_acknowledgement() {
+                let headers = Headers {
+                    aeth: Some(aeth),
+                    ..bth.into()
+                };
+                return assemble(&headers, &[]).map(Some);
+            }
+        }
         let Some(transmit) = self.qp.poll_transmit(now, memory, PACKET_BYTES_MAX) else {
             return Ok(None);
         };
         let announced = transmit.udp_payload_len();
-        let bytes = match transmit.payload {
-            Payload::Inline(bytes) => assemble(&transmit.headers, &[bytes])?,
-            Payload::Segments(segments) => {
-                let parts = segments
-                    .iter()
-                    .map(|part| ram.read(part.addr, part.len as usize));
-                assemble(&transmit.headers, &parts.collect::<Result<Vec<_>, _>>()?)?
-            }
-        };
+        let bytes = build(&transmit.headers, &transmit.payload, ram)?;
         ensure!(
             bytes.len() == announced,
             "a packet of {} bytes, not {announced}",
             bytes.len()
         );
         Ok(Some(bytes))
+    }
+
+    /// Whether the host uses short forms of packets for this queue pair, as between processes that share memory.
+    fn shares_memory(&self) -> bool {
+        self.qp.qpn().value() % 2 == 1
+    }
+
+    /// Takes a packet in its short form, if it has one and the queue pair takes it. Returns the memory for its
+    /// payload.
+    pub(super) fn take_compact(
+        &mut self,
+        now: Duration,
+        memory: &MemoryTable,
+        packet: &Packet<'_>,
+    ) -> Option<Segment> {
+        let compact = Compact::of_packet(&packet.headers(), packet.payload().len())
+            .filter(|_| self.shares_memory())?;
+        let compact = Compact::parse(&compact.emit())?;
+        if let Some(ack) = &compact.acknowledgement {
+            let nothing = Segment { addr: 0, len: 0 };
+            let taken = self.qp.take_acknowledgement(now, memory, ack);
+            return taken.then_some(nothing);
+        }
+        self.qp.take_send(memory, &compact.send?)
     }
 
     /// Adds a completion to its queue. Returns whether to wake the program.
@@ -190,6 +219,19 @@ impl Slot {
     /// Completions that were added and not polled.
     pub(super) fn unpolled(&self) -> usize {
         self.cqs.iter().map(|cq| cq.pushed.len()).sum()
+    }
+}
+
+/// Builds a packet without its ICRC.
+fn build(headers: &Headers, payload: &Payload<'_>, ram: &Ram) -> Result<Vec<u8>, Violation> {
+    match payload {
+        Payload::Inline(bytes) => assemble(headers, &[bytes]),
+        Payload::Segments(segments) => {
+            let parts = segments
+                .iter()
+                .map(|part| ram.read(part.addr, part.len as usize));
+            assemble(headers, &parts.collect::<Result<Vec<_>, _>>()?)
+        }
     }
 }
 

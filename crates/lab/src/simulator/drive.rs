@@ -133,11 +133,20 @@ impl World {
             self.tally.count("packet from another host than the peer");
             return Ok(());
         }
-        slot.qp.handle_packet(now, memory, packet);
+        let place = slot.take_compact(now, memory, packet);
+        if place.is_none() {
+            slot.qp.handle_packet(now, memory, packet);
+        }
         let is_response = packet.bth().opcode.is_response();
         if is_response {
             self.oracle.endpoints[slot.endpoint].silence.heard(now);
             self.oracle.answered(slot.endpoint, now, packet);
+        }
+        if let Some(place) = place.filter(|place| place.len > 0) {
+            self.tally.count("send taken in its short form");
+            self.oracle
+                .placed_by_peer(slot.endpoint, place.addr, packet.payload())?;
+            ram.write(place.addr, packet.payload())?;
         }
         while let Some(placement) = slot.qp.poll_placement() {
             let bytes = placement.bytes(packet.payload());

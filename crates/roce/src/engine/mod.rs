@@ -33,6 +33,7 @@
 //! Keys, ranges and rights are checked against the [`MemoryTable`] for every packet, in both directions. The host holds
 //! a read lock on the table from the call that checks until the copy is done, so that a removed region is not touched.
 
+mod compact;
 mod completion;
 mod config;
 mod counters;
@@ -44,6 +45,7 @@ mod path;
 mod qp;
 mod shared_receive_queue;
 
+pub use compact::{Compact, CompactAck, CompactSend};
 pub use completion::{CompletionQueue, CqOverflow};
 pub use config::{FlowConfig, QpConfig, QpLimits};
 pub use counters::{DropReason, QpCounters};

@@ -11,6 +11,10 @@ portolan_provider::enum_table! {
         AcknowledgesTooMuch,
         /// A duplicate atomic is executed again.
         AtomicExecutedAgain,
+        /// A whole send in short form is executed although its PSN is not the next.
+        CompactSendOutOfOrder,
+        /// A whole send in short form is not acknowledged although it requests that.
+        CompactSendUnacknowledged,
         /// A duplicate request is executed again.
         DuplicateExecuted,
         /// A fenced request does not wait for earlier reads.

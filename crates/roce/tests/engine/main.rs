@@ -2,6 +2,7 @@
 
 mod acknowledge;
 mod atomic;
+mod compact;
 mod datagram;
 mod direct;
 mod draining;

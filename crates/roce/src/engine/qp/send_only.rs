@@ -9,7 +9,7 @@ use portolan_wire::eth::AethRepr;
 use super::QueuePair;
 use super::context::{Context, base_header};
 use super::reliable::Reliable;
-use crate::engine::{MemoryTable, Payload, SendOnly};
+use crate::engine::{CompactAck, CompactSend, MemoryTable, Payload, Segment, SendOnly};
 
 impl QueuePair {
     /// The next packet of an RC queue pair, if it contains a whole send, with or without immediate data, and is not a
@@ -55,6 +55,54 @@ impl QueuePair {
         let (psn, aeth) = responder.lone_acknowledgement()?;
         self.outbox.counters.packets_sent += 1;
         Some((base_header(&self.attr, Opcode::RcAck, psn, 0), aeth))
+    }
+
+    /// Takes a send of the peer without a packet, if the queue pair is an RC one in RTS, the send is next, and the
+    /// first element of the oldest receive has room for it. The host copies the bytes to the returned memory before
+    /// any other call.
+    ///
+    /// `None` changes nothing: the host then calls [`handle_packet`](Self::handle_packet) with the packet.
+    #[inline]
+    pub fn take_send(&mut self, memory: &MemoryTable, send: &CompactSend) -> Option<Segment> {
+        if self.qp_type() != QpType::Rc || self.attr.state != QpState::Rts {
+            return None;
+        }
+        let cx = Context::new(&self.config, &self.attr, Duration::ZERO, memory);
+        let responder = &mut self.service.reliable_mut()?.responder;
+        let segment = responder.take_send(&cx, send, &mut self.outbox)?;
+        let counters = &mut self.outbox.counters;
+        counters.packets_received += 1;
+        counters.bytes_received += u64::from(send.len);
+        Some(segment)
+    }
+
+    /// Takes a positive acknowledgement without a packet, if the queue pair is an RC one in RTS.
+    ///
+    /// `false` changes nothing: the host then calls [`handle_packet`](Self::handle_packet) with the packet.
+    #[inline]
+    pub fn take_acknowledgement(
+        &mut self,
+        now: Duration,
+        memory: &MemoryTable,
+        acknowledgement: &CompactAck,
+    ) -> bool {
+        if self.qp_type() != QpType::Rc || self.attr.state != QpState::Rts {
+            return false;
+        }
+        let cx = Context::new(&self.config, &self.attr, now, memory);
+        let Some(halves) = self.service.reliable_mut() else {
+            return false;
+        };
+        let requester = &mut halves.requester;
+        requester.take_acknowledgement(&cx, acknowledgement.psn, &mut self.outbox);
+        self.outbox.counters.packets_received += 1;
+        true
+    }
+
+    /// Whether there are completions or events to take.
+    #[inline]
+    pub fn has_results(&self) -> bool {
+        !self.outbox.completions.is_empty() || !self.outbox.events.is_empty()
     }
 
     /// Whether [`poll_transmit`](Self::poll_transmit) has nothing to do until something is posted or arrives. It may

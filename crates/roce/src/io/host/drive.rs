@@ -9,11 +9,12 @@ use std::time::Duration;
 use portolan_provider::verbs::QpType;
 use portolan_wire::Qpn;
 
+use crate::engine::Compact;
 use crate::io::host::Host;
 use crate::io::host::memory_access;
 use crate::io::host::multicast::MulticastGroup;
 use crate::io::host::queue_pair::QpCore;
-use crate::io::net::receive::{Arrived, Receiver};
+use crate::io::net::receive::{Arrived, Handled, Receiver, RingSink};
 use crate::io::net::shm::links::Links;
 use crate::io::polling::clock::as_nanos;
 use crate::io::polling::make_way;
@@ -33,6 +34,24 @@ pub(crate) enum Answer {
     /// [`LOOK_INTERVAL`](crate::io::polling::progress::LOOK_INTERVAL). The owner gets the data at once, and its own
     /// answer is sent before the acknowledgement.
     AfterTheOwner,
+}
+
+/// Passes what arrives in rings to its queue pairs.
+struct FromRings<'a> {
+    host: &'a Host,
+    answer: Answer,
+    one_sided: bool,
+}
+
+impl RingSink for FromRings<'_> {
+    fn packets(&mut self, arrived: &[Arrived<'_>]) {
+        self.one_sided |= self.host.bring(arrived, self.answer);
+    }
+
+    #[inline]
+    fn compact(&mut self, from: Block, compact: &Compact, payload: u64) -> Handled {
+        self.host.take_compact(from, compact, payload, self.answer)
+    }
 }
 
 /// What was read from sockets and rings.
@@ -157,13 +176,15 @@ impl Host {
         links: &Links,
         answer: Answer,
     ) -> Taken {
-        let mut one_sided = false;
-        let datagrams = receiver.drain_rings(links.board(), &self.monitor, |arrived| {
-            one_sided |= self.bring(arrived, answer);
-        });
+        let mut sink = FromRings {
+            host: self,
+            answer,
+            one_sided: false,
+        };
+        let datagrams = receiver.drain_rings(links.board(), &self.monitor, &mut sink);
         Taken {
             datagrams,
-            one_sided,
+            one_sided: sink.one_sided,
         }
     }
 

@@ -159,16 +159,6 @@ pub(crate) unsafe fn gather_at(payload: &Payload<'_>, addr: u64) {
     }
 }
 
-/// Zeroes memory that belongs to this process.
-///
-/// # Safety
-/// `addr` points to `len` bytes, and no one else writes to them.
-pub(crate) unsafe fn clear(addr: u64, len: usize) {
-    let to = std::ptr::with_exposed_provenance_mut::<u8>(addr as usize);
-    // SAFETY: by the caller's promise.
-    unsafe { std::ptr::write_bytes(to, 0, len) };
-}
-
 fn copy_prefix(out: &mut [u8], bytes: &[u8]) {
     let len = out.len().min(bytes.len());
     if let (Some(out), Some(bytes)) = (out.get_mut(..len), bytes.get(..len)) {

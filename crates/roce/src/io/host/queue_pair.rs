@@ -52,6 +52,8 @@ pub(crate) struct LockedQp {
     /// The peer's number, and the tag of both addresses from the peer's side.
     pub(crate) peer_qpn: Qpn,
     pub(crate) peer_tag: u32,
+    /// The tag of both addresses from this side.
+    pub(crate) own_tag: u32,
     /// The queue pair's slot in the table of rights, while its peer may access memory directly.
     pub(crate) given: Option<Slot>,
     /// The ring that it sends to; `None` if it sends through the socket.
@@ -112,6 +114,7 @@ impl QpCore {
                 peer: None,
                 peer_qpn: Qpn::new(0),
                 peer_tag: 0,
+                own_tag: 0,
                 given: None,
                 link: None,
                 links_seen: 0,

@@ -1,82 +1,172 @@
-//! Writes single-packet sends and their acknowledgements directly into a ring.
+//! Whole sends and acknowledgements through a ring, without packets.
 //!
-//! This saves building them in a batch first. All other packets go through a batch.
+//! The sender writes them in their short form, and the receiver copies a send's bytes from the ring to their place.
+//! All other packets go through a batch.
 
-#![allow(unsafe_code, reason = "gathers from registered memory")]
+#![allow(unsafe_code, reason = "copies between registered memory and the ring")]
 
-use std::time::Duration;
+use portolan_port_sharing::Block;
+use portolan_provider::verbs::QpType;
+use portolan_wire::bth::BthRepr;
 
-use portolan_wire::bth;
-use portolan_wire::eth::{AethRepr, ImmDtRepr};
-use portolan_wire::rocev2::ICRC_LEN;
-
-use crate::engine::{MemoryTable, SendOnly};
+use crate::engine::{Compact, CompactAck, CompactSend, SendOnly};
 use crate::io::host::Host;
+use crate::io::host::drive::Answer;
 use crate::io::host::memory_access;
-use crate::io::host::queue_pair::LockedQp;
-use crate::io::net::path::Path;
-use crate::io::net::transmit::{OpenRing, SendSocket};
-
-/// The longest of these packets.
-const LEN_MAX: usize = bth::LEN + ImmDtRepr::LEN + 4096 + 3 + ICRC_LEN;
+use crate::io::host::queue_pair::{LockedQp, QpCore};
+use crate::io::net::receive::Handled;
 
 impl Host {
-    /// Sends the packets that can be written directly into the ring. Does nothing without a ring, or with a tap.
-    pub(super) fn transmit_sends(
-        &self,
-        state: &mut LockedQp,
-        link: &SendSocket,
-        path: &Path,
-        now: Duration,
-        memory: &MemoryTable,
-    ) {
+    /// Sends what has a short form, if the queue pair sends through a ring and no packet waits for room in it. Does
+    /// nothing with a tap, which sees packets. Returns whether the queue pair has nothing else to send.
+    #[inline]
+    pub(super) fn transmit_sends(&self, state: &mut LockedQp) -> bool {
         if self.monitor.tap.is_plugged() {
-            return;
+            return false;
         }
-        let Some(mut ring) = link.open_ring(path) else {
-            return;
+        let now = state.latest;
+        let LockedQp {
+            engine,
+            link: Some(link),
+            own_tag,
+            ..
+        } = state
+        else {
+            return false;
         };
-        while ring.has_room(LEN_MAX)
-            && let Some(send) = state.engine.poll_send_only(now, memory)
-        {
-            // SAFETY: the engine checked the segments against `memory` in the call above, and the table is locked while
-            // the reference to it exists.
-            unsafe { write_send(&mut ring, &send) };
-        }
-        if ring.has_room(LEN_MAX)
-            && let Some((bth, aeth)) = state.engine.poll_acknowledgement()
-        {
-            let mut headers = [0; bth::LEN + AethRepr::LEN];
-            let written = bth.emit(&mut headers);
-            let (_, rest) = headers.split_at_mut(bth::LEN);
-            if written.and_then(|_| aeth.emit(rest)).is_ok() {
-                ring.write(&headers, ICRC_LEN, |_| {});
+        let Some(mut ring) = link.open_ring() else {
+            return false;
+        };
+        let memory = self.memory.read();
+        while ring.has_room(Compact::PAYLOAD_MAX as usize) {
+            let mut compact = Compact {
+                dest_qp: portolan_wire::Qpn::new(0),
+                tag: *own_tag,
+                source_port: link.port(),
+                send: None,
+                acknowledgement: None,
+            };
+            let mut place = None;
+            if let Some(send) = engine.poll_send_only(now, &memory) {
+                let len = send.payload.len();
+                let Some((begun, addr)) = ring.begin(len) else {
+                    // There is room, as checked above.
+                    break;
+                };
+                // SAFETY: the engine checked the segments against `memory` in the call above, and the table is locked
+                // while the reference to it exists. `begin` reserved this many bytes at `addr`.
+                unsafe { memory_access::gather_at(&send.payload, addr) };
+                compact.dest_qp = send.bth.dest_qp;
+                compact.send = Some(send_of(&send, len));
+                place = Some(begun);
+            }
+            if let Some((bth, aeth)) = engine.poll_acknowledgement() {
+                compact.dest_qp = bth.dest_qp;
+                compact.acknowledgement = Some(ack_of(&bth, aeth.msn));
+                place = place.or_else(|| ring.begin(0).map(|(place, _)| place));
+            }
+            let is_last = compact.send.is_none();
+            if let Some(place) = place {
+                ring.end(place, &compact);
+            }
+            if is_last {
+                break;
             }
         }
+        drop(memory);
         ring.publish(&self.monitor);
+        engine.is_transmit_idle()
+    }
+
+    /// Takes a record in the short form from another process's ring. `payload` is the address of its bytes in the
+    /// ring.
+    pub(super) fn take_compact(
+        &self,
+        from: Block,
+        compact: &Compact,
+        payload: u64,
+        answer: Answer,
+    ) -> Handled {
+        let counters = &self.monitor.counters;
+        let (packets, _) = compact.traffic();
+        let qp = self.qps.find(compact.dest_qp);
+        let Some(qp) = qp.filter(|qp| qp.qp_type == QpType::Rc) else {
+            counters.dropped_no_queue_pair.add(packets);
+            return Handled::Dropped;
+        };
+        let mut state = qp.lock();
+        let Some(path) = state.path.filter(|_| !state.closed) else {
+            counters.dropped_no_queue_pair.add(packets);
+            return Handled::Dropped;
+        };
+        if state.peer != Some(from) || state.peer_tag != compact.tag {
+            counters.dropped_spoofed.add(packets);
+            return Handled::Dropped;
+        }
+        if self.monitor.tap.is_plugged() {
+            return Handled::NeedsPackets(path);
+        }
+        self.take_directly(&qp, &mut state, compact, payload, answer)
+            .unwrap_or(Handled::NeedsPackets(path))
+    }
+
+    /// `None` if the engine needs packets. Nothing has changed then.
+    #[inline]
+    fn take_directly(
+        &self,
+        qp: &QpCore,
+        state: &mut LockedQp,
+        compact: &Compact,
+        payload: u64,
+        answer: Answer,
+    ) -> Option<Handled> {
+        let now = state.not_before(self.clock.recent());
+        let memory = self.memory.read();
+        if let Some(send) = &compact.send {
+            let place = state.engine.take_send(&memory, send)?;
+            // SAFETY: the engine checked the place against `memory` in the call above, and the table has been locked
+            // since. The reader checked that the payload lies in the ring.
+            unsafe { memory_access::copy(payload, place.addr, place.len as usize) };
+        }
+        if let Some(acknowledgement) = &compact.acknowledgement {
+            let taken = state
+                .engine
+                .take_acknowledgement(now, &memory, acknowledgement);
+            debug_assert!(
+                taken || compact.send.is_none(),
+                "a queue pair that takes sends also takes acknowledgements"
+            );
+            if !taken {
+                return None;
+            }
+        }
+        drop(memory);
+        if state.engine.has_results() {
+            self.report(qp, state);
+        }
+        if !state.engine.is_transmit_idle() {
+            match answer {
+                Answer::Now => self.settle(qp, state, now),
+                Answer::AfterTheOwner => self.settle_soon(qp, state, now),
+            }
+        }
+        Some(Handled::Done)
     }
 }
 
-/// # Safety
-/// The segments of the payload lie in registered regions, and the memory table is locked for reading since that was
-/// checked.
-unsafe fn write_send(ring: &mut OpenRing<'_>, send: &SendOnly<'_>) {
-    let mut headers = [0; bth::LEN + ImmDtRepr::LEN];
-    let (base, rest) = headers.split_at_mut(bth::LEN);
-    // Neither call can fail, because the engine's headers are valid.
-    let mut len = send.bth.emit(base).unwrap_or_default();
-    if let Some(immediate) = &send.immediate {
-        len += immediate.emit(rest).unwrap_or_default();
+#[inline]
+fn send_of(send: &SendOnly<'_>, len: usize) -> CompactSend {
+    CompactSend {
+        psn: send.bth.psn,
+        immediate: send.immediate.map(|immediate| immediate.0),
+        solicited: send.bth.solicited,
+        ack_request: send.bth.ack_request,
+        // At most one MTU.
+        len: len as u32,
     }
-    let payload_len = send.payload.len();
-    // Padding and ICRC.
-    let tail_len = usize::from(send.bth.pad_count) + ICRC_LEN;
-    let headers = headers.get(..len).unwrap_or_default();
-    ring.write(headers, payload_len + tail_len, |addr| {
-        // SAFETY: by the caller's promise; `ring.write` reserved this many bytes at `addr`.
-        unsafe {
-            memory_access::gather_at(&send.payload, addr);
-            memory_access::clear(addr + payload_len as u64, tail_len);
-        }
-    });
+}
+
+#[inline]
+fn ack_of(bth: &BthRepr, msn: u32) -> CompactAck {
+    CompactAck { psn: bth.psn, msn }
 }

@@ -33,12 +33,34 @@ impl Host {
             // The queue pair will be settled soon, and that sends this request as well.
             return;
         }
+        if self.post_at_once(qp, state) {
+            return;
+        }
         self.go_direct(qp, state);
         if state.owes || state.deferred || state.engine.has_sends() {
             self.packets_posted(qp, state, self.clock.recent());
         } else {
             self.report(qp, state);
         }
+    }
+
+    /// Sends posted whole sends through a ring, if nothing else is to be done.
+    #[inline]
+    fn post_at_once(&self, qp: &QpCore, state: &mut LockedQp) -> bool {
+        if state.link.is_none() || state.engine.tail_can_wait() {
+            return false;
+        }
+        state.not_before(self.clock.recent());
+        if !self.transmit_sends(state) {
+            return false;
+        }
+        state.owes = false;
+        if state.engine.has_results() {
+            self.report(qp, state);
+        } else {
+            self.keep_timer(qp, state);
+        }
+        true
     }
 
     fn packets_posted(&self, qp: &QpCore, state: &mut LockedQp, now: Duration) {
@@ -84,6 +106,12 @@ impl Host {
         let now = state.not_before(now);
         loop {
             self.go_direct(qp, state);
+            self.choose_way(state);
+            let is_idle = self.transmit_sends(state);
+            if is_idle {
+                state.owes = false;
+                break;
+            }
             let memory = self.memory.read();
             self.transmit(qp, state, now, &memory);
             drop(memory);
@@ -156,7 +184,6 @@ impl Host {
         state.owes = false;
         let Some(path) = state.path else { return };
         let version = IpVersion::of(path.local);
-        self.choose_way(state);
         let link = state.link.clone();
         let Some(socket) = link
             .as_deref()
@@ -167,12 +194,6 @@ impl Host {
         if socket.is_full() && (state.deferred || socket.defers(qp.qpn)) {
             state.deferred = true;
             return;
-        }
-        if socket.is_ring() {
-            self.transmit_sends(state, socket, &path, now, memory);
-            if state.engine.is_transmit_idle() {
-                return;
-            }
         }
         let flow = match socket.is_ring() {
             true => None,

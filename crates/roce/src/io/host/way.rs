@@ -55,6 +55,7 @@ impl Host {
         state.peer = block;
         state.peer_qpn = peer;
         state.peer_tag = tag_of(path.remote.ip(), path.local);
+        state.own_tag = tag_of(path.local, path.remote.ip());
         if block.is_some_and(|block| links.want(block)) {
             self.progress.wake();
         }

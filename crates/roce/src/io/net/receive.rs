@@ -7,12 +7,14 @@ use std::time::SystemTime;
 use portolan_port_sharing::Block;
 use portolan_wire::Qpn;
 use portolan_wire::icrc::{self, Flow, Identification};
-use portolan_wire::rocev2::Packet;
+use portolan_wire::rocev2::{ICRC_LEN, Packet};
 
+use crate::engine::Compact;
 use crate::io::net::counters::Monitor;
+use crate::io::net::path::Path;
 use crate::io::net::receive_batch::ReceiveBatch;
 use crate::io::net::shm::handshake::Incoming;
-use crate::io::net::shm::ring::{Board, Broken, Records};
+use crate::io::net::shm::ring::{Board, Broken, RECORDS_MAX, Reader, Records};
 use crate::io::net::tap::{Direction, TappedPacket, with_icrc};
 
 /// System calls on one socket in one turn.
@@ -73,6 +75,26 @@ pub(crate) struct Unchecked<'a> {
     pub(crate) payload: &'a [u8],
 }
 
+/// Takes what arrives in rings.
+pub(crate) trait RingSink {
+    /// Takes packets.
+    fn packets(&mut self, arrived: &[Arrived<'_>]);
+
+    /// Takes a record in the short form from a process. Its payload is at an address in the ring until this returns.
+    /// The other process may change it meanwhile.
+    fn compact(&mut self, from: Block, compact: &Compact, payload: u64) -> Handled;
+}
+
+/// What became of a record in the short form.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Handled {
+    Done,
+    /// It was not for this process's queue pairs, and is counted as dropped.
+    Dropped,
+    /// The packets that it stands for, which use this path, must be handled instead.
+    NeedsPackets(Path),
+}
+
 impl Receiver {
     pub(crate) fn new(port: u16) -> Self {
         Self {
@@ -116,13 +138,13 @@ impl Receiver {
             .any(|incoming| incoming.reader.has_more())
     }
 
-    /// Reads the rings, within bounds, and delivers the valid packets of several records at a time. Returns the number
-    /// of records.
+    /// Reads the rings, within bounds. Delivers records in the short form one by one, and the valid packets of several
+    /// other records at a time. Returns the number of records.
     pub(crate) fn drain_rings(
         &mut self,
         board: &Board,
         monitor: &Monitor,
-        mut deliver: impl FnMut(&[Arrived<'_>]),
+        sink: &mut impl RingSink,
     ) -> usize {
         let mut taken = 0;
         let port = self.port;
@@ -135,7 +157,15 @@ impl Receiver {
             }
             let from = reader.from();
             for _ in 0..BATCHES_PER_TURN {
-                let read = reader.read(&mut records);
+                let (count, result) = drain_compact(reader, port, monitor, sink);
+                taken += count;
+                if result.is_ok() && !reader.has_more() {
+                    if reader.release(board) {
+                        bell.ring();
+                    }
+                    break;
+                }
+                let read = result.and_then(|()| reader.read(&mut records));
                 taken += records.len();
                 // The records are copies, so their room can be freed before they are handled.
                 if reader.release(board) {
@@ -155,14 +185,14 @@ impl Receiver {
                     }
                 }
                 count_from_ring(&packets, monitor);
-                deliver(&packets);
-                let is_empty = packets.is_empty();
+                sink.packets(&packets);
                 arrived = emptied(packets);
+                records.clear();
                 if read == Err(Broken) {
                     tracing::warn!(?from, "a ring is wrong and is not read any more");
                     return false;
                 }
-                if is_empty || !reader.has_more() {
+                if !reader.has_more() {
                     break;
                 }
             }
@@ -203,6 +233,85 @@ impl Receiver {
             }
         }
         taken
+    }
+}
+
+/// Delivers records in the short form, within bounds. Returns their number.
+fn drain_compact(
+    reader: &mut Reader,
+    port: u16,
+    monitor: &Monitor,
+    sink: &mut impl RingSink,
+) -> (usize, Result<(), Broken>) {
+    let (mut count, mut packets, mut bytes) = (0, 0, 0);
+    let mut result = Ok(());
+    while count < RECORDS_MAX {
+        let record = match reader.compact() {
+            Ok(Some(record)) => record,
+            Ok(None) => break,
+            Err(Broken) => {
+                result = Err(Broken);
+                break;
+            }
+        };
+        count += 1;
+        // A panic must not repeat the record. Its room is not freed yet, so the payload stays.
+        reader.pass(&record);
+        let (compact, payload) = (&record.compact, reader.addr_of(&record));
+        match sink.compact(reader.from(), compact, payload) {
+            Handled::Done => {
+                let (these, their_bytes) = compact.traffic();
+                packets += these;
+                bytes += their_bytes;
+            }
+            Handled::Dropped => {}
+            Handled::NeedsPackets(path) => {
+                let payload = reader.payload_of(&record);
+                deliver_packets(compact, &payload, reader.from(), &path, port, monitor, sink);
+            }
+        }
+    }
+    if packets > 0 {
+        monitor.counters.received_packets.add(packets);
+        monitor.counters.received_bytes.add(bytes);
+        monitor.counters.received_through_memory.add(packets);
+    }
+    (count, result)
+}
+
+/// Delivers the packets that a record in the short form stands for.
+#[cold]
+fn deliver_packets(
+    compact: &Compact,
+    payload: &[u8],
+    from: Block,
+    path: &Path,
+    port: u16,
+    monitor: &Monitor,
+    sink: &mut impl RingSink,
+) {
+    let both = [
+        (compact.send_headers(), payload),
+        (compact.ack_headers(), &[]),
+    ];
+    for (headers, payload) in both {
+        let Some(headers) = headers else { continue };
+        let tail_len = usize::from(headers.bth.pad_count) + ICRC_LEN;
+        let mut packet = vec![0; headers.len() + payload.len() + tail_len];
+        let written = headers.emit(&mut packet).unwrap_or_default();
+        if let Some(place) = packet.get_mut(written..written + payload.len()) {
+            place.copy_from_slice(payload);
+        }
+        let unchecked = Unchecked {
+            source: SocketAddr::new(path.remote.ip(), compact.source_port),
+            destination: SocketAddr::new(path.local, port),
+            ip: IpFields::default(),
+            payload: &packet,
+        };
+        if let Some(arrived) = take_from_ring(&unchecked, from, 0, monitor) {
+            count_from_ring(&[arrived], monitor);
+            sink.packets(&[arrived]);
+        }
     }
 }
 

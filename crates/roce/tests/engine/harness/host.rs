@@ -6,9 +6,9 @@ use portolan_provider::verbs::{
     Access, AsyncEvent, Mtu, QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType, WorkCompletion,
 };
 use portolan_roce::engine::{
-    FlowConfig, MemoryTable, Payload, PdId, QpConfig, QpLimits, Queue, QueuePair, Region,
+    Compact, FlowConfig, MemoryTable, Payload, PdId, QpConfig, QpLimits, Queue, QueuePair, Region,
 };
-use portolan_wire::rocev2::{Headers, ICRC_LEN, MAX_HEADERS_LEN, pad_len};
+use portolan_wire::rocev2::{Headers, ICRC_LEN, MAX_HEADERS_LEN, Packet, pad_len};
 use portolan_wire::{Psn, QKey, Qpn};
 
 use super::{all_rights, parse};
@@ -45,7 +45,8 @@ pub(crate) struct Options {
     pub(crate) rd_atomic: u8,
     pub(crate) access: Access,
     pub(crate) flow: FlowConfig,
-    /// Whether the hosts call `poll_send_only` and `poll_acknowledgement` before `poll_transmit`.
+    /// Whether the hosts call `poll_send_only` and `poll_acknowledgement` before `poll_transmit`, and `take_send` and
+    /// `take_acknowledgement` before `handle_packet`.
     pub(crate) sends_first: bool,
 }
 
@@ -89,6 +90,8 @@ pub(crate) struct Host {
     pub(crate) events: Vec<AsyncEvent>,
     /// Number of placements, to check that nothing is placed twice.
     pub(crate) placements: usize,
+    /// Number of packets taken in their short form.
+    pub(crate) taken: usize,
     /// Number of executed atomics, to check that none is executed twice.
     pub(crate) atomics: usize,
 }
@@ -135,6 +138,7 @@ impl Host {
             receives: Vec::new(),
             events: Vec::new(),
             placements: 0,
+            taken: 0,
             atomics: 0,
         }
     }
@@ -198,6 +202,10 @@ impl Host {
     /// Receives a packet from the network.
     pub(crate) fn receive(&mut self, now: Duration, bytes: &[u8]) {
         let packet = parse(bytes);
+        if self.sends_first && self.take(now, &packet) {
+            self.taken += 1;
+            return self.drain();
+        }
         self.qp.handle_packet(now, &self.memory, &packet);
         while let Some(placement) = self.qp.poll_grh_placement() {
             let source = &NETWORK_HEADER[placement.source_range];
@@ -220,6 +228,27 @@ impl Host {
         }
         self.change_memory();
         self.drain();
+    }
+
+    /// Takes a packet in its short form, if it has one and the queue pair takes it.
+    fn take(&mut self, now: Duration, packet: &Packet<'_>) -> bool {
+        let Some(compact) = Compact::of_packet(&packet.headers(), packet.payload().len()) else {
+            return false;
+        };
+        let compact = Compact::parse(&compact.emit()).expect("what was emitted");
+        if let Some(ack) = &compact.acknowledgement {
+            return self.qp.take_acknowledgement(now, &self.memory, ack);
+        }
+        let send = compact.send.expect("a send or an acknowledgement");
+        let Some(place) = self.qp.take_send(&self.memory, &send) else {
+            return false;
+        };
+        if place.len > 0 {
+            let start = (place.addr - self.base) as usize;
+            self.ram[start..][..place.len as usize].copy_from_slice(packet.payload());
+            self.placements += 1;
+        }
+        true
     }
 
     /// Applies a change to the memory table, if the engine asks for one.

@@ -49,6 +49,20 @@ impl Requester {
         }
     }
 
+    /// Handles a positive acknowledgement.
+    #[inline]
+    pub(in crate::engine::qp) fn take_acknowledgement(
+        &mut self,
+        cx: &Context<'_>,
+        psn: Psn,
+        out: &mut Outbox,
+    ) {
+        match self.number_of(psn) {
+            Ok(number) => self.on_ack(cx, number, out),
+            Err(reason) => out.counters.count_drop(reason),
+        }
+    }
+
     /// The number of the packet in flight with this PSN. Half of the PSN space before the first unacknowledged packet
     /// is past; the rest was never sent.
     fn number_of(&self, psn: Psn) -> Result<u64, DropReason> {

@@ -5,6 +5,7 @@ mod execute;
 mod invalidate;
 mod replies;
 mod resources;
+mod send_only;
 mod transmit;
 mod validate;
 mod xrc;

@@ -160,6 +160,40 @@ impl Mapping {
         is_inside
     }
 
+    /// As [`copy_out`](Self::copy_out), for a number of words that is known to the compiler.
+    #[inline]
+    pub(super) fn copy_words_out<const N: usize>(&self, offset: usize, to: &mut [u32; N]) -> bool {
+        let is_inside = offset.checked_add(4 * N).is_some_and(|end| end <= self.len);
+        if is_inside {
+            // SAFETY: inside the mapping; every value is valid for the words.
+            *to = unsafe {
+                self.at
+                    .as_ptr()
+                    .add(offset)
+                    .cast::<[u32; N]>()
+                    .read_unaligned()
+            };
+        }
+        is_inside
+    }
+
+    /// As [`copy_in`](Self::copy_in), for a number of words that is known to the compiler.
+    #[inline]
+    pub(super) fn copy_words_in<const N: usize>(&self, offset: usize, from: &[u32; N]) -> bool {
+        let is_inside = offset.checked_add(4 * N).is_some_and(|end| end <= self.len);
+        if is_inside {
+            // SAFETY: inside the mapping, which is writable.
+            unsafe {
+                self.at
+                    .as_ptr()
+                    .add(offset)
+                    .cast::<[u32; N]>()
+                    .write_unaligned(*from)
+            };
+        }
+        is_inside
+    }
+
     /// Copies bytes in, to a mapping made by [`create`](Self::create). The caller is the only writer.
     #[inline]
     pub(crate) fn copy_in(&self, offset: usize, from: &[u8]) -> bool {

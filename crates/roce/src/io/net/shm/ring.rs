@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use super::cursor::{Asleep, Head, Tail};
 use super::mapping::Mapping;
+use crate::engine::Compact;
 
 /// Bytes of a ring: several times what one queue pair has in flight.
 const RING_LEN: usize = 256 << 10;
@@ -32,10 +33,14 @@ const ADDRESSES_LEN: usize = 34;
 const ADDRESSES_AT: usize = 6;
 const _: () = assert!(ADDRESSES_AT + ADDRESSES_LEN == HEADER_LEN);
 /// Limits of one batch of reads: the maximum of records, and the bytes after which no further record is read.
-const RECORDS_MAX: usize = 64;
+pub(crate) const RECORDS_MAX: usize = 64;
 const RECORDS_LEN: usize = 32 << 10;
 /// Instead of a length: the next record is at the start of the ring.
 const WRAP: u32 = u32::MAX;
+/// A bit in the length's word: the record is in the short form.
+const COMPACT: u32 = 1 << 30;
+/// Length of the header of a record in the short form.
+const COMPACT_LEN: usize = 4 * Compact::WORDS;
 /// Maximum payload of a record.
 const PAYLOAD_MAX: usize = 1 << 16;
 
@@ -72,7 +77,6 @@ pub(crate) struct Writer {
 pub(crate) struct Place {
     /// The payload's offset in the file.
     at: usize,
-    len: usize,
     /// The position of the tail after the record.
     end: u64,
 }
@@ -101,6 +105,17 @@ pub(crate) struct RecordHead {
     pub(crate) source: SocketAddr,
     pub(crate) destination: IpAddr,
     pub(crate) packet_len: usize,
+}
+
+/// A record in the short form at the start of what is unread. Its payload is still in the ring.
+#[derive(Debug)]
+pub(crate) struct CompactRecord {
+    pub(crate) compact: Compact,
+    /// The payload's offset in the file.
+    at: usize,
+    len: usize,
+    /// The position of the head after the record.
+    end: u64,
 }
 
 /// Copies of records, oldest first.
@@ -206,7 +221,37 @@ impl Writer {
     /// The reader violated the protocol.
     #[inline]
     pub(crate) fn begin(&mut self, head: &RecordHead, len: usize) -> Result<Option<Place>, Broken> {
-        let padded = (HEADER_LEN + len).next_multiple_of(ALIGN);
+        let place = self.reserve(HEADER_LEN, len)?;
+        if let Some(place) = &place {
+            let header = header_of(head, len);
+            self.mapping.copy_in(place.at - HEADER_LEN, &header);
+        }
+        Ok(place)
+    }
+
+    /// As [`begin`](Self::begin), for a record in the short form. The caller ends it with
+    /// [`end_compact`](Self::end_compact).
+    ///
+    /// # Errors
+    /// The reader violated the protocol.
+    #[inline]
+    pub(crate) fn begin_compact(&mut self, len: usize) -> Result<Option<Place>, Broken> {
+        self.reserve(COMPACT_LEN, len)
+    }
+
+    /// Ends a record in the short form, whose payload is written.
+    #[inline]
+    pub(crate) fn end_compact(&mut self, place: Place, compact: &Compact) {
+        let mut words = compact.emit();
+        words[0] |= COMPACT;
+        self.mapping.copy_words_in(place.at - COMPACT_LEN, &words);
+        self.end(place);
+    }
+
+    /// Reserves room for a record, whose payload is at the returned place.
+    #[inline]
+    fn reserve(&mut self, header_len: usize, len: usize) -> Result<Option<Place>, Broken> {
+        let padded = (header_len + len).next_multiple_of(ALIGN);
         let at = self.tail as usize % RING_LEN;
         let skipped = if at + padded > RING_LEN {
             RING_LEN - at
@@ -220,13 +265,13 @@ impl Writer {
                 return Ok(None);
             }
         }
+        let mut record_at = RING_AT + at;
         if skipped > 0 {
-            self.mapping.copy_in(RING_AT + at, &WRAP.to_ne_bytes());
+            self.mapping.copy_in(record_at, &WRAP.to_ne_bytes());
+            record_at = RING_AT;
         }
-        let at = RING_AT + (self.tail as usize + skipped) % RING_LEN;
-        self.mapping.copy_in(at, &header_of(head, len));
-        let at = at + HEADER_LEN;
-        Ok(Some(Place { at, len, end }))
+        let at = record_at + header_len;
+        Ok(Some(Place { at, end }))
     }
 
     /// Ends a record whose payload is written.
@@ -256,14 +301,6 @@ impl Writer {
         }
         self.room_until = self.tail - used + RING_LEN as u64;
         Ok(())
-    }
-
-    /// Writes the first bytes of the payload of a record that was begun.
-    #[inline]
-    pub(crate) fn put(&self, place: &Place, bytes: &[u8]) {
-        if bytes.len() <= place.len {
-            self.mapping.copy_in(place.at, bytes);
-        }
     }
 
     /// The address of the payload of a record that was begun.
@@ -379,26 +416,14 @@ impl Reader {
         Ok(())
     }
 
-    /// Copies the next record to `records`. Returns false if there is none before `tail`.
+    /// Copies the next record to `records`. Returns false if there is none before `tail`, or if it is in the short
+    /// form.
     fn read_one(&mut self, tail: u64, records: &mut Records) -> Result<bool, Broken> {
-        let mut left = tail.wrapping_sub(self.head);
-        if left == 0 {
+        let Some((at, left, word)) = self.next(tail)? else {
             return Ok(false);
-        }
-        if left > RING_LEN as u64 || !tail.is_multiple_of(ALIGN as u64) {
-            return Err(Broken);
-        }
-        let mut at = self.head as usize % RING_LEN;
-        let mut word = [0; 4];
-        self.mapping.copy_out(RING_AT + at, &mut word);
-        if u32::from_ne_bytes(word) == WRAP {
-            let skipped = (RING_LEN - at) as u64;
-            left = left
-                .checked_sub(skipped)
-                .filter(|left| *left > 0)
-                .ok_or(Broken)?;
-            self.head += skipped;
-            at = 0;
+        };
+        if word & COMPACT != 0 {
+            return Ok(false);
         }
         let mut header = [0; HEADER_LEN];
         if left < HEADER_LEN as u64 || !self.mapping.copy_out(RING_AT + at, &mut header) {
@@ -424,6 +449,93 @@ impl Reader {
         Ok(true)
     }
 
+    /// The offset of the next record in the ring, the bytes from there to `tail`, and its first word. `None` if there
+    /// is no record before `tail`.
+    #[inline]
+    fn next(&mut self, tail: u64) -> Result<Option<(usize, u64, u32)>, Broken> {
+        let mut left = tail.wrapping_sub(self.head);
+        if left == 0 {
+            return Ok(None);
+        }
+        if left > RING_LEN as u64 || !tail.is_multiple_of(ALIGN as u64) {
+            return Err(Broken);
+        }
+        let mut at = self.head as usize % RING_LEN;
+        let mut word = self.first_word(at);
+        if word == WRAP {
+            let skipped = (RING_LEN - at) as u64;
+            left = left
+                .checked_sub(skipped)
+                .filter(|left| *left > 0)
+                .ok_or(Broken)?;
+            self.head += skipped;
+            at = 0;
+            word = self.first_word(at);
+            if word == WRAP {
+                return Err(Broken);
+            }
+        }
+        Ok(Some((at, left, word)))
+    }
+
+    #[inline]
+    fn first_word(&self, at: usize) -> u32 {
+        let mut word = [0; 4];
+        self.mapping.copy_out(RING_AT + at, &mut word);
+        u32::from_ne_bytes(word)
+    }
+
+    /// The next record, if it is in the short form. [`pass`](Self::pass) it when it is handled.
+    ///
+    /// # Errors
+    /// The writer violated the protocol.
+    #[inline]
+    pub(crate) fn compact(&mut self) -> Result<Option<CompactRecord>, Broken> {
+        let tail = tail_of(&self.mapping).written();
+        let Some((at, left, word)) = self.next(tail)? else {
+            return Ok(None);
+        };
+        if word & COMPACT == 0 {
+            return Ok(None);
+        }
+        let mut words = [0; Compact::WORDS];
+        if left < COMPACT_LEN as u64 || !self.mapping.copy_words_out(RING_AT + at, &mut words) {
+            return Err(Broken);
+        }
+        words[0] &= !COMPACT;
+        let compact = Compact::parse(&words).ok_or(Broken)?;
+        let len = compact.send.map_or(0, |send| send.len as usize);
+        let padded = (COMPACT_LEN + len).next_multiple_of(ALIGN);
+        if padded as u64 > left || at + padded > RING_LEN {
+            return Err(Broken);
+        }
+        Ok(Some(CompactRecord {
+            compact,
+            at: RING_AT + at + COMPACT_LEN,
+            len,
+            end: self.head + padded as u64,
+        }))
+    }
+
+    /// The address of a record's payload, until the record is passed. The writer may change the payload meanwhile.
+    #[inline]
+    pub(crate) fn addr_of(&self, record: &CompactRecord) -> u64 {
+        self.mapping.addr() + record.at as u64
+    }
+
+    /// A copy of a record's payload.
+    pub(crate) fn payload_of(&self, record: &CompactRecord) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.mapping.append_to(record.at, record.len, &mut bytes);
+        bytes
+    }
+
+    /// Goes on to the record after this one.
+    #[inline]
+    pub(crate) fn pass(&mut self, record: &CompactRecord) {
+        self.head = record.end;
+    }
+
     #[inline]
     fn addresses_of(&mut self, header: &[u8; HEADER_LEN]) -> (SocketAddr, IpAddr) {
         let mut bytes = [0; ADDRESSES_LEN];
@@ -444,7 +556,7 @@ impl Reader {
 }
 
 impl Records {
-    fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.heads.clear();
     }

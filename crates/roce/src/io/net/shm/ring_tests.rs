@@ -3,6 +3,7 @@ use std::os::fd::AsFd;
 use proptest::prelude::*;
 
 use super::*;
+use crate::engine::CompactSend;
 
 /// Both ends of a ring, and the reader's board. The writer has its own handle on the file, as in another
 /// process.
@@ -139,7 +140,95 @@ fn records_are_seen_when_they_are_published_and_one_that_was_not_ended_never() {
     assert_eq!(read_one(&mut reader).unwrap().unwrap().1, b"after");
 }
 
+fn compact(len: u32, has_send: bool) -> Compact {
+    Compact {
+        dest_qp: portolan_wire::Qpn::new(5),
+        tag: 6,
+        source_port: 7,
+        send: has_send.then(|| CompactSend {
+            psn: portolan_wire::Psn::new(len),
+            immediate: Some([1, 2, 3, 4]),
+            solicited: true,
+            ack_request: true,
+            len,
+        }),
+        acknowledgement: None,
+    }
+}
+
+/// Writes a record in the short form. Returns false if there is no room.
+fn write_compact(writer: &mut Writer, payload: &[u8]) -> bool {
+    let Some(place) = writer.begin_compact(payload.len()).unwrap() else {
+        return false;
+    };
+    writer.mapping.copy_in(place.at, payload);
+    writer.end_compact(place, &compact(payload.len() as u32, true));
+    writer.publish();
+    true
+}
+
+#[test]
+fn a_record_that_no_writer_makes_breaks_the_ring() {
+    type Change = fn(&mut [u32; 8]);
+    for change in [
+        (|words| words[0] += 1 << 16) as Change,
+        (|words| words[0] += 4096) as Change,
+        (|words| words[1] |= 1 << 31) as Change,
+        (|words| words[1] &= 0x00ff_ffff) as Change,
+        (|words| words[2] |= 1 << 24) as Change,
+        (|words| words[7] |= 1 << 16) as Change,
+    ] {
+        let (mut writer, mut reader, _board) = ring();
+        assert!(write_compact(&mut writer, &[1; 64]));
+        let mut words = compact(64, true).emit();
+        words[0] |= COMPACT;
+        change(&mut words);
+        writer.mapping.copy_words_in(RING_AT, &words);
+        assert_eq!(reader.compact().map(|_| ()), Err(Broken), "{words:x?}");
+    }
+}
+
 proptest! {
+    #[test]
+    fn both_forms_of_records_arrive_unchanged_and_in_order(
+        records in proptest::collection::vec((any::<bool>(), 0..=4096_usize), 1..400),
+    ) {
+        let (mut writer, mut reader, board) = ring();
+        let mut sent = std::collections::VecDeque::new();
+        let mut read = |sent: &mut std::collections::VecDeque<(bool, Vec<u8>)>| {
+            while let Some((is_compact, payload)) = sent.pop_front() {
+                let got = match reader.compact().unwrap() {
+                    Some(record) => {
+                        let expected = compact(payload.len() as u32, true);
+                        assert_eq!(record.compact, expected);
+                        let got = reader.payload_of(&record);
+                        reader.pass(&record);
+                        (true, got)
+                    }
+                    None => (false, read_one(&mut reader).unwrap().unwrap().1),
+                };
+                assert_eq!(got, (is_compact, payload));
+                reader.release(&board);
+            }
+        };
+        for (number, (is_compact, len)) in (0_u8..).cycle().zip(records) {
+            let payload = vec![number; len];
+            for attempt in 0..2 {
+                let is_written = match is_compact {
+                    true => write_compact(&mut writer, &payload),
+                    false => writer.write(&record(&payload)).unwrap() != Written::Full,
+                };
+                if is_written {
+                    sent.push_back((is_compact, payload));
+                    break;
+                }
+                prop_assert_eq!(attempt, 0, "an empty ring has room");
+                read(&mut sent);
+            }
+        }
+        read(&mut sent);
+    }
+
     #[test]
     fn records_of_any_lengths_arrive_unchanged_and_in_order(
         lens in proptest::collection::vec(0..=65_536_usize, 1..60),
@@ -180,6 +269,10 @@ proptest! {
         writer.mapping.copy_in(0, &near.unwrap_or(tail).to_ne_bytes());
         let mut records = Records::default();
         for _ in 0..RING_LEN / ALIGN {
+            while let Ok(Some(compact)) = reader.compact() {
+                prop_assert!(reader.payload_of(&compact).len() <= Compact::PAYLOAD_MAX as usize);
+                reader.pass(&compact);
+            }
             match reader.read(&mut records) {
                 Ok(()) if records.len() > 0 => {
                     let is_within = |record: Record<'_>| record.payload.len() <= PAYLOAD_MAX;

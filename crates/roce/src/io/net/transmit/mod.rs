@@ -15,12 +15,13 @@ use portolan_wire::Qpn;
 use portolan_wire::icrc;
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::engine::Compact;
 use crate::io::net::counters::Monitor;
 use crate::io::net::path::Path;
 use crate::io::net::send_batch::{Run, SendBatch, send_one};
 use crate::io::net::shm::bell::Doorbell;
 use crate::io::net::shm::peer_memory::PeerMemory;
-use crate::io::net::shm::ring::{Broken, Record, RecordHead, Writer, Written};
+use crate::io::net::shm::ring::{Broken, Place, Record, RecordHead, Writer, Written};
 use crate::io::net::sockopt::{IpVersion, set_int};
 use crate::io::net::tap::{Direction, TappedPacket, with_icrc};
 use portolan_port_sharing::room::{self, with_room};
@@ -142,13 +143,13 @@ enum Outlet {
     },
 }
 
-/// A locked ring. A queue pair writes packets into it one by one, and then shows all of them to the reader at once.
+/// A locked ring. A queue pair writes records in the short form into it one by one, and then shows all of them to the
+/// reader at once.
 #[derive(Debug)]
 pub(crate) struct OpenRing<'a> {
     writer: MutexGuard<'a, Writer>,
     bell: &'a Doorbell,
     socket: &'a SendSocket,
-    head: RecordHead,
     packets: usize,
     bytes: usize,
 }
@@ -165,20 +166,22 @@ impl OpenRing<'_> {
         }
     }
 
-    /// Writes a packet: its headers, and `rest_len` bytes, which `write_rest` writes to the address that it gets.
-    /// The packet is lost if there is no room.
+    /// Begins a record in the short form with a payload of `len` bytes. `None` if there is no room. The caller writes
+    /// the payload to the address, and then calls [`end`](Self::end).
     #[inline]
-    pub(crate) fn write(&mut self, headers: &[u8], rest_len: usize, write_rest: impl FnOnce(u64)) {
-        let len = headers.len() + rest_len;
-        self.head.packet_len = len;
-        let Ok(Some(place)) = self.writer.begin(&self.head, len) else {
-            return;
-        };
-        self.writer.put(&place, headers);
-        write_rest(self.writer.addr_of(&place) + headers.len() as u64);
-        self.writer.end(place);
-        self.packets += 1;
-        self.bytes += len;
+    pub(crate) fn begin(&mut self, len: usize) -> Option<(Place, u64)> {
+        let place = self.writer.begin_compact(len).ok().flatten()?;
+        let addr = self.writer.addr_of(&place);
+        Some((place, addr))
+    }
+
+    /// Ends a record in the short form.
+    #[inline]
+    pub(crate) fn end(&mut self, place: Place, compact: &Compact) {
+        self.writer.end_compact(place, compact);
+        let (packets, bytes) = compact.traffic();
+        self.packets += packets;
+        self.bytes += bytes;
     }
 
     /// Makes the packets visible to the reader, and counts them.
@@ -307,7 +310,7 @@ impl SendSocket {
 
     /// The ring, unless packets wait for room in it.
     #[inline]
-    pub(crate) fn open_ring(&self, path: &Path) -> Option<OpenRing<'_>> {
+    pub(crate) fn open_ring(&self) -> Option<OpenRing<'_>> {
         let Outlet::Ring { writer, bell, .. } = &self.outlet else {
             return None;
         };
@@ -318,11 +321,6 @@ impl SendSocket {
             writer: writer.lock(),
             bell,
             socket: self,
-            head: RecordHead {
-                source: SocketAddr::new(path.local, self.port),
-                destination: path.remote.ip(),
-                packet_len: 0,
-            },
             packets: 0,
             bytes: 0,
         })

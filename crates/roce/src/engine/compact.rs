@@ -1,0 +1,290 @@
+//! A short form of the two most common packets between processes that share memory: a whole send, and a positive
+//! acknowledgement. One record may contain both.
+//!
+//! A record means exactly the packets that it stands for, and uses the same PSNs. So a receiver may take it directly
+//! ([`QueuePair::take_send`](super::QueuePair::take_send)) or handle [those packets](Compact::send_headers), and both
+//! forms may alternate. A record from another process is checked like a packet.
+
+use portolan_wire::bth::{BthRepr, Opcode};
+use portolan_wire::eth::{AethRepr, CREDITS_UNLIMITED, ImmDtRepr, Syndrome};
+use portolan_wire::rocev2::{Headers, ICRC_LEN, pad_len};
+use portolan_wire::{PKey, Psn, Qpn};
+
+/// A send of one packet, or an acknowledgement, or both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Compact {
+    /// The queue pair that it is for.
+    pub dest_qp: Qpn,
+    /// What the host adds to recognize the connection.
+    pub tag: u32,
+    /// The UDP source port of the packets.
+    pub source_port: u16,
+    /// The send.
+    pub send: Option<CompactSend>,
+    /// The acknowledgement, which follows the send.
+    pub acknowledgement: Option<CompactAck>,
+}
+
+/// A send of one packet, without its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompactSend {
+    /// Its PSN.
+    pub psn: Psn,
+    /// Immediate data, in the byte order of the wire.
+    pub immediate: Option<[u8; 4]>,
+    /// Whether the receiver gets a solicited event.
+    pub solicited: bool,
+    /// Whether it requests an acknowledgement.
+    pub ack_request: bool,
+    /// Bytes, at most [`Compact::PAYLOAD_MAX`].
+    pub len: u32,
+}
+
+/// A positive acknowledgement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompactAck {
+    /// PSN of the last request that it covers.
+    pub psn: Psn,
+    /// Number of completed messages, 24 bits.
+    pub msn: u32,
+}
+
+/// Bits of the high byte of the second word.
+const SEND: u32 = 1 << 24;
+const IMMEDIATE: u32 = 1 << 25;
+const SOLICITED: u32 = 1 << 26;
+const ACK_REQUEST: u32 = 1 << 27;
+const ACKNOWLEDGEMENT: u32 = 1 << 28;
+const KNOWN: u32 = SEND | IMMEDIATE | SOLICITED | ACK_REQUEST | ACKNOWLEDGEMENT;
+/// PSNs, queue pair numbers and message numbers.
+const LOW: u32 = 0x00FF_FFFF;
+
+impl Compact {
+    /// Words of the form in memory.
+    pub const WORDS: usize = 8;
+    /// Maximum length of a send: the largest path MTU.
+    pub const PAYLOAD_MAX: u32 = 4096;
+
+    /// The form in memory, in the byte order of the host.
+    #[inline]
+    pub fn emit(&self) -> [u32; Self::WORDS] {
+        let mut words = [0; Self::WORDS];
+        words[1] = self.dest_qp.value();
+        if let Some(send) = &self.send {
+            words[0] = send.len;
+            words[1] |= SEND;
+            words[1] |= if send.solicited { SOLICITED } else { 0 };
+            words[1] |= if send.ack_request { ACK_REQUEST } else { 0 };
+            words[2] = send.psn.value();
+            if let Some(immediate) = send.immediate {
+                words[1] |= IMMEDIATE;
+                words[3] = u32::from_ne_bytes(immediate);
+            }
+        }
+        if let Some(acknowledgement) = &self.acknowledgement {
+            words[1] |= ACKNOWLEDGEMENT;
+            words[4] = acknowledgement.psn.value();
+            words[5] = acknowledgement.msn;
+        }
+        words[6] = self.tag;
+        words[7] = self.source_port.into();
+        words
+    }
+
+    /// Parses the form in memory. `None` if no sender writes it.
+    #[inline]
+    pub fn parse(words: &[u32; Self::WORDS]) -> Option<Self> {
+        let [len, kind, psn, immediate, ack_psn, msn, tag, port] = *words;
+        let has = |bit| kind & bit != 0;
+        let is_valid = kind & !(KNOWN | LOW) == 0
+            && has(SEND | ACKNOWLEDGEMENT)
+            && len <= Self::PAYLOAD_MAX
+            && (has(SEND) || (len == 0 && !has(IMMEDIATE | SOLICITED | ACK_REQUEST)))
+            && (psn | ack_psn | msn) <= LOW;
+        if !is_valid {
+            return None;
+        }
+        Some(Self {
+            dest_qp: Qpn::new(kind & LOW),
+            tag,
+            source_port: u16::try_from(port).ok()?,
+            send: has(SEND).then(|| CompactSend {
+                psn: Psn::new(psn),
+                immediate: has(IMMEDIATE).then(|| immediate.to_ne_bytes()),
+                solicited: has(SOLICITED),
+                ack_request: has(ACK_REQUEST),
+                len,
+            }),
+            acknowledgement: has(ACKNOWLEDGEMENT).then(|| CompactAck {
+                psn: Psn::new(ack_psn),
+                msn,
+            }),
+        })
+    }
+
+    /// The short form of a packet, if it has one. `payload_len` is the length of its payload.
+    pub fn of_packet(headers: &Headers, payload_len: usize) -> Option<Self> {
+        let bth = &headers.bth;
+        let mut compact = Self {
+            dest_qp: bth.dest_qp,
+            tag: 0,
+            source_port: 0,
+            send: None,
+            acknowledgement: None,
+        };
+        let len = u32::try_from(payload_len).ok();
+        match (bth.opcode, headers.aeth) {
+            (Opcode::RcSendOnly | Opcode::RcSendOnlyImm, _) => {
+                compact.send = Some(CompactSend {
+                    psn: bth.psn,
+                    immediate: headers.immdt.map(|immdt| immdt.0),
+                    solicited: bth.solicited,
+                    ack_request: bth.ack_request,
+                    len: len.filter(|len| *len <= Self::PAYLOAD_MAX)?,
+                });
+            }
+            (Opcode::RcAck, Some(aeth)) if matches!(aeth.syndrome, Syndrome::Ack { .. }) => {
+                compact.acknowledgement = Some(CompactAck {
+                    psn: bth.psn,
+                    msn: aeth.msn,
+                });
+            }
+            _ => return None,
+        }
+        Some(compact)
+    }
+
+    /// Headers of the packet that the send stands for.
+    pub fn send_headers(&self) -> Option<Headers> {
+        let send = self.send?;
+        let opcode = match send.immediate {
+            Some(_) => Opcode::RcSendOnlyImm,
+            None => Opcode::RcSendOnly,
+        };
+        let mut bth = BthRepr::new(opcode, self.dest_qp, send.psn);
+        bth.pkey = PKey::DEFAULT;
+        bth.pad_count = pad_len(send.len as usize) as u8;
+        bth.solicited = send.solicited;
+        bth.ack_request = send.ack_request;
+        Some(Headers {
+            immdt: send.immediate.map(ImmDtRepr),
+            ..bth.into()
+        })
+    }
+
+    /// Headers of the packet that the acknowledgement stands for.
+    pub fn ack_headers(&self) -> Option<Headers> {
+        let acknowledgement = self.acknowledgement?;
+        let mut bth = BthRepr::new(Opcode::RcAck, self.dest_qp, acknowledgement.psn);
+        bth.pkey = PKey::DEFAULT;
+        let syndrome = Syndrome::Ack {
+            credits: CREDITS_UNLIMITED,
+        };
+        Some(Headers {
+            aeth: Some(AethRepr {
+                syndrome,
+                msn: acknowledgement.msn,
+            }),
+            ..bth.into()
+        })
+    }
+
+    /// Number of packets that it stands for, and the bytes of their UDP payload.
+    #[inline]
+    pub fn traffic(&self) -> (usize, usize) {
+        const BTH: usize = portolan_wire::bth::LEN;
+        let (mut packets, mut bytes) = (0, 0);
+        if let Some(send) = &self.send {
+            packets += 1;
+            bytes += BTH + (send.len as usize).next_multiple_of(4) + ICRC_LEN;
+            bytes += if send.immediate.is_some() {
+                ImmDtRepr::LEN
+            } else {
+                0
+            };
+        }
+        if self.acknowledgement.is_some() {
+            packets += 1;
+            bytes += BTH + AethRepr::LEN + ICRC_LEN;
+        }
+        (packets, bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn compacts() -> impl Strategy<Value = Compact> {
+        let psn = || (0..=LOW).prop_map(Psn::new);
+        let send = (
+            psn(),
+            any::<Option<[u8; 4]>>(),
+            any::<(bool, bool)>(),
+            0..=Compact::PAYLOAD_MAX,
+        )
+            .prop_map(
+                |(psn, immediate, (solicited, ack_request), len)| CompactSend {
+                    psn,
+                    immediate,
+                    solicited,
+                    ack_request,
+                    len,
+                },
+            );
+        let ack = (psn(), 0..=LOW).prop_map(|(psn, msn)| CompactAck { psn, msn });
+        let parts = prop_oneof![
+            send.clone().prop_map(|send| (Some(send), None)),
+            ack.clone().prop_map(|ack| (None, Some(ack))),
+            (send, ack).prop_map(|(send, ack)| (Some(send), Some(ack))),
+        ];
+        (0..=LOW, any::<(u32, u16)>(), parts).prop_map(|(dest, (tag, source_port), parts)| {
+            Compact {
+                dest_qp: Qpn::new(dest),
+                tag,
+                source_port,
+                send: parts.0,
+                acknowledgement: parts.1,
+            }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_record_survives_memory(compact in compacts()) {
+            prop_assert_eq!(Compact::parse(&compact.emit()), Some(compact));
+        }
+
+        #[test]
+        fn what_parses_is_what_a_sender_writes(words in any::<[u32; 8]>(), kind in 0u32..64) {
+            let mut words = words;
+            words[1] = words[1] & LOW | kind << 24;
+            for word in [0, 2, 4, 5, 7] {
+                words[word] >>= 16;
+            }
+            if let Some(compact) = Compact::parse(&words) {
+                let again = compact.emit();
+                prop_assert_eq!(Compact::parse(&again), Some(compact));
+                prop_assert_eq!((words[0], words[1]), (again[0], again[1]));
+            }
+        }
+
+        #[test]
+        fn a_record_is_the_short_form_of_its_packets(compact in compacts()) {
+            let mut merged = Compact { send: None, acknowledgement: None, ..compact };
+            let (mut packets, mut bytes) = (0, 0);
+            let len = compact.send.map_or(0, |send| send.len as usize);
+            for (headers, len) in [(compact.send_headers(), len), (compact.ack_headers(), 0)] {
+                let Some(headers) = headers else { continue };
+                let short = Compact::of_packet(&headers, len).unwrap();
+                merged.send = merged.send.or(short.send);
+                merged.acknowledgement = merged.acknowledgement.or(short.acknowledgement);
+                packets += 1;
+                bytes += headers.len() + len + pad_len(len) + ICRC_LEN;
+            }
+            prop_assert_eq!(merged, compact);
+            prop_assert_eq!(compact.traffic(), (packets, bytes));
+        }
+    }
+}
