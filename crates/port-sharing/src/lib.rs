@@ -337,6 +337,22 @@ impl PortGroup {
         }
     }
 
+    /// Delivers a datagram of this process to QP1 of an address of its own host, without a socket. `false` if that is
+    /// not possible: send it to the UDP port instead. `true` does not mean that it arrives.
+    pub fn deliver_here(&self, datagram: Datagram<'_>) -> bool {
+        if !self.fork_guard.is_owner() || datagram.payload.len() > DATAGRAM_BYTES_MAX {
+            return false;
+        }
+        let mut shared = self.lock();
+        let delivered = shared.state.deliver_here(datagram);
+        let waits_here = delivered && !shared.state.context.inbox.is_empty();
+        drop(shared);
+        if waits_here {
+            add_count(&self.wake);
+        }
+        delivered
+    }
+
     /// Leaves the group before this value is dropped. To others it looks as if this process had died. The block's
     /// sockets are closed, and requests fail.
     pub fn leave(&self) {

@@ -170,6 +170,17 @@ impl MemberState {
         }
     }
 
+    /// Delivers a datagram that this process sends to QP1 of its own host, without a socket. `false` if it must be sent.
+    pub(super) fn deliver_here(&mut self, datagram: Datagram<'_>) -> bool {
+        match &mut self.role {
+            Role::Coordinator(coordinator) => {
+                coordinator.forward(Block::COORDINATOR, datagram, &mut self.context);
+                true
+            }
+            Role::Member(_) | Role::Orphan(_) | Role::Left => false,
+        }
+    }
+
     /// When [`turn`](Self::turn) has work although no descriptor is ready.
     pub(super) fn next_timeout(&self, now: Instant) -> Option<Instant> {
         let requests = self.requests.next_timeout();

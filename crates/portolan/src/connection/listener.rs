@@ -218,6 +218,9 @@ impl Listener {
     /// # Errors
     /// The channel failed; `NoDevice` after the address's device was removed.
     pub fn accept(&self) -> Result<Incoming> {
+        if let [door] = &self.doors[..] {
+            return self.accept_at(|| door.events.next_event());
+        }
         loop {
             if let Some(incoming) = self.try_accept()? {
                 return Ok(incoming);
@@ -235,6 +238,17 @@ impl Listener {
     /// `TimedOut`, or as for [`Listener::accept`].
     pub fn accept_within(&self, timeout: Duration) -> Result<Incoming> {
         let deadline = deadline::after(timeout);
+        if let [door] = &self.doors[..] {
+            return self.accept_at(|| {
+                let event = door.events.next_event_within(deadline::left(deadline));
+                event.map_err(|mut error| {
+                    if let Cause::TimedOut { after_ms, .. } = &mut error.cause {
+                        *after_ms = timeout.as_millis() as u64;
+                    }
+                    error
+                })
+            });
+        }
         loop {
             if let Some(incoming) = self.try_accept()? {
                 return Ok(incoming);
@@ -248,6 +262,22 @@ impl Listener {
                 ));
             }
             self.wait(Some(left))?;
+        }
+    }
+
+    /// Takes events until one is a request. The waiting thread then handles the datagrams that bring it.
+    fn accept_at(&self, next: impl Fn() -> Result<Event>) -> Result<Incoming> {
+        loop {
+            self.check()?;
+            let event = next().map_err(|mut error| {
+                if error.is_would_block() {
+                    error.step = Step::Accept;
+                }
+                error
+            })?;
+            if let Some(incoming) = self.take(&event)? {
+                return Ok(incoming);
+            }
         }
     }
 

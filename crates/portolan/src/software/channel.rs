@@ -79,7 +79,7 @@ impl CmChannel for SoftwareChannel {
             if left.is_none() && self.queue.is_nonblocking()? {
                 return Err(Error::new(Step::Event, Cause::WouldBlock));
             }
-            self.queue.wait_readable(left)?;
+            self.core.stack().wait_readable(self.queue.as_fd(), left)?;
         }
     }
 

@@ -3,13 +3,11 @@
 use portolan_threads::lock::Mutex;
 use std::collections::{HashSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
 
 use portolan_port_sharing::room;
 use portolan_provider::cm::{CmEvent, IdNumber};
 use portolan_provider::{Error, Result, Step};
 use portolan_roce::io::Readiness;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 /// The queued events of a channel, and the ids that they belong to.
@@ -123,19 +121,6 @@ impl EventQueue {
         let flags = rustix::fs::fcntl_getfl(&self.ready);
         let flags = flags.map_err(|errno| os_error("fcntl", Step::Event, errno))?;
         Ok(flags.contains(rustix::fs::OFlags::NONBLOCK))
-    }
-
-    /// Waits until the descriptor is readable, at most for `timeout`.
-    pub(super) fn wait_readable(&self, timeout: Option<Duration>) -> Result<()> {
-        let mut fds = [PollFd::new(&self.ready, PollFlags::IN)];
-        let timeout = timeout.map(|timeout| Timespec {
-            tv_sec: timeout.as_secs() as i64,
-            tv_nsec: i64::from(timeout.subsec_nanos()),
-        });
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(errno) => Err(os_error("poll", Step::Event, errno)),
-        }
     }
 }
 

@@ -20,7 +20,8 @@ pub(crate) const MAD_PACKET_LEN: usize =
 
 /// Receives management datagrams and manages its own timeout.
 ///
-/// The progress thread calls the methods, one at a time, without a lock of the stack. They may call the stack.
+/// The progress thread calls the methods, and a thread in [`Stack::wait_readable`](crate::io::Stack::wait_readable)
+/// calls `mad`, without a lock of the stack. They may call the stack. Datagrams are passed one at a time, in order.
 pub trait Gsi: Send + Sync + std::fmt::Debug {
     /// Handles a datagram for this process.
     fn mad(&self, mad: ReceivedMad<'_>);

@@ -59,6 +59,7 @@
 mod config;
 mod gsi;
 mod host;
+mod management;
 mod net;
 mod polling;
 mod stack;

@@ -2,19 +2,19 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_threads::lock::{Mutex, MutexGuard, RwLock};
+use portolan_wire::Qpn;
 use portolan_wire::mad::MAD_LEN;
-use portolan_wire::{Psn, Qpn};
 
 use crate::engine::MemoryTable;
 use crate::io::config::StackConfig;
-use crate::io::gsi::{self, Gsi, MAD_PACKET_LEN, MadOptions};
+use crate::io::gsi::{Gsi, MadOptions};
 use crate::io::host::device::GID_TABLE_LEN;
 use crate::io::host::entry::Entry;
 use crate::io::host::membership::MulticastMembership;
@@ -23,15 +23,14 @@ use crate::io::host::qp_table::QpTable;
 use crate::io::host::readings::Readings;
 use crate::io::host::way::Way;
 use crate::io::host::{Gauges, Host};
+use crate::io::management::{self, Management};
 use crate::io::net::counters::{Counters, Monitor};
 use crate::io::net::interface_monitor::InterfaceMonitor;
-use crate::io::net::path::Path;
 use crate::io::net::receive::Receiver;
 use crate::io::net::receive_batch;
-use crate::io::net::send_batch::SendBatch;
 use crate::io::net::shm::links::{LinkServer, Links};
 use crate::io::net::tap::Tap;
-use crate::io::net::transmit::{Room, Transmitter};
+use crate::io::net::transmit::Transmitter;
 use crate::io::polling::clock::Clock;
 use crate::io::polling::deadlines::Deadlines;
 use crate::io::polling::noted::Noted;
@@ -71,6 +70,8 @@ pub struct Objects {
 pub struct Stack {
     host: Arc<Host>,
     devices: Arc<Devices>,
+    /// Set once, before the thread runs.
+    management: OnceLock<Arc<Management>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -155,11 +156,15 @@ impl Stack {
         let stack = Arc::new(Self {
             host,
             devices,
+            management: OnceLock::new(),
             thread,
         });
         stack.host.follow_interfaces(&BTreeSet::new())?;
         let gsi = prepare(&stack)?;
-        let started = thread::start(&stack.host, &stack.devices, gsi, interfaces, server)?;
+        let management = Management::new(&stack.host, &stack.devices, gsi);
+        let management = stack.management.get_or_init(|| Arc::new(management));
+        let management = Arc::clone(management);
+        let started = thread::start(&stack.host, &stack.devices, management, interfaces, server)?;
         *stack.thread() = Some(started);
         Ok(stack)
     }
@@ -232,47 +237,7 @@ impl Stack {
         options: MadOptions,
         mad: &[u8; MAD_LEN],
     ) -> Result<()> {
-        let host = &self.host;
-        host.entry.check(Step::Transfer)?;
-        let mut remote = remote;
-        remote.set_port(host.port());
-        let interface = match remote {
-            SocketAddr::V6(v6) => v6.scope_id(),
-            SocketAddr::V4(_) => 0,
-        };
-        let path = Path {
-            local,
-            remote,
-            interface,
-            traffic_class: options.traffic_class,
-            hop_limit: options.hop_limit,
-        };
-        let version = path.version().ok_or_else(|| {
-            let expected = format_args!("an address of the same IP version as {local}");
-            Error::invalid(Step::Transfer, "destination", expected, remote.ip())
-        })?;
-        let no_device = || {
-            let why = format!("this system has no sockets for {}", remote.ip());
-            Error::new(Step::Transfer, Cause::NoDevice { why })
-        };
-        let socket = host
-            .transmitter
-            .socket(version, Qpn::GSI)
-            .ok_or_else(no_device)?;
-        let flow = path.flow(socket.port()).ok_or_else(no_device)?;
-        let psn = Psn::new(host.gsi_psn.fetch_add(1, Ordering::Relaxed));
-        let mut packet = [0; MAD_PACKET_LEN];
-        let built = gsi::emit(psn, mad, &mut packet).is_ok()
-            && portolan_wire::icrc::append(&flow, 0, &mut packet).is_ok();
-        debug_assert!(built, "a packet of constant shape");
-        if socket.is_full() {
-            return Err(Error::new(Step::Transfer, Cause::WouldBlock));
-        }
-        let mut batch = SendBatch::of(&packet);
-        if socket.send(&mut batch, &path, &host.monitor) == Room::JustFilled {
-            host.progress.watch_for_room(&host.transmitter, socket);
-        }
-        Ok(())
+        management::send_mad(&self.host, local, remote, options, mad)
     }
 
     /// Joins an IP multicast group on a device's interface by IGMP or MLD, until the membership is dropped.
@@ -344,6 +309,27 @@ impl Stack {
     /// Makes the progress thread call [`Gsi::next_timeout`] again.
     pub fn wake(&self) {
         self.host.progress.gsi_changed();
+    }
+
+    /// Waits until a descriptor is readable or `timeout` has passed, and may return early. `None` waits without limit.
+    ///
+    /// If no other thread does, the calling thread also handles the management datagrams that arrive meanwhile, and
+    /// calls [`Gsi::mad`] for them. So call it without locks that [`Gsi`] takes.
+    ///
+    /// # Errors
+    /// `Unsupported` in a forked child; `Os` for errors of poll(2), except `EINTR`.
+    pub fn wait_readable(&self, fd: BorrowedFd<'_>, timeout: Option<Duration>) -> Result<()> {
+        self.host.entry.check(Step::Event)?;
+        let Some(management) = self.management.get() else {
+            return Err(Error::new(Step::Event, Cause::WouldBlock));
+        };
+        management.wait(fd, timeout).map_err(|errno| {
+            let cause = Cause::Os {
+                call: "poll",
+                errno: errno.raw_os_error(),
+            };
+            Error::new(Step::Event, cause)
+        })
     }
 
     /// Sets a tap, which sees every packet from now on, or removes it.

@@ -1,7 +1,6 @@
 //! The progress thread.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -9,18 +8,16 @@ use std::time::Duration;
 
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_threads::with_signals_blocked;
-use portolan_wire::Qpn;
-use portolan_wire::icrc::Identification;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
-use crate::io::gsi::{self, Gsi, ReceivedMad};
 use crate::io::host::Host;
 use crate::io::host::device::DeviceCore;
 use crate::io::host::drive::{Answer, Taken};
 use crate::io::host::hotplug::DeviceChange;
+use crate::io::management::Management;
 use crate::io::net::interface_monitor::InterfaceMonitor;
-use crate::io::net::receive::{self, Arrived, IpFields, Receiver, Unchecked};
+use crate::io::net::receive::Receiver;
 use crate::io::net::shm::links::{LinkServer, Served};
 use crate::io::polling::busy_poll::Look;
 use crate::io::polling::clock::as_nanos;
@@ -29,7 +26,6 @@ use crate::io::polling::progress::{
     BELL, DATA, GROUP, INTERFACES, LINKS, LOOK_INTERVAL, MULTICAST, SEND, WAKE,
 };
 use crate::io::verbs::devices::Devices;
-use portolan_port_sharing::Datagram;
 
 /// Descriptors handled in one turn.
 const EVENTS_PER_TURN: usize = 32;
@@ -52,7 +48,7 @@ const PANICS_MAX: u32 = 8;
 pub(crate) fn start(
     host: &Arc<Host>,
     devices: &Arc<Devices>,
-    gsi: Arc<dyn Gsi>,
+    management: Arc<Management>,
     interfaces: InterfaceMonitor,
     links: Option<LinkServer>,
 ) -> Result<JoinHandle<()>> {
@@ -62,7 +58,7 @@ pub(crate) fn start(
     let worker = Worker {
         host: Arc::clone(host),
         devices: Arc::clone(devices),
-        gsi,
+        management,
         gsi_deadline: None,
         interfaces,
         interfaces_gone: BTreeSet::new(),
@@ -95,7 +91,7 @@ fn watch_link(host: &Host, server: &LinkServer, number: u64) {
 struct Worker {
     host: Arc<Host>,
     devices: Arc<Devices>,
-    gsi: Arc<dyn Gsi>,
+    management: Arc<Management>,
     /// The next timeout of the connection manager.
     gsi_deadline: Option<Duration>,
     interfaces: InterfaceMonitor,
@@ -435,7 +431,7 @@ impl Worker {
             self.serve_group();
         }
         if self.gsi_deadline.is_some_and(|deadline| deadline <= now) {
-            self.call_gsi(|gsi| gsi.timeout());
+            self.management.call_gsi(|gsi| gsi.timeout());
             self.ask_gsi();
         }
     }
@@ -444,7 +440,8 @@ impl Worker {
     fn tell_of_established(&mut self) {
         let mut told = false;
         while let Some(qpn) = self.host.next_established() {
-            self.call_gsi(|gsi| gsi.communication_established(qpn));
+            self.management
+                .call_gsi(|gsi| gsi.communication_established(qpn));
             told = true;
         }
         if told {
@@ -455,8 +452,13 @@ impl Worker {
     /// Schedules a reading of the interfaces if netlink reports a change.
     fn hear_of_interfaces(&mut self) {
         if self.interfaces.take(&mut self.interfaces_gone) && self.reading_due.is_none() {
-            self.reading_due = Some(self.host.clock.now() + READING_DELAY);
+            self.plan_reading(Some(self.host.clock.now() + READING_DELAY));
         }
+    }
+
+    fn plan_reading(&mut self, due: Option<Duration>) {
+        self.reading_due = due;
+        self.host.progress.set_reading_due(due.is_some());
     }
 
     /// Reads the interfaces if that is due or requested.
@@ -474,7 +476,7 @@ impl Worker {
         let wanted = self.host.readings.wanted();
         // The reading includes all changes announced so far.
         self.interfaces.take(&mut self.interfaces_gone);
-        self.reading_due = None;
+        self.plan_reading(None);
         match self.host.follow_interfaces(&self.interfaces_gone) {
             Ok(changes) => {
                 self.interfaces_gone.clear();
@@ -487,7 +489,7 @@ impl Worker {
             }
             Err(error) => {
                 tracing::warn!(%error, "the network interfaces cannot be read");
-                self.reading_due = Some(self.host.clock.now() + READING_RETRY);
+                self.plan_reading(Some(self.host.clock.now() + READING_RETRY));
             }
         }
         if let Some(number) = wanted {
@@ -497,20 +499,12 @@ impl Worker {
 
     fn tell_of_device(&self, device: &Arc<DeviceCore>, change: DeviceChange) {
         let device = self.devices.handle(device);
-        self.call_gsi(|gsi| gsi.device_changed(&device, change));
-    }
-
-    /// Calls the connection manager. A panic is logged and caught, because every queue pair of the process depends on
-    /// this thread.
-    fn call_gsi<R>(&self, call: impl FnOnce(&dyn Gsi) -> R) -> Option<R> {
-        let called = catch_unwind(AssertUnwindSafe(|| call(&*self.gsi)));
-        called
-            .inspect_err(|_| tracing::error!("the connection manager panicked"))
-            .ok()
+        self.management
+            .call_gsi(|gsi| gsi.device_changed(&device, change));
     }
 
     fn ask_gsi(&mut self) {
-        let wait = self.call_gsi(|gsi| gsi.next_timeout()).flatten();
+        let wait = self.management.call_gsi(|gsi| gsi.next_timeout()).flatten();
         let now = self.host.clock.now();
         self.gsi_deadline = wait.map(|wait| now + wait);
     }
@@ -521,60 +515,8 @@ impl Worker {
         if self.reading_due.is_some() {
             self.read_interfaces();
         }
-        let mut had_mad = false;
-        self.host
-            .group
-            .process(&mut |datagram| had_mad |= self.deliver(datagram));
-        if had_mad {
+        if self.management.serve() {
             self.ask_gsi();
         }
-    }
-
-    /// Delivers a datagram. Returns whether it was for QP1.
-    fn deliver(&self, datagram: Datagram<'_>) -> bool {
-        let host = &self.host;
-        let unchecked = Unchecked {
-            source: datagram.source,
-            destination: SocketAddr::new(datagram.destination, host.port()),
-            ip: IpFields {
-                identification: 0,
-                traffic_class: datagram.traffic_class,
-                hop_limit: datagram.hop_limit,
-                flow_label: 0,
-            },
-            payload: datagram.payload,
-        };
-        let checked = receive::check(&unchecked, Identification::Hidden, &host.monitor);
-        let Some(arrived) = checked else {
-            return false;
-        };
-        if arrived.dest_qp() == Qpn::GSI {
-            self.deliver_mad(&arrived, datagram.interface);
-            return true;
-        }
-        match host.qps.find(arrived.dest_qp()) {
-            Some(qp) => host.receive(&qp, &[arrived], Answer::Now),
-            None => host.monitor.counters.dropped_no_queue_pair.up(),
-        }
-        false
-    }
-
-    fn deliver_mad(&self, arrived: &Arrived<'_>, interface: u32) {
-        let host = &self.host;
-        let Some((source_qp, mad)) = gsi::mad_of(&arrived.packet) else {
-            return host.monitor.counters.dropped_mad.up();
-        };
-        let device = host.device_of(arrived.destination, interface);
-        let mad = ReceivedMad {
-            remote: arrived.source,
-            local: arrived.destination,
-            interface,
-            device: device.map(|(device, _)| self.devices.handle(&device)),
-            source_qp,
-            traffic_class: arrived.ip.traffic_class,
-            hop_limit: arrived.ip.hop_limit,
-            mad,
-        };
-        self.call_gsi(|gsi| gsi.mad(mad));
     }
 }

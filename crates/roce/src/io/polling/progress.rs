@@ -64,6 +64,10 @@ pub(crate) struct Progress {
     gsi_changed: AtomicBool,
     /// A reading of the interfaces was requested.
     reading_asked: AtomicBool,
+    /// The interfaces have changed, and the thread reads them soon.
+    reading_due: AtomicBool,
+    /// Another thread than the progress thread waits for the group.
+    attended: AtomicBool,
     /// A thread of the program panicked, possibly with queue pairs locked.
     panicked: AtomicBool,
 }
@@ -108,6 +112,8 @@ impl Progress {
             stopping: AtomicBool::new(false),
             gsi_changed: AtomicBool::new(true),
             reading_asked: AtomicBool::new(false),
+            reading_due: AtomicBool::new(false),
+            attended: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
         })
     }
@@ -282,6 +288,38 @@ impl Progress {
         self.reading_asked.load(Ordering::SeqCst)
     }
 
+    /// Sets whether the interfaces have changed and are not read yet.
+    pub(crate) fn set_reading_due(&self, is_due: bool) {
+        self.reading_due.store(is_due, Ordering::Release);
+    }
+
+    pub(crate) fn is_reading_due(&self) -> bool {
+        self.reading_due.load(Ordering::Acquire)
+    }
+
+    /// The calling thread waits for the group instead of the progress thread, until the result is dropped. `None` if
+    /// another thread does.
+    pub(crate) fn attend<'a>(&'a self, group: &'a PortGroup) -> Option<Attendance<'a>> {
+        if self.attended.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        self.watch_group(group, epoll::EventFlags::empty());
+        Some(Attendance {
+            progress: self,
+            group,
+        })
+    }
+
+    fn watch_group(&self, group: &PortGroup, flags: epoll::EventFlags) {
+        // The descriptor is in the set and both are open, so this cannot fail.
+        let _ = epoll::modify(
+            &self.epoll,
+            group.as_fd(),
+            epoll::EventData::new_u64(GROUP),
+            flags,
+        );
+    }
+
     /// Makes the thread look for queue pairs that a panic has broken.
     pub(crate) fn panicked(&self) {
         self.panicked.store(true, Ordering::SeqCst);
@@ -316,6 +354,21 @@ impl Progress {
     pub(crate) fn wake(&self) {
         // Fails only if 2^64 wake-ups are pending, and then the thread is awake.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+/// While it exists, its thread waits for the group ([`Progress::attend`]).
+#[derive(Debug)]
+pub(crate) struct Attendance<'a> {
+    progress: &'a Progress,
+    group: &'a PortGroup,
+}
+
+impl Drop for Attendance<'_> {
+    fn drop(&mut self) {
+        // Datagrams that this thread has not taken wake the progress thread at once.
+        self.progress.watch_group(self.group, epoll::EventFlags::IN);
+        self.progress.attended.store(false, Ordering::Release);
     }
 }
 

@@ -1,0 +1,270 @@
+//! The group's descriptor: which thread waits for it, and the delivery of the datagrams that arrive by it.
+//!
+//! Connections are established by these datagrams. A thread that waits for an event of the connection manager waits for
+//! the descriptor itself, and handles what arrives, so that no other thread has to wake it. Only one thread does this at
+//! a time. While none does, the progress thread does.
+
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::os::fd::BorrowedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
+
+use portolan_port_sharing::Datagram;
+use portolan_provider::{Cause, Error, Result, Step};
+use portolan_wire::icrc::Identification;
+use portolan_wire::mad::MAD_LEN;
+use portolan_wire::{Psn, Qpn};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::io::gsi::{self, Gsi, MAD_PACKET_LEN, MadOptions, ReceivedMad};
+use crate::io::host::Host;
+use crate::io::host::drive::Answer;
+use crate::io::net::path::Path;
+use crate::io::net::receive::{self, Arrived, IpFields, Unchecked};
+use crate::io::net::send_batch::SendBatch;
+use crate::io::net::tap::{Direction, TappedPacket};
+use crate::io::net::transmit::Room;
+use crate::io::verbs::devices::Devices;
+
+/// The hop limit of datagrams that name none.
+const HOP_LIMIT_DEFAULT: u8 = 64;
+
+/// Delivers what arrives by the group.
+#[derive(Debug)]
+pub(crate) struct Management {
+    host: Arc<Host>,
+    devices: Arc<Devices>,
+    gsi: Arc<dyn Gsi>,
+}
+
+impl Management {
+    pub(crate) fn new(host: &Arc<Host>, devices: &Arc<Devices>, gsi: Arc<dyn Gsi>) -> Self {
+        Self {
+            host: Arc::clone(host),
+            devices: Arc::clone(devices),
+            gsi,
+        }
+    }
+
+    /// Waits until `fd` is readable or `timeout` has passed. May return early. If no other thread does, it also waits
+    /// for the group, and handles what arrives. A datagram may be what makes `fd` readable.
+    ///
+    /// # Errors
+    /// Those of poll(2), except `EINTR`.
+    pub(crate) fn wait(
+        &self,
+        fd: BorrowedFd<'_>,
+        timeout: Option<Duration>,
+    ) -> std::result::Result<(), Errno> {
+        let timeout = timeout.map(|timeout| Timespec {
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        });
+        let group = &self.host.group;
+        let attendance = self.host.progress.attend(group);
+        let group_fd = group.as_fd();
+        let mut fds = [
+            PollFd::new(&fd, PollFlags::IN),
+            PollFd::new(&group_fd, PollFlags::IN),
+        ];
+        let watched = if attendance.is_some() { 2 } else { 1 };
+        let watched = fds.get_mut(..watched).unwrap_or_default();
+        match poll(watched, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+        let arrived = watched.get(1).is_some_and(|fd| !fd.revents().is_empty());
+        if arrived {
+            self.serve_in_place();
+        }
+        Ok(())
+    }
+
+    /// Runs the group in a thread that is not the progress thread.
+    fn serve_in_place(&self) {
+        let host = &self.host;
+        if host.progress.is_reading_due() {
+            // A datagram may be for an address that was just added. The progress thread reads it, and the datagrams.
+            return host.progress.reading_asked();
+        }
+        let before = host.group.next_timeout();
+        self.serve();
+        let is_sooner = match (before, host.group.next_timeout()) {
+            (Some(before), Some(after)) => after < before,
+            (None, after) => after.is_some(),
+            (Some(_), None) => false,
+        };
+        if is_sooner {
+            host.progress.gsi_changed();
+        }
+    }
+
+    /// Runs the group and delivers its datagrams. Returns whether there was one for QP1.
+    pub(crate) fn serve(&self) -> bool {
+        let mut had_mad = false;
+        self.host
+            .group
+            .process(&mut |datagram| had_mad |= self.deliver(datagram));
+        had_mad
+    }
+
+    /// Delivers a datagram. Returns whether it was for QP1.
+    fn deliver(&self, datagram: Datagram<'_>) -> bool {
+        let host = &self.host;
+        let unchecked = Unchecked {
+            source: datagram.source,
+            destination: SocketAddr::new(datagram.destination, host.port()),
+            ip: IpFields {
+                identification: 0,
+                traffic_class: datagram.traffic_class,
+                hop_limit: datagram.hop_limit,
+                flow_label: 0,
+            },
+            payload: datagram.payload,
+        };
+        let checked = receive::check(&unchecked, Identification::Hidden, &host.monitor);
+        let Some(arrived) = checked else {
+            return false;
+        };
+        if arrived.dest_qp() == Qpn::GSI {
+            self.deliver_mad(&arrived, datagram.interface);
+            return true;
+        }
+        match host.qps.find(arrived.dest_qp()) {
+            Some(qp) => host.receive(&qp, &[arrived], Answer::Now),
+            None => host.monitor.counters.dropped_no_queue_pair.up(),
+        }
+        false
+    }
+
+    fn deliver_mad(&self, arrived: &Arrived<'_>, interface: u32) {
+        let host = &self.host;
+        let Some((source_qp, mad)) = gsi::mad_of(&arrived.packet) else {
+            return host.monitor.counters.dropped_mad.up();
+        };
+        let device = host.device_of(arrived.destination, interface);
+        let mad = ReceivedMad {
+            remote: arrived.source,
+            local: arrived.destination,
+            interface,
+            device: device.map(|(device, _)| self.devices.handle(&device)),
+            source_qp,
+            traffic_class: arrived.ip.traffic_class,
+            hop_limit: arrived.ip.hop_limit,
+            mad,
+        };
+        self.call_gsi(|gsi| gsi.mad(mad));
+    }
+
+    /// Calls the connection manager. A panic is logged and caught, because every queue pair of the process depends on
+    /// the progress thread.
+    pub(crate) fn call_gsi<R>(&self, call: impl FnOnce(&dyn Gsi) -> R) -> Option<R> {
+        let called = catch_unwind(AssertUnwindSafe(|| call(&*self.gsi)));
+        called
+            .inspect_err(|_| tracing::error!("the connection manager panicked"))
+            .ok()
+    }
+}
+
+/// Sends a management datagram to QP1 of `remote` ([`Stack::send_mad`](crate::io::Stack::send_mad)).
+pub(crate) fn send_mad(
+    host: &Host,
+    local: IpAddr,
+    remote: SocketAddr,
+    options: MadOptions,
+    mad: &[u8; MAD_LEN],
+) -> Result<()> {
+    host.entry.check(Step::Transfer)?;
+    let mut remote = remote;
+    remote.set_port(host.port());
+    let interface = match remote {
+        SocketAddr::V6(v6) => v6.scope_id(),
+        SocketAddr::V4(_) => 0,
+    };
+    let path = Path {
+        local,
+        remote,
+        interface,
+        traffic_class: options.traffic_class,
+        hop_limit: options.hop_limit,
+    };
+    let version = path.version().ok_or_else(|| {
+        let expected = format_args!("an address of the same IP version as {local}");
+        Error::invalid(Step::Transfer, "destination", expected, remote.ip())
+    })?;
+    let no_device = || {
+        let why = format!("this system has no sockets for {}", remote.ip());
+        Error::new(Step::Transfer, Cause::NoDevice { why })
+    };
+    let socket = host
+        .transmitter
+        .socket(version, Qpn::GSI)
+        .ok_or_else(no_device)?;
+    let flow = path.flow(socket.port()).ok_or_else(no_device)?;
+    let psn = Psn::new(host.gsi_psn.fetch_add(1, Ordering::Relaxed));
+    let mut packet = [0; MAD_PACKET_LEN];
+    let built = gsi::emit(psn, mad, &mut packet).is_ok()
+        && portolan_wire::icrc::append(&flow, 0, &mut packet).is_ok();
+    debug_assert!(built, "a packet of constant shape");
+    if host.config.local_memory && deliver_here(host, &path, socket.port(), &packet) {
+        return Ok(());
+    }
+    if socket.is_full() {
+        return Err(Error::new(Step::Transfer, Cause::WouldBlock));
+    }
+    let mut batch = SendBatch::of(&packet);
+    if socket.send(&mut batch, &path, &host.monitor) == Room::JustFilled {
+        host.progress.watch_for_room(&host.transmitter, socket);
+    }
+    Ok(())
+}
+
+/// Delivers a datagram to an address of this host without a socket. Returns `false` if that is not possible.
+fn deliver_here(host: &Host, path: &Path, port: u16, packet: &[u8; MAD_PACKET_LEN]) -> bool {
+    let Some((device, _)) = host.device_of(path.remote.ip(), path.interface) else {
+        return false;
+    };
+    let hop_limit = match path.hop_limit {
+        0 => HOP_LIMIT_DEFAULT,
+        limit => limit,
+    };
+    // A tap sees the packet as sent before its receiver sees it.
+    let time = host.monitor.tap.is_plugged().then(SystemTime::now);
+    let delivered = host.group.deliver_here(Datagram {
+        source: match path.local {
+            IpAddr::V6(ip) => SocketAddrV6::new(ip, port, 0, path.interface).into(),
+            ip => SocketAddr::new(ip, port),
+        },
+        destination: path.remote.ip(),
+        interface: device.interface(),
+        traffic_class: path.traffic_class,
+        hop_limit,
+        payload: packet,
+    });
+    if delivered {
+        host.monitor.sent(1, packet.len());
+        host.monitor.counters.sent_through_memory.up();
+        if let Some(time) = time {
+            show(host, path, port, packet, time);
+        }
+    }
+    delivered
+}
+
+/// Shows a datagram that was delivered without a socket to the tap.
+#[cold]
+fn show(host: &Host, path: &Path, port: u16, packet: &[u8; MAD_PACKET_LEN], time: SystemTime) {
+    host.monitor.tap.packet(&TappedPacket {
+        direction: Direction::Sent,
+        source: SocketAddr::new(path.local, port),
+        destination: path.remote,
+        identification: 0,
+        traffic_class: path.traffic_class,
+        hop_limit: path.hop_limit,
+        payload: packet,
+        time,
+    });
+}
