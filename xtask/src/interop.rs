@@ -9,7 +9,6 @@ use anyhow::{Context, Result, ensure};
 use portolan_lab::judge::{self, Extent, Group, Interop, Report};
 use portolan_lab::machine::{Cache, MachineError};
 
-use crate::install;
 use crate::kernels;
 use crate::test::{Outcome, Workspace};
 
@@ -91,7 +90,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 fn run_programs(workspace: &Workspace, programs: Programs, only: Option<&str>) -> Result<ExitCode> {
-    workspace.cargo(&[&["build", "--quiet", "--release"], &install::PACKAGES[..]].concat())?;
+    workspace.cargo(&["shipped"])?;
     let cache = Cache::locate()?;
     let started = Instant::now();
     let results = kernels::on_each_in_turn(|debian| {

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use anyhow::Result;
-use portolan_lab::machine::{Package, ensure_installed};
+use portolan_lab::machine::{MachineError, Package, ensure_installed};
 
-use crate::test::Workspace;
+use crate::test::{Outcome, Workspace};
 
 /// Packages that the crates need to build.
 const PACKAGES: [Package; 5] = [
@@ -19,15 +19,15 @@ const PACKAGES: [Package; 5] = [
     },
     Package {
         name: "cmake",
-        purpose: "the headers of which they make bindings",
+        purpose: "the headers that they make bindings of",
     },
     Package {
         name: "libnl-3-dev",
-        purpose: "the same",
+        purpose: "what these headers include",
     },
     Package {
         name: "libnl-route-3-dev",
-        purpose: "the same",
+        purpose: "what these headers include",
     },
 ];
 /// The crates and their examples to build.
@@ -41,7 +41,19 @@ const CRATES: [(&str, &[&str]); 2] = [
 /// Folder of the programs, relative to the workspace.
 pub(super) const FOLDER: &str = "target/programs/bin";
 
-/// Builds the missing programs.
+/// Builds the missing programs, as a part of the tests beside the other builds.
+pub(crate) fn build(workspace: &Workspace) -> Result<Outcome> {
+    match ensure_installed(&PACKAGES) {
+        Err(MachineError::Unavailable(unavailable)) => {
+            return Ok(Outcome::LeftOut(unavailable.to_string()));
+        }
+        installed => installed?,
+    }
+    ensure_built(workspace)?;
+    Ok(Outcome::Passed(String::new()))
+}
+
+/// Builds the missing programs. Their own code does little, so it is not optimized.
 pub(super) fn ensure_built(workspace: &Workspace) -> Result<()> {
     let folder = workspace.root.join(FOLDER);
     let is_there = |example: &&str| folder.join(example).exists();
@@ -55,6 +67,7 @@ pub(super) fn ensure_built(workspace: &Workspace) -> Result<()> {
             "--locked",
             "--force",
             "--quiet",
+            "--debug",
             "--root",
             "target/programs",
         ];

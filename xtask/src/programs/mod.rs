@@ -4,7 +4,7 @@
 mod beside;
 mod case;
 mod cases;
-mod crates;
+pub(crate) mod crates;
 mod document;
 mod pair;
 mod ready;
@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use portolan_lab::machine::{MachineError, Package, ensure_installed};
 
-use crate::install;
 use crate::namespace::{self, Namespace};
 use crate::parallel::side_by_side;
 use crate::test::{Outcome, Workspace};
@@ -191,12 +190,8 @@ pub(crate) fn run_all(arguments: &Arguments) -> Result<ExitCode> {
         return beside::play(&workspace, way, arguments.only.as_deref().unwrap_or(""));
     }
     ensure_installed(&PACKAGES)?;
-    let targets = ["--lib", "--bins"];
-    let release = ["build", "--release"];
     if !arguments.no_build {
-        workspace.cargo(&[&release[..], &install::PACKAGES, &targets].concat())?;
-    }
-    if !arguments.no_build {
+        workspace.cargo(&["shipped"])?;
         crates::ensure_built(&workspace)?;
     }
     ensure!(

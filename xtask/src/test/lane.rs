@@ -19,8 +19,19 @@ const LAST_WORDS_TIME_MAX: Duration = Duration::from_secs(5);
 const NICENESS_OF_HOST: &str = "5";
 /// Work that only computes has an even lower priority.
 const NICENESS_OF_COMPUTING: &str = "15";
-/// Number of lanes besides the host's. Their parts wait about half the time.
-const LANES_ANYWHERE: usize = 2;
+/// Which parts a lane takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lane {
+    /// Those that need this host, then those of [`Lane::Anywhere`].
+    Host,
+    /// Those that need neither this host nor a processor all the time.
+    Anywhere,
+    /// Those that only compute. They use what the other lanes leave idle, from the beginning.
+    Computing,
+}
+
+/// The lanes. Parts that run anywhere wait about half the time, so they have two.
+const LANES: [Lane; 4] = [Lane::Host, Lane::Anywhere, Lane::Anywhere, Lane::Computing];
 
 /// Runs the building parts: those of one profile one after the other, and the two profiles in parallel. The
 /// reports are in the order of the parts.
@@ -42,20 +53,19 @@ pub(super) fn build(parts: &[&Part], workspace: &Workspace) -> Vec<Report> {
 
 /// Runs the parts in lanes. The reports are in the order of the parts.
 ///
-/// Only one lane takes parts that need this host, so that there is one of them at a time. Any free lane takes
-/// the other parts.
+/// Only one lane takes parts that need this host, so that there is one of them at a time, and only one those
+/// that compute.
 pub(super) fn run(parts: &[&Part], workspace: &Workspace) -> Vec<Report> {
     let waiting = Mutex::new(parts.iter().copied().enumerate().collect::<Vec<_>>());
     let done = Mutex::new(Vec::new());
-    let lane = |for_host: bool| {
-        while let Some((at, part)) = next(&waiting, for_host) {
-            tell_and_watch(at, part, workspace, &done);
-        }
-    };
     thread::scope(|scope| {
-        scope.spawn(|| lane(true));
-        for _ in 0..LANES_ANYWHERE {
-            scope.spawn(|| lane(false));
+        for lane in LANES {
+            let (waiting, done) = (&waiting, &done);
+            scope.spawn(move || {
+                while let Some((at, part)) = next(waiting, lane) {
+                    tell_and_watch(at, part, workspace, done);
+                }
+            });
         }
     });
     in_order(done)
@@ -79,14 +89,23 @@ fn in_order(done: Mutex<Vec<(usize, Report)>>) -> Vec<Report> {
     done.into_iter().map(|(_, report)| report).collect()
 }
 
-/// The next part for a lane. The host's lane prefers parts that need the host.
-fn next<'a>(waiting: &Mutex<Vec<(usize, &'a Part)>>, for_host: bool) -> Option<(usize, &'a Part)> {
+/// The next part for a lane, and its place in the order of the parts.
+fn next<'a>(waiting: &Mutex<Vec<(usize, &'a Part)>>, lane: Lane) -> Option<(usize, &'a Part)> {
     let mut waiting = lock(waiting);
-    let of_host = |part: &Part| part.place == Place::Host;
-    let first = |host| waiting.iter().position(|(_, part)| of_host(part) == host);
-    let at = for_host.then(|| first(true)).flatten();
-    let at = at.or_else(|| first(false))?;
-    Some(waiting.remove(at))
+    let first = |of: Lane| waiting.iter().position(|(_, part)| lane_of(part) == of);
+    let at = match lane {
+        Lane::Host => first(Lane::Host).or_else(|| first(Lane::Anywhere)),
+        lane => first(lane),
+    };
+    Some(waiting.remove(at?))
+}
+
+fn lane_of(part: &Part) -> Lane {
+    match part.place {
+        Place::Host => Lane::Host,
+        Place::Computing => Lane::Computing,
+        Place::Anywhere | Place::Namespace | Place::Alone | Place::Building(_) => Lane::Anywhere,
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -149,27 +168,31 @@ mod tests {
     use super::super::parts::PARTS;
     use super::*;
 
-    fn taken_by(for_host: bool) -> Vec<Place> {
+    fn taken_by(lane: Lane) -> Vec<Lane> {
         let parallel = PARTS.iter().filter(|part| part.place.runs_in_parallel());
         let waiting = Mutex::new(parallel.enumerate().collect());
-        std::iter::from_fn(|| next(&waiting, for_host))
-            .map(|(_, part)| part.place)
+        std::iter::from_fn(|| next(&waiting, lane))
+            .map(|(_, part)| lane_of(part))
             .collect()
     }
 
     #[test]
-    fn the_lane_of_the_host_takes_its_parts_first_and_the_other_never_does() {
-        let of_host = taken_by(true);
-        let switch = of_host.iter().position(|place| *place != Place::Host);
+    fn the_lane_of_the_host_takes_its_parts_first_and_the_others_never_do() {
+        let of_host = taken_by(Lane::Host);
+        let switch = of_host.iter().position(|lane| *lane != Lane::Host);
         let switch = switch.expect("parts that run anywhere");
-        assert!(of_host[..switch].iter().all(|place| *place == Place::Host));
-        assert!(!of_host[switch..].contains(&Place::Host));
-        assert!(!taken_by(false).contains(&Place::Host));
+        assert!(of_host[..switch].iter().all(|lane| *lane == Lane::Host));
+        assert!(of_host[switch..].iter().all(|lane| *lane == Lane::Anywhere));
+        for lane in [Lane::Anywhere, Lane::Computing] {
+            let taken = taken_by(lane);
+            assert!(!taken.is_empty() && taken.iter().all(|of| *of == lane));
+        }
     }
 
     #[test]
     fn each_parallel_part_is_taken_once() {
         let parallel = PARTS.iter().filter(|part| part.place.runs_in_parallel());
-        assert_eq!(taken_by(true).len(), parallel.count());
+        let taken = taken_by(Lane::Host).len() + taken_by(Lane::Computing).len();
+        assert_eq!(taken, parallel.count());
     }
 }

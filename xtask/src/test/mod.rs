@@ -2,10 +2,10 @@
 //! each.
 //!
 //! First the building parts run, with the two profiles in parallel; then the timing tests, one after the other.
-//! Then parts run in parallel lanes: one lane for parts that use this host's UDP port 4791, others for parts
-//! that have their own machine or only compute. A part that fails there is repeated alone, because two
-//! processors under three lanes can delay a packet for longer than a test permits. The summary reports both
-//! runs.
+//! Then parts run in parallel lanes: one for parts that use this host's UDP port 4791, two for parts that have
+//! their own machine, and one, of low priority, for parts that only compute. A part that fails there is repeated
+//! alone, because two processors under these lanes can delay a packet for longer than a test permits. The
+//! summary reports both runs.
 
 #[cfg(test)]
 mod features;

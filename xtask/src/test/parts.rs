@@ -66,7 +66,8 @@ const TEST_PROGRAMS: &str = "test-programs";
 const COMMAND: &str = "build";
 
 /// The parts, in order. Those in lanes are sorted with the longest first, because short ones fill the gap at
-/// the end. Before them comes the part whose programs have the tightest time limits.
+/// the end. Before them come the part whose programs have the tightest time limits, and beside it one of those
+/// that mostly wait.
 pub(super) const PARTS: &[Part] = &[
     Part {
         name: "format",
@@ -132,6 +133,13 @@ pub(super) const PARTS: &[Part] = &[
         run: steps::build,
     },
     Part {
+        name: "foreign-crates",
+        what: "examples of other Rust crates, built for the part `programs`",
+        place: Place::Building(Profile::Release),
+        needs: None,
+        run: crate::programs::crates::build,
+    },
+    Part {
         name: "clock",
         what: "tests that measure time or quantity",
         place: Place::Alone,
@@ -174,13 +182,6 @@ pub(super) const PARTS: &[Part] = &[
         run: steps::tests,
     },
     Part {
-        name: "stress",
-        what: "64 processes, half of them C programs, for a minute, killed at random and replaced",
-        place: Place::Namespace,
-        needs: Some(COMMAND),
-        run: crate::stress::run,
-    },
-    Part {
         name: "pairs",
         what: "three pairs of listen and ping in six processes at once",
         place: Place::Host,
@@ -202,11 +203,25 @@ pub(super) const PARTS: &[Part] = &[
         run: crate::dissect::run,
     },
     Part {
-        name: "netem",
-        what: "pings and 64 MiB by RDMA write through 5 % loss and reordering",
+        name: "stress",
+        what: "64 processes, half of them C programs, for a minute, killed at random and replaced",
+        place: Place::Namespace,
+        needs: Some(COMMAND),
+        run: crate::stress::run,
+    },
+    Part {
+        name: "kernel-provider",
+        what: "over Linux's rdma_rxe: the conformance suite, C programs on our librdmacm, rping, faults",
         place: Place::Anywhere,
         needs: Some(COMMAND),
-        run: crate::netem::run,
+        run: crate::kernel_provider::run,
+    },
+    Part {
+        name: "events",
+        what: "every field of every event as librdmacm reports it, over both providers",
+        place: Place::Anywhere,
+        needs: None,
+        run: crate::kernel_events::run,
     },
     Part {
         name: "kernel",
@@ -216,11 +231,11 @@ pub(super) const PARTS: &[Part] = &[
         run: steps::kernel,
     },
     Part {
-        name: "kernel-provider",
-        what: "over Linux's rdma_rxe: the conformance suite, C programs on our librdmacm, rping, faults",
+        name: "netem",
+        what: "pings and 64 MiB by RDMA write through 5 % loss and reordering",
         place: Place::Anywhere,
         needs: Some(COMMAND),
-        run: crate::kernel_provider::run,
+        run: crate::netem::run,
     },
     Part {
         name: "interop",
@@ -237,11 +252,11 @@ pub(super) const PARTS: &[Part] = &[
         run: steps::machines,
     },
     Part {
-        name: "events",
-        what: "every field of every event as librdmacm reports it, over both providers",
+        name: "fabric",
+        what: "a simulated InfiniBand fabric with OpenSM as its administrator",
         place: Place::Anywhere,
-        needs: None,
-        run: crate::kernel_events::run,
+        needs: Some(COMMAND),
+        run: crate::fabric::run,
     },
     Part {
         name: "figures",
@@ -251,18 +266,11 @@ pub(super) const PARTS: &[Part] = &[
         run: crate::figures::test,
     },
     Part {
-        name: "fabric",
-        what: "a simulated InfiniBand fabric with OpenSM as its administrator",
+        name: "leaks",
+        what: "a thousand names looked up at once, ids dropped meanwhile, under valgrind",
         place: Place::Anywhere,
-        needs: Some(COMMAND),
-        run: crate::fabric::run,
-    },
-    Part {
-        name: "fuzz",
-        what: "the fuzz targets, for some seconds each",
-        place: Place::Computing,
         needs: None,
-        run: crate::fuzz::test,
+        run: crate::leaks::run,
     },
     Part {
         name: "simulator",
@@ -272,11 +280,11 @@ pub(super) const PARTS: &[Part] = &[
         run: steps::simulator,
     },
     Part {
-        name: "leaks",
-        what: "a thousand names looked up at once, ids dropped meanwhile, under valgrind",
-        place: Place::Anywhere,
+        name: "fuzz",
+        what: "the fuzz targets, for some seconds each",
+        place: Place::Computing,
         needs: None,
-        run: crate::leaks::run,
+        run: crate::fuzz::test,
     },
 ];
 

@@ -150,10 +150,7 @@ fn test_targets(workspace: &Workspace) -> Result<(Vec<String>, Vec<String>)> {
 
 /// Builds the command, one of its examples that a part runs, and the libraries for C programs.
 pub(super) fn build(workspace: &Workspace) -> Result<Outcome> {
-    let targets = ["--lib", "--bins", "--examples"];
-    let examples = ["--package", "portolan-cli-examples"];
-    let release = ["build", "--quiet", "--release"];
-    workspace.cargo(&[&release[..], &crate::install::PACKAGES, &examples, &targets].concat())?;
+    workspace.cargo(&["shipped"])?;
     Ok(Outcome::Passed(String::new()))
 }
 
