@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -22,11 +23,10 @@ use crate::io::host::multicast::{MulticastGroups, MulticastKey};
 use crate::io::host::qp_table::QpTable;
 use crate::io::host::readings::Readings;
 use crate::io::host::way::Way;
-use crate::io::host::{Gauges, Host};
+use crate::io::host::{Gauges, Host, Receiver};
 use crate::io::management::{self, Management};
 use crate::io::net::counters::{Counters, Monitor};
 use crate::io::net::interface_monitor::InterfaceMonitor;
-use crate::io::net::receive::Receiver;
 use crate::io::net::receive_batch;
 use crate::io::net::shm::links::{LinkServer, Links};
 use crate::io::net::tap::Tap;
@@ -137,6 +137,7 @@ impl Stack {
             transmitter,
             links,
             receiver: Mutex::new(Receiver::new(config.group.port)),
+            recent_gone: AtomicBool::new(false),
             qps: QpTable::new(group.block().index()),
             memory: RwLock::new(MemoryTable::new(config.limits.max_mr as usize)),
             deadlines: Deadlines::new(),
@@ -353,7 +354,17 @@ impl Stack {
 
     /// Counters since the start.
     pub fn counters(&self) -> Counters {
-        self.host.monitor.counters.read()
+        let (monitor, links) = (&self.host.monitor, &self.host.links);
+        let mut counters = monitor.counters.read();
+        let (packets, bytes) = monitor.from_rings.read();
+        counters.received_packets += packets;
+        counters.received_bytes += bytes;
+        counters.received_through_memory += packets;
+        let (packets, bytes) = links.as_ref().map(Links::sent).unwrap_or_default();
+        counters.sent_packets += packets;
+        counters.sent_bytes += bytes;
+        counters.sent_through_memory += packets;
+        counters
     }
 
     fn thread(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {

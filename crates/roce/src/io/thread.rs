@@ -12,12 +12,12 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
 use crate::io::host::Host;
+use crate::io::host::Receiver;
 use crate::io::host::device::DeviceCore;
 use crate::io::host::drive::{Answer, Taken};
 use crate::io::host::hotplug::DeviceChange;
 use crate::io::management::Management;
 use crate::io::net::interface_monitor::InterfaceMonitor;
-use crate::io::net::receive::Receiver;
 use crate::io::net::shm::links::{LinkServer, Served};
 use crate::io::polling::busy_poll::Look;
 use crate::io::polling::clock::as_nanos;

@@ -95,6 +95,15 @@ impl CompletionQueue {
         self.ring.is_empty()
     }
 
+    /// Whether it is empty and not armed, so that polling it changes nothing.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.ring.is_empty()
+            && self.armed.is_none()
+            && self.unannounced.is_none()
+            && !self.notification
+    }
+
     /// Whether a completion was lost because the queue was full.
     pub fn is_overflowed(&self) -> bool {
         self.overflowed
@@ -129,9 +138,13 @@ impl CompletionQueue {
     /// Takes completions, oldest first, into the front of `out`; returns their number. Fewer than `out.len()` means
     /// that the queue is now empty.
     pub fn poll(&mut self, out: &mut [WorkCompletion]) -> usize {
-        let count = out.len().min(self.ring.len());
-        for (slot, wc) in out.iter_mut().zip(self.ring.drain(..count)) {
+        let mut count = 0;
+        for slot in out.iter_mut() {
+            let Some(wc) = self.ring.pop_front() else {
+                break;
+            };
             *slot = wc;
+            count += 1;
         }
         if count < out.len() {
             self.unannounced = None;

@@ -39,8 +39,10 @@ pub(super) struct Retransmit {
     rnr_retries_left: u8,
     wait_min: Duration,
     wait_initial: Duration,
-    /// Smoothed round trip and its variation.
-    round_trip: Option<(Duration, Duration)>,
+    /// Smoothed round trip and its variation, nanoseconds.
+    round_trip: Option<(u64, u64)>,
+    /// Time without any acknowledgement after which it gives up.
+    patience: Option<Duration>,
     /// A packet sent once, and its send time: its acknowledgement measures the round trip.
     sample: Option<(u64, Duration)>,
     backoff: u32,
@@ -65,6 +67,7 @@ impl Retransmit {
             wait_min: flow.retransmit_min,
             wait_initial: flow.retransmit_initial,
             round_trip: None,
+            patience: None,
             sample: None,
             backoff: 0,
             progress_at: Duration::ZERO,
@@ -79,6 +82,9 @@ impl Retransmit {
         self.ack_timeout =
             (attr.timeout > 0).then(|| Duration::from_micros(cm_timeout_us(attr.timeout)));
         self.retry_cnt = attr.retry_cnt;
+        self.patience = self
+            .ack_timeout
+            .map(|timeout| timeout * (u32::from(attr.retry_cnt) + 1));
         self.rnr_retry = attr.rnr_retry;
         self.retries_left = attr.retry_cnt;
         self.rnr_retries_left = attr.rnr_retry;
@@ -220,21 +226,30 @@ impl Retransmit {
             ack_timeout
         } else {
             let first = match self.round_trip {
-                Some((smoothed, variation)) => (smoothed + variation * 4).max(self.wait_min),
+                Some((smoothed, variation)) => {
+                    let wait_ns = smoothed.saturating_add(variation.saturating_mul(4));
+                    Duration::from_nanos(wait_ns).max(self.wait_min)
+                }
                 None => self.wait_initial,
             };
-            first.saturating_mul(1 << self.backoff).min(ack_timeout)
+            let wait = match self.backoff {
+                0 => first,
+                doublings => first.saturating_mul(1 << doublings),
+            };
+            wait.min(ack_timeout)
         };
         self.deadline = Some((now + wait).min(give_up_at));
     }
 
     fn give_up_at(&self) -> Option<Duration> {
-        let tries = u32::from(self.retry_cnt) + 1;
-        Some(self.progress_at + self.ack_timeout? * tries)
+        Some(self.progress_at + self.patience?)
     }
 
     /// RFC 6298, section 2.
     fn measure(&mut self, sample: Duration) {
+        // Decades are enough, and leave room for the sums.
+        const NANOS_MAX: u64 = u64::MAX >> 4;
+        let sample = u64::try_from(sample.as_nanos()).map_or(NANOS_MAX, |ns| ns.min(NANOS_MAX));
         self.round_trip = Some(match self.round_trip {
             None => (sample, sample / 2),
             Some((smoothed, variation)) => (

@@ -1,9 +1,10 @@
 //! Completion queues as queue pairs know them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use portolan_provider::verbs::Cqn;
+use portolan_provider::Result;
+use portolan_provider::verbs::{Cqn, WorkCompletion};
 use portolan_threads::lock::{Mutex, MutexGuard};
 use portolan_wire::Qpn;
 
@@ -19,6 +20,8 @@ pub(crate) struct CqCore {
     event: Option<(Arc<ChannelCore>, u64)>,
     /// `None` unless the queue timestamps its completions.
     stamps: Option<Clock>,
+    /// Polling the queue changes nothing. Readable without its lock.
+    quiet: AtomicBool,
 }
 
 /// The completion queue lost a completion.
@@ -36,6 +39,7 @@ impl CqCore {
             queue: Mutex::new(queue),
             event,
             stamps,
+            quiet: AtomicBool::new(true),
         }
     }
 
@@ -44,40 +48,40 @@ impl CqCore {
         Cqn(self.id as u32)
     }
 
-    /// Adds a completion, and raises an event if one was requested.
-    ///
-    /// If the queue is full, the completion is lost and counted in `lost`.
-    ///
-    /// # Errors
-    /// The queue has lost a completion, this one or an earlier one.
-    pub(crate) fn deliver(&self, completion: &Completion, lost: &Cell) -> Result<(), Overflowed> {
-        let mut queue = self.lock();
-        let mut wc = completion.wc;
-        if let Some(clock) = self.stamps {
-            // Under the lock, so that timestamps increase along the queue.
-            wc.timestamp_ns = as_nanos(clock.now());
-        }
-        if queue.push(wc, completion.solicited).is_err() {
-            lost.up();
-        }
-        self.notify_if_due(&mut queue);
-        if queue.is_overflowed() {
-            Err(Overflowed)
-        } else {
-            Ok(())
+    /// Locks it to add completions.
+    #[inline]
+    pub(crate) fn open(&self) -> OpenCq<'_> {
+        OpenCq {
+            cq: self,
+            queue: self.queue.lock(),
         }
     }
 
     /// Removes the completions of a destroyed queue pair.
     pub(crate) fn forget(&self, qpn: Qpn) {
-        self.lock().forget(qpn);
+        let mut queue = self.queue.lock();
+        queue.forget(qpn);
+        self.note_quiet(&queue);
+    }
+
+    /// Takes completions. Returns their number, and whether the queue is armed.
+    #[inline]
+    pub(crate) fn poll(&self, out: &mut [WorkCompletion]) -> (usize, bool) {
+        if self.quiet.load(Ordering::Acquire) {
+            return (0, false);
+        }
+        let mut queue = self.queue.lock();
+        let taken = queue.poll(out);
+        self.note_quiet(&queue);
+        (taken, queue.is_armed())
     }
 
     /// Requests an event for the next completion, or for one that is already queued.
     pub(crate) fn arm(&self, solicited_only: bool) {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         queue.arm(solicited_only);
         self.notify_if_due(&mut queue);
+        self.note_quiet(&queue);
     }
 
     /// Removes the event queued in the channel.
@@ -95,8 +99,62 @@ impl CqCore {
         }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, CompletionQueue> {
-        self.queue.lock()
+    /// Stores, under the lock, whether polling changes anything.
+    #[inline]
+    fn note_quiet(&self, queue: &CompletionQueue) {
+        self.quiet.store(queue.is_quiet(), Ordering::Release);
+    }
+
+    /// Maximum number of completions.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.queue.lock().capacity()
+    }
+
+    /// Changes the maximum number of completions.
+    pub(crate) fn resize(&self, capacity: u32, limit: u32) -> Result<()> {
+        self.queue.lock().resize(capacity, limit)
+    }
+}
+
+/// A locked completion queue.
+pub(crate) struct OpenCq<'a> {
+    cq: &'a CqCore,
+    queue: MutexGuard<'a, CompletionQueue>,
+}
+
+impl OpenCq<'_> {
+    /// Adds a completion, and raises an event if one was requested.
+    ///
+    /// If the queue is full, the completion is lost and counted in `lost`.
+    ///
+    /// # Errors
+    /// The queue has lost a completion, this one or an earlier one.
+    pub(crate) fn deliver(
+        &mut self,
+        completion: &Completion,
+        lost: &Cell,
+    ) -> std::result::Result<(), Overflowed> {
+        let mut wc = completion.wc;
+        if let Some(clock) = self.cq.stamps {
+            // Under the lock, so that timestamps increase along the queue.
+            wc.timestamp_ns = as_nanos(clock.now());
+        }
+        if self.queue.push(wc, completion.solicited).is_err() {
+            lost.up();
+        }
+        self.cq.notify_if_due(&mut self.queue);
+        if self.queue.is_overflowed() {
+            Err(Overflowed)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl Drop for OpenCq<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.cq.note_quiet(&self.queue);
     }
 }
 

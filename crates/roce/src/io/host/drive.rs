@@ -4,17 +4,19 @@
 
 use std::ops::AddAssign;
 use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use portolan_provider::verbs::QpType;
 use portolan_wire::Qpn;
 
 use crate::engine::Compact;
-use crate::io::host::Host;
 use crate::io::host::memory_access;
 use crate::io::host::multicast::MulticastGroup;
 use crate::io::host::queue_pair::QpCore;
-use crate::io::net::receive::{Arrived, Handled, Receiver, RingSink};
+use crate::io::host::{Host, Receiver};
+use crate::io::net::receive::{Arrived, Handled, RingSink};
 use crate::io::net::shm::links::Links;
 use crate::io::polling::clock::as_nanos;
 use crate::io::polling::make_way;
@@ -43,14 +45,27 @@ struct FromRings<'a> {
     one_sided: bool,
 }
 
-impl RingSink for FromRings<'_> {
+impl RingSink<QpCore> for FromRings<'_> {
     fn packets(&mut self, arrived: &[Arrived<'_>]) {
         self.one_sided |= self.host.bring(arrived, self.answer);
     }
 
     #[inline]
-    fn compact(&mut self, from: Block, compact: &Compact, payload: u64) -> Handled {
-        self.host.take_compact(from, compact, payload, self.answer)
+    fn compact(
+        &mut self,
+        from: Block,
+        compact: &Compact,
+        payload: u64,
+        recent: &mut Option<Arc<QpCore>>,
+    ) -> Handled {
+        let host = self.host;
+        if !matches!(recent, Some(qp) if qp.qpn == compact.dest_qp) {
+            *recent = host.qps.find(compact.dest_qp);
+        }
+        match recent {
+            Some(qp) => host.take_compact(qp, from, compact, payload, self.answer),
+            None => host.drop_compact(compact),
+        }
     }
 }
 
@@ -176,6 +191,10 @@ impl Host {
         links: &Links,
         answer: Answer,
     ) -> Taken {
+        if self.recent_gone.load(Ordering::Acquire) {
+            self.recent_gone.store(false, Ordering::Release);
+            receiver.forget_recent();
+        }
         let mut sink = FromRings {
             host: self,
             answer,
@@ -185,6 +204,15 @@ impl Host {
         Taken {
             datagrams,
             one_sided: sink.one_sided,
+        }
+    }
+
+    /// Releases what the receiver keeps of a destroyed queue pair: now, or when it next reads if another thread reads.
+    pub(crate) fn forget_recent(&self) {
+        self.recent_gone.store(true, Ordering::Release);
+        match self.receiver.try_lock() {
+            Some(mut receiver) => receiver.forget_recent(),
+            None => self.progress.wake(),
         }
     }
 

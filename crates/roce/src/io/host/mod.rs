@@ -36,7 +36,7 @@ pub(crate) mod xrc_domain;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use portolan_threads::lock::{Mutex, RwLock};
 
@@ -50,7 +50,7 @@ use crate::io::host::qp_table::QpTable;
 use crate::io::host::queue_pair::QpCore;
 use crate::io::host::readings::Readings;
 use crate::io::net::counters::Monitor;
-use crate::io::net::receive::Receiver;
+use crate::io::net::receive;
 use crate::io::net::shm::links::Links;
 use crate::io::net::transmit::Transmitter;
 use crate::io::polling::clock::Clock;
@@ -58,6 +58,9 @@ use crate::io::polling::deadlines::Deadlines;
 use crate::io::polling::noted::Noted;
 use crate::io::polling::progress::Progress;
 use portolan_port_sharing::PortGroup;
+
+/// Reads the sockets and rings for this stack's queue pairs.
+pub(crate) type Receiver = receive::Receiver<QpCore>;
 
 /// The state that exists once per stack. See [`io`](crate::io) for the order of the locks.
 pub(crate) struct Host {
@@ -71,6 +74,8 @@ pub(crate) struct Host {
     /// Links through memory to other processes of this host; `None` if they are turned off.
     pub(crate) links: Option<Links>,
     pub(crate) receiver: Mutex<Receiver>,
+    /// A queue pair was destroyed, and the receiver may still refer to it.
+    pub(crate) recent_gone: AtomicBool,
     pub(crate) qps: QpTable<QpCore>,
     /// Locked for reading while packets are built and placed.
     pub(crate) memory: RwLock<MemoryTable>,

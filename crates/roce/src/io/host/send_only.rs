@@ -65,7 +65,7 @@ impl Host {
                 compact.acknowledgement = Some(ack_of(&bth, aeth.msn));
                 place = place.or_else(|| ring.begin(0).map(|(place, _)| place));
             }
-            let is_last = compact.send.is_none();
+            let is_last = compact.send.is_none() || engine.is_transmit_idle();
             if let Some(place) = place {
                 ring.end(place, &compact);
             }
@@ -74,39 +74,45 @@ impl Host {
             }
         }
         drop(memory);
-        ring.publish(&self.monitor);
+        ring.publish();
         engine.is_transmit_idle()
+    }
+
+    /// Counts a record in the short form for no queue pair.
+    #[cold]
+    pub(super) fn drop_compact(&self, compact: &Compact) -> Handled {
+        let dropped = &self.monitor.counters.dropped_no_queue_pair;
+        dropped.add(compact.traffic().0);
+        Handled::Dropped
     }
 
     /// Takes a record in the short form from another process's ring. `payload` is the address of its bytes in the
     /// ring.
+    #[inline]
     pub(super) fn take_compact(
         &self,
+        qp: &QpCore,
         from: Block,
         compact: &Compact,
         payload: u64,
         answer: Answer,
     ) -> Handled {
-        let counters = &self.monitor.counters;
-        let (packets, _) = compact.traffic();
-        let qp = self.qps.find(compact.dest_qp);
-        let Some(qp) = qp.filter(|qp| qp.qp_type == QpType::Rc) else {
-            counters.dropped_no_queue_pair.add(packets);
-            return Handled::Dropped;
-        };
+        if qp.qp_type != QpType::Rc {
+            return self.drop_compact(compact);
+        }
         let mut state = qp.lock();
         let Some(path) = state.path.filter(|_| !state.closed) else {
-            counters.dropped_no_queue_pair.add(packets);
-            return Handled::Dropped;
+            return self.drop_compact(compact);
         };
         if state.peer != Some(from) || state.peer_tag != compact.tag {
-            counters.dropped_spoofed.add(packets);
+            let dropped = &self.monitor.counters.dropped_spoofed;
+            dropped.add(compact.traffic().0);
             return Handled::Dropped;
         }
         if self.monitor.tap.is_plugged() {
             return Handled::NeedsPackets(path);
         }
-        self.take_directly(&qp, &mut state, compact, payload, answer)
+        self.take_directly(qp, &mut state, compact, payload, answer)
             .unwrap_or(Handled::NeedsPackets(path))
     }
 

@@ -6,13 +6,14 @@
     reason = "vouches for the memory that packets are built from"
 )]
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use portolan_provider::verbs::{AsyncEvent, QpState, QpType};
+use portolan_provider::verbs::{AsyncEvent, Cqn, QpState, QpType};
 use portolan_wire::bth::Opcode;
 
-use crate::engine::{MemoryOperation, MemoryTable, Queue};
+use crate::engine::{Completion, MemoryOperation, MemoryTable, Queue};
 use crate::io::host::Host;
 use crate::io::host::completion_queue::CqCore;
 use crate::io::host::queue_pair::{Completes, LockedQp, QpCore};
@@ -54,7 +55,9 @@ impl Host {
         if !self.transmit_sends(state) {
             return false;
         }
-        state.owes = false;
+        if std::mem::replace(&mut state.owes, false) {
+            self.deferred_acks.cross_out(qp.qpn);
+        }
         if state.engine.has_results() {
             self.report(qp, state);
         } else {
@@ -262,23 +265,7 @@ impl Host {
         };
         let mut overflowed = None;
         loop {
-            while let Some(completion) = state.engine.poll_completion() {
-                let lost = &self.monitor.counters.completion_overflows;
-                let mut deliver = |cq: &CqCore| {
-                    if cq.deliver(&completion, lost).is_err() {
-                        overflowed.get_or_insert(cq.number());
-                    }
-                };
-                match (&qp.completes, completion.queue) {
-                    (Completes::Own { send, .. }, Queue::Send) => deliver(send),
-                    (Completes::Own { receive, .. }, _) => deliver(receive),
-                    (Completes::Domain(domain), Queue::Shared(srqn)) => {
-                        domain.cq_of(srqn).iter().for_each(|cq| deliver(cq));
-                    }
-                    // An XRC receiving queue pair has no work requests of its own.
-                    (Completes::Domain(_), _) => {}
-                }
-            }
+            self.deliver(qp, state, &mut overflowed);
             while let Some(event) = state.engine.poll_async_event() {
                 if let AsyncEvent::CommEst(qpn) = event {
                     self.comm_est.note(qpn);
@@ -298,6 +285,43 @@ impl Host {
             self.withdraw_qp(state, false);
         }
         self.keep_timer(qp, state);
+    }
+
+    /// Delivers completions. Locks a completion queue once for several in a row.
+    #[inline]
+    fn deliver(&self, qp: &QpCore, state: &mut LockedQp, overflowed: &mut Option<Cqn>) {
+        let lost = &self.monitor.counters.completion_overflows;
+        let mut next = state.engine.poll_completion();
+        while let Some(first) = next.take() {
+            let is_send = first.queue == Queue::Send;
+            let of_domain = match (&qp.completes, first.queue) {
+                (Completes::Domain(domain), Queue::Shared(srqn)) => domain.cq_of(srqn),
+                // An XRC receiving queue pair has no work requests of its own.
+                _ => None,
+            };
+            let (cq, is_shared) = match &qp.completes {
+                Completes::Own { send, receive } => {
+                    let cq = if is_send { send } else { receive };
+                    (Some(&**cq), Arc::ptr_eq(send, receive))
+                }
+                Completes::Domain(_) => (of_domain.as_deref(), false),
+            };
+            let is_domain = matches!(qp.completes, Completes::Domain(_));
+            let mut open = cq.map(CqCore::open);
+            let mut current = Some(first);
+            while let Some(completion) = current.take() {
+                if let Some(open) = &mut open
+                    && open.deliver(&completion, lost).is_err()
+                {
+                    *overflowed = overflowed.or(cq.map(CqCore::number));
+                }
+                next = state.engine.poll_completion();
+                let goes_on = |next: &mut Completion| {
+                    !is_domain && (is_shared || (next.queue == Queue::Send) == is_send)
+                };
+                current = next.take_if(goes_on);
+            }
+        }
     }
 
     fn keep_timer(&self, qp: &QpCore, state: &mut LockedQp) {

@@ -94,10 +94,38 @@ impl Cell {
     }
 }
 
+/// Packets and bytes through rings, which one thread at a time counts.
+#[derive(Debug, Default)]
+pub(crate) struct RingTraffic {
+    packets: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl RingTraffic {
+    /// Adds packets. The caller holds the lock that all other callers hold, so no locked instruction is needed.
+    #[inline]
+    pub(crate) fn add(&self, packets: usize, bytes: usize) {
+        for (cell, count) in [(&self.packets, packets), (&self.bytes, bytes)] {
+            cell.store(
+                cell.load(Ordering::Relaxed) + count as u64,
+                Ordering::Relaxed,
+            );
+        }
+    }
+
+    /// Packets and bytes.
+    pub(crate) fn read(&self) -> (u64, u64) {
+        let read = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
+        (read(&self.packets), read(&self.bytes))
+    }
+}
+
 /// Counters and tap of the data path.
 #[derive(Debug, Default)]
 pub(crate) struct Monitor {
     pub(crate) counters: CounterCells,
+    /// What arrived in rings. The receiver's lock protects it.
+    pub(crate) from_rings: RingTraffic,
     pub(crate) tap: TapSocket,
 }
 

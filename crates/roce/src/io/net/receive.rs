@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use portolan_port_sharing::Block;
@@ -26,7 +27,7 @@ const LOOKS_AT_RINGS: u32 = 64;
 
 /// Reads the sockets and rings. One thread at a time uses it.
 #[derive(Debug)]
-pub(crate) struct Receiver {
+pub(crate) struct Receiver<Q> {
     /// The UDP port that the sockets are bound to.
     port: u16,
     batch: ReceiveBatch,
@@ -38,6 +39,8 @@ pub(crate) struct Receiver {
     incoming: Vec<Incoming>,
     /// Polls of the rings since the sockets were read.
     looks: u32,
+    /// The queue pair of the last record in the short form: the next one is probably for it, too.
+    recent: Option<Arc<Q>>,
 }
 
 /// A valid packet with its addresses.
@@ -76,13 +79,20 @@ pub(crate) struct Unchecked<'a> {
 }
 
 /// Takes what arrives in rings.
-pub(crate) trait RingSink {
+pub(crate) trait RingSink<Q> {
     /// Takes packets.
     fn packets(&mut self, arrived: &[Arrived<'_>]);
 
     /// Takes a record in the short form from a process. Its payload is at an address in the ring until this returns.
-    /// The other process may change it meanwhile.
-    fn compact(&mut self, from: Block, compact: &Compact, payload: u64) -> Handled;
+    /// The other process may change it meanwhile. `recent` is the queue pair of the record before, and then of this
+    /// one.
+    fn compact(
+        &mut self,
+        from: Block,
+        compact: &Compact,
+        payload: u64,
+        recent: &mut Option<Arc<Q>>,
+    ) -> Handled;
 }
 
 /// What became of a record in the short form.
@@ -95,7 +105,7 @@ pub(crate) enum Handled {
     NeedsPackets(Path),
 }
 
-impl Receiver {
+impl<Q> Receiver<Q> {
     pub(crate) fn new(port: u16) -> Self {
         Self {
             port,
@@ -104,7 +114,13 @@ impl Receiver {
             records: Records::default(),
             incoming: Vec::new(),
             looks: 0,
+            recent: None,
         }
+    }
+
+    /// Forgets the queue pair of the last record.
+    pub(crate) fn forget_recent(&mut self) {
+        self.recent = None;
     }
 
     /// Adds a ring to be read.
@@ -144,10 +160,10 @@ impl Receiver {
         &mut self,
         board: &Board,
         monitor: &Monitor,
-        sink: &mut impl RingSink,
+        sink: &mut impl RingSink<Q>,
     ) -> usize {
         let mut taken = 0;
-        let port = self.port;
+        let (port, recent) = (self.port, &mut self.recent);
         let mut records = std::mem::take(&mut self.records);
         let mut arrived: Vec<Arrived<'_>> = std::mem::take(&mut self.spare);
         self.incoming.retain_mut(|incoming| {
@@ -157,7 +173,7 @@ impl Receiver {
             }
             let from = reader.from();
             for _ in 0..BATCHES_PER_TURN {
-                let (count, result) = drain_compact(reader, port, monitor, sink);
+                let (count, result) = drain_compact(reader, recent, port, monitor, sink);
                 taken += count;
                 if result.is_ok() && !reader.has_more() {
                     if reader.release(board) {
@@ -237,11 +253,12 @@ impl Receiver {
 }
 
 /// Delivers records in the short form, within bounds. Returns their number.
-fn drain_compact(
+fn drain_compact<Q>(
     reader: &mut Reader,
+    recent: &mut Option<Arc<Q>>,
     port: u16,
     monitor: &Monitor,
-    sink: &mut impl RingSink,
+    sink: &mut impl RingSink<Q>,
 ) -> (usize, Result<(), Broken>) {
     let (mut count, mut packets, mut bytes) = (0, 0, 0);
     let mut result = Ok(());
@@ -258,7 +275,7 @@ fn drain_compact(
         // A panic must not repeat the record. Its room is not freed yet, so the payload stays.
         reader.pass(&record);
         let (compact, payload) = (&record.compact, reader.addr_of(&record));
-        match sink.compact(reader.from(), compact, payload) {
+        match sink.compact(reader.from(), compact, payload, recent) {
             Handled::Done => {
                 let (these, their_bytes) = compact.traffic();
                 packets += these;
@@ -272,23 +289,21 @@ fn drain_compact(
         }
     }
     if packets > 0 {
-        monitor.counters.received_packets.add(packets);
-        monitor.counters.received_bytes.add(bytes);
-        monitor.counters.received_through_memory.add(packets);
+        monitor.from_rings.add(packets, bytes);
     }
     (count, result)
 }
 
 /// Delivers the packets that a record in the short form stands for.
 #[cold]
-fn deliver_packets(
+fn deliver_packets<Q>(
     compact: &Compact,
     payload: &[u8],
     from: Block,
     path: &Path,
     port: u16,
     monitor: &Monitor,
-    sink: &mut impl RingSink,
+    sink: &mut impl RingSink<Q>,
 ) {
     let both = [
         (compact.send_headers(), payload),
@@ -411,10 +426,7 @@ fn count_from_ring(packets: &[Arrived<'_>], monitor: &Monitor) {
     let bytes = packets
         .iter()
         .map(|arrived| arrived.packet.as_bytes().len());
-    monitor.counters.received_packets.add(packets.len());
-    monitor.counters.received_bytes.add(bytes.sum());
-    let through_memory = &monitor.counters.received_through_memory;
-    through_memory.add(packets.len());
+    monitor.from_rings.add(packets.len(), bytes.sum());
 }
 
 /// Parses a packet from a ring, which has no ICRC. Shows it to the tap with the ICRC that it would have.

@@ -70,20 +70,14 @@ impl Cq for SoftCq {
     #[inline]
     fn poll(&self, out: &mut [WorkCompletion]) -> portolan_provider::Result<usize> {
         self.host.entry.check(Step::PollCq)?;
-        let (taken, is_armed) = {
-            let mut queue = self.core.lock();
-            (queue.poll(out), queue.is_armed())
-        };
+        let (taken, is_armed) = self.core.poll(out);
         if taken > 0 || out.is_empty() {
             return Ok(taken);
         }
         if !self.host.drive() && !is_armed {
             return Ok(0);
         }
-        let (taken, is_armed) = {
-            let mut queue = self.core.lock();
-            (queue.poll(out), queue.is_armed())
-        };
+        let (taken, is_armed) = self.core.poll(out);
         if taken == 0 && is_armed {
             // This is the poll after arming: now the owner sleeps.
             self.host.settle_deferred();
@@ -103,13 +97,13 @@ impl Cq for SoftCq {
     }
 
     fn capacity(&self) -> u32 {
-        self.core.lock().capacity()
+        self.core.capacity()
     }
 
     fn resize(&self, cqe: u32) -> portolan_provider::Result<()> {
         self.host.entry.check(Step::ResizeCq)?;
         let limit = self.host.config.limits.max_cqe;
-        self.core.lock().resize(cqe, limit)
+        self.core.resize(cqe, limit)
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -394,6 +394,9 @@ impl Qp for SoftQp {
             self.host.memory.write().unbind_queue_pair(self.core.qpn);
         }
         self.host.qps.remove(self.core.qpn);
+        if self.core.qp_type == QpType::Rc && self.host.links.is_some() {
+            self.host.forget_recent();
+        }
         self.core.forget_completions();
         self.core.device.forget(self.core.qpn);
         Ok(())

@@ -42,6 +42,8 @@ pub(crate) struct Links {
     any_wanted: AtomicBool,
     /// Number of links established.
     came_up: AtomicU64,
+    /// Packets and bytes that were sent in the short form through links that have ended.
+    sent_before: Mutex<(u64, u64)>,
 }
 
 #[derive(Debug)]
@@ -104,6 +106,7 @@ impl Links {
             wanted: Mutex::default(),
             any_wanted: AtomicBool::new(false),
             came_up: AtomicU64::new(0),
+            sent_before: Mutex::default(),
         })
     }
 
@@ -188,7 +191,19 @@ impl Links {
         if matches!(outgoing.get(&block), Some(Outgoing::Up(socket)) if Arc::ptr_eq(socket, ended))
         {
             outgoing.remove(&block);
+            let mut before = self.sent_before.lock();
+            *before = sum(*before, ended.sent());
         }
+    }
+
+    /// Packets and bytes that were sent in the short form.
+    pub(crate) fn sent(&self) -> (u64, u64) {
+        let outgoing = self.outgoing.read();
+        let up = outgoing.values().filter_map(|outgoing| match outgoing {
+            Outgoing::Up(socket) => Some(socket.sent()),
+            _ => None,
+        });
+        up.fold(*self.sent_before.lock(), sum)
     }
 
     fn set(&self, block: Block, state: Outgoing) {
@@ -198,6 +213,10 @@ impl Links {
             self.came_up.fetch_add(1, Ordering::Release);
         }
     }
+}
+
+fn sum(a: (u64, u64), b: (u64, u64)) -> (u64, u64) {
+    (a.0 + b.0, a.1 + b.1)
 }
 
 impl LinkServer {

@@ -16,7 +16,7 @@ use portolan_wire::icrc;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::engine::Compact;
-use crate::io::net::counters::Monitor;
+use crate::io::net::counters::{Monitor, RingTraffic};
 use crate::io::net::path::Path;
 use crate::io::net::send_batch::{Run, SendBatch, send_one};
 use crate::io::net::shm::bell::Doorbell;
@@ -128,6 +128,8 @@ pub(crate) struct SendSocket {
     /// Whether `waiting` has packets; read without its lock.
     full: AtomicBool,
     waiting: Mutex<Waiting>,
+    /// What was sent in the short form. The ring's lock protects it.
+    sent: RingTraffic,
 }
 
 /// Where packets go.
@@ -185,17 +187,14 @@ impl OpenRing<'_> {
     }
 
     /// Makes the packets visible to the reader, and counts them.
-    pub(crate) fn publish(mut self, monitor: &Monitor) {
+    pub(crate) fn publish(mut self) {
         if self.packets == 0 {
             return;
         }
         if self.writer.publish() {
             self.bell.ring();
         }
-        let counters = &monitor.counters;
-        counters.sent_packets.add(self.packets);
-        counters.sent_bytes.add(self.bytes);
-        counters.sent_through_memory.add(self.packets);
+        self.socket.sent.add(self.packets, self.bytes);
     }
 }
 
@@ -238,6 +237,7 @@ impl SendSocket {
             segments: AtomicBool::new(segments),
             full: AtomicBool::new(false),
             waiting: Mutex::default(),
+            sent: RingTraffic::default(),
         })
     }
 
@@ -259,7 +259,13 @@ impl SendSocket {
             segments: AtomicBool::new(true),
             full: AtomicBool::new(false),
             waiting: Mutex::default(),
+            sent: RingTraffic::default(),
         }
+    }
+
+    /// Packets and bytes that were sent in the short form.
+    pub(crate) fn sent(&self) -> (u64, u64) {
+        self.sent.read()
     }
 
     /// Marks the ring as ended: no packet in it arrives any more.
