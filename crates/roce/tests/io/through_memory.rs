@@ -1,11 +1,12 @@
 //! Shared memory links between two stacks on one port, like those between two processes.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use portolan_provider::verbs::SendOp;
-use portolan_roce::io::{Stack, Tap, TappedPacket};
+use portolan_roce::io::{Direction, Stack, Tap, TappedPacket};
+use portolan_wire::bth::Opcode;
 use portolan_wire::icrc::{self, Flow, Identification};
 
 use crate::harness::*;
@@ -210,5 +211,179 @@ fn the_last_message_of_a_process_that_ends_is_received() {
         drop((a, of_a));
         b.expect(7);
         drop(of_b);
+    }
+}
+
+/// Opcode of each packet of one direction, if its ICRC is that of its addresses.
+#[derive(Debug, Default)]
+struct Opcodes {
+    sent: Mutex<Vec<u8>>,
+    received: Mutex<Vec<u8>>,
+}
+
+impl Tap for Opcodes {
+    fn packet(&self, packet: &TappedPacket<'_>) {
+        let flow = Flow::between(packet.source, packet.destination).unwrap();
+        let identification = Identification::Known(packet.identification);
+        icrc::verify(&flow, identification, packet.payload).expect("a valid ICRC");
+        let seen = match packet.direction {
+            Direction::Sent => &self.sent,
+            Direction::Received => &self.received,
+        };
+        seen.lock().unwrap().push(packet.payload[0]);
+    }
+}
+
+const SEND_ONLY: u8 = Opcode::RcSendOnly as u8;
+const SEND_ONLY_IMM: u8 = Opcode::RcSendOnlyImm as u8;
+const ACK: u8 = Opcode::RcAck as u8;
+
+#[test]
+fn a_tap_sees_sends_and_acknowledgements_as_packets_whether_the_other_end_has_one_or_not() {
+    for (ip, tapped) in [
+        ("127.0.0.1", [true, false]),
+        ("127.0.0.1", [false, true]),
+        ("::1", [false, true]),
+        ("::1", [true, true]),
+    ] {
+        let mut ends = Ends::with([true, true], ip);
+        ends.write_until_linked();
+        let taps = [Arc::new(Opcodes::default()), Arc::new(Opcodes::default())];
+        for number in [0, 1] {
+            if tapped[number] {
+                ends.stacks[number].set_tap(Some(taps[number].clone()));
+            }
+        }
+        let [a, b] = &ends.ends;
+        for (wr_id, op) in [(1, SendOp::Send), (2, SendOp::SendWithImm(7))] {
+            a.memory.write(0, &pattern(wr_id, 61));
+            b.receive(wr_id, b.sge(100, 64));
+            a.post(wr_id, op, a.sge(0, 61));
+            let wc = b.expect(wr_id);
+            assert_eq!(wc.byte_len, 61);
+            assert_eq!(wc.imm_data, (wr_id == 2).then_some(7));
+            assert_eq!(b.memory.read(100, 61), pattern(wr_id, 61));
+            a.expect(wr_id);
+        }
+        for number in [0, 1] {
+            ends.stacks[number].set_tap(None);
+        }
+        let is_message = |opcode: &u8| [SEND_ONLY, SEND_ONLY_IMM, ACK].contains(opcode);
+        let seen = |opcodes: &Mutex<Vec<u8>>| -> Vec<u8> {
+            let opcodes = opcodes.lock().unwrap();
+            opcodes.iter().copied().filter(is_message).collect()
+        };
+        let sends = vec![SEND_ONLY, SEND_ONLY_IMM];
+        let acks = |mut seen: Vec<u8>| {
+            seen.retain(|opcode| *opcode != ACK);
+            seen
+        };
+        if tapped[0] {
+            assert_eq!(acks(seen(&taps[0].sent)), sends, "{ip} {tapped:?}");
+            assert!(seen(&taps[0].received).contains(&ACK), "{ip} {tapped:?}");
+        }
+        if tapped[1] {
+            assert_eq!(acks(seen(&taps[1].received)), sends, "{ip} {tapped:?}");
+            assert!(seen(&taps[1].sent).contains(&ACK), "{ip} {tapped:?}");
+        }
+    }
+}
+
+#[test]
+fn sends_keep_their_order_among_longer_messages_and_writes_and_are_counted_as_packets() {
+    const DEPTH: u64 = 12;
+    let mut ends = Ends::with([true, true], "127.0.0.1");
+    ends.write_until_linked();
+    let [a, b] = &ends.ends;
+    a.memory.write(0, &pattern(1, LEN));
+    let before = [0, 1].map(|number: usize| ends.stacks[number].counters());
+    for round in 0..20 {
+        let lens: Vec<usize> = (0..DEPTH)
+            .map(|wr_id| [64, 0, 4096, 5000, 1][(wr_id + round) as usize % 5])
+            .collect();
+        for wr_id in 0..DEPTH {
+            b.receive(100 + wr_id, b.sge(0, 5000));
+        }
+        for (wr_id, len) in (0..DEPTH).zip(&lens) {
+            let op = match wr_id % 4 {
+                1 => SendOp::SendWithImm(wr_id as u32),
+                3 => SendOp::RdmaWriteWithImm(b.remote(LEN), wr_id as u32),
+                _ => SendOp::Send,
+            };
+            a.post(wr_id, op, a.sge(0, *len));
+        }
+        for (wr_id, len) in (0..DEPTH).zip(&lens) {
+            let wc = b.expect(100 + wr_id);
+            assert_eq!(wc.byte_len as usize, *len);
+            let immediate = (wr_id % 2 == 1).then_some(wr_id as u32);
+            assert_eq!(wc.imm_data, immediate);
+        }
+        for wr_id in 0..DEPTH {
+            a.expect(wr_id);
+        }
+        assert_eq!(b.memory.read(0, 5000)[..4096], pattern(1, LEN)[..4096]);
+    }
+    let after = [0, 1].map(|number: usize| ends.stacks[number].counters());
+    let sent = |number: usize| {
+        let (packets, bytes) = (
+            after[number].sent_packets - before[number].sent_packets,
+            after[number].sent_bytes - before[number].sent_bytes,
+        );
+        let through_memory = after[number].sent_through_memory - before[number].sent_through_memory;
+        assert_eq!(through_memory, packets);
+        (packets, bytes)
+    };
+    let received = |number: usize| {
+        let (packets, bytes) = (
+            after[number].received_packets - before[number].received_packets,
+            after[number].received_bytes - before[number].received_bytes,
+        );
+        let through_memory =
+            after[number].received_through_memory - before[number].received_through_memory;
+        assert_eq!(through_memory, packets);
+        (packets, bytes)
+    };
+    assert!(sent(0).0 >= 20 * DEPTH);
+    assert_eq!(sent(0), received(1));
+    assert_eq!(sent(1), received(0));
+}
+
+#[test]
+fn a_send_without_a_receive_waits_for_one_and_a_later_one_does_not_overtake_it() {
+    let mut ends = Ends::with([true, true], "127.0.0.1");
+    ends.write_until_linked();
+    let [a, b] = &ends.ends;
+    for wr_id in 0..3 {
+        a.memory.write(64 * wr_id as usize, &pattern(wr_id, 64));
+        a.post(wr_id, SendOp::Send, a.sge(64 * wr_id as usize, 64));
+    }
+    assert!(b.try_poll().is_none());
+    for wr_id in 0..3 {
+        b.receive(10 + wr_id, b.sge(64 * wr_id as usize, 64));
+    }
+    for wr_id in 0..3 {
+        b.expect(10 + wr_id);
+        assert_eq!(b.memory.read(64 * wr_id as usize, 64), pattern(wr_id, 64));
+        a.expect(wr_id);
+    }
+}
+
+#[test]
+fn sends_in_both_directions_complete_at_both_ends_when_their_programs_only_wait() {
+    let mut ends = Ends::with([true, true], "127.0.0.1");
+    ends.write_until_linked();
+    let [a, b] = &ends.ends;
+    for wr_id in 0..50 {
+        for end in [a, b] {
+            end.receive(1000 + wr_id, end.sge(0, 64));
+        }
+        for end in [a, b] {
+            end.post(wr_id, SendOp::Send, end.sge(64, 64));
+        }
+        for end in [a, b] {
+            let mut done = [end.wait().wr_id, end.wait().wr_id];
+            done.sort_unstable();
+            assert_eq!(done, [wr_id, 1000 + wr_id]);
+        }
     }
 }

@@ -34,8 +34,8 @@ pub(crate) enum Answer {
     Now,
     /// When its owner, which is polling, posts or polls again, but within
     /// [`LOOK_INTERVAL`](crate::io::polling::progress::LOOK_INTERVAL). The owner gets the data at once, and its own
-    /// answer is sent before the acknowledgement.
-    AfterTheOwner,
+    /// answer is sent before the acknowledgement. With the time of its poll.
+    AfterTheOwner(Duration),
 }
 
 /// Passes what arrives in rings to its queue pairs.
@@ -94,7 +94,7 @@ impl Host {
         let _watch = self.watch_for_panics();
         let (found, is_done) = match self.receiver.try_lock() {
             Some(mut receiver) => {
-                let taken = self.read_sockets(&mut receiver, Answer::AfterTheOwner);
+                let taken = self.read_sockets(&mut receiver, Answer::AfterTheOwner(now));
                 drop(receiver);
                 let served = self.serve_timers(now);
                 (taken.datagrams > 0, settled || served)
@@ -169,7 +169,7 @@ impl Host {
         if let Some(links) = &self.links {
             taken += self.read_rings(receiver, links, answer);
             // The progress thread always reads the sockets: a socket woke it, or it is about to sleep.
-            if answer == Answer::AfterTheOwner
+            if matches!(answer, Answer::AfterTheOwner(_))
                 && !self.progress.needs_sockets()
                 && !receiver.is_time_for_sockets()
             {
@@ -383,7 +383,7 @@ impl Host {
         self.report(qp, &mut state);
         match answer {
             Answer::Now => self.settle(qp, &mut state, now),
-            Answer::AfterTheOwner => self.settle_soon(qp, &mut state, now),
+            Answer::AfterTheOwner(_) => self.settle_soon(qp, &mut state, now),
         }
     }
 }

@@ -101,22 +101,26 @@ impl Host {
             return self.drop_compact(compact);
         }
         let mut state = qp.lock();
-        let Some(path) = state.path.filter(|_| !state.closed) else {
+        if state.path.is_none() || state.closed {
             return self.drop_compact(compact);
-        };
+        }
         if state.peer != Some(from) || state.peer_tag != compact.tag {
             let dropped = &self.monitor.counters.dropped_spoofed;
             dropped.add(compact.traffic().0);
             return Handled::Dropped;
         }
-        if self.monitor.tap.is_plugged() {
-            return Handled::NeedsPackets(path);
+        if !self.monitor.tap.is_plugged()
+            && self.take_directly(qp, &mut state, compact, payload, answer)
+        {
+            return Handled::Done;
         }
-        self.take_directly(qp, &mut state, compact, payload, answer)
-            .unwrap_or(Handled::NeedsPackets(path))
+        match state.path {
+            Some(path) => Handled::NeedsPackets(path),
+            None => self.drop_compact(compact),
+        }
     }
 
-    /// `None` if the engine needs packets. Nothing has changed then.
+    /// Returns false if the engine needs packets. Nothing has changed then.
     #[inline]
     fn take_directly(
         &self,
@@ -125,11 +129,17 @@ impl Host {
         compact: &Compact,
         payload: u64,
         answer: Answer,
-    ) -> Option<Handled> {
-        let now = state.not_before(self.clock.recent());
+    ) -> bool {
+        let now = match answer {
+            Answer::Now => self.clock.recent(),
+            Answer::AfterTheOwner(now) => now,
+        };
+        let now = state.not_before(now);
         let memory = self.memory.read();
         if let Some(send) = &compact.send {
-            let place = state.engine.take_send(&memory, send)?;
+            let Some(place) = state.engine.take_send(&memory, send) else {
+                return false;
+            };
             // SAFETY: the engine checked the place against `memory` in the call above, and the table has been locked
             // since. The reader checked that the payload lies in the ring.
             unsafe { memory_access::copy(payload, place.addr, place.len as usize) };
@@ -143,7 +153,7 @@ impl Host {
                 "a queue pair that takes sends also takes acknowledgements"
             );
             if !taken {
-                return None;
+                return false;
             }
         }
         drop(memory);
@@ -153,10 +163,10 @@ impl Host {
         if !state.engine.is_transmit_idle() {
             match answer {
                 Answer::Now => self.settle(qp, state, now),
-                Answer::AfterTheOwner => self.settle_soon(qp, state, now),
+                Answer::AfterTheOwner(_) => self.settle_soon(qp, state, now),
             }
         }
-        Some(Handled::Done)
+        true
     }
 }
 
