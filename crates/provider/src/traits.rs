@@ -483,6 +483,16 @@ pub trait Qp: Send + Sync + std::fmt::Debug {
     fn refusal(&self) -> Result<Option<Refusal>> {
         Ok(None)
     }
+    /// How long the peer has had no receive posted for the oldest message that it has not acknowledged ("receiver not
+    /// ready", IBTA 9.7.5.2.8). The message waits and is not lost, unless the retries run out
+    /// ([`ConnParam::rnr_retry_count`]). `None` if the peer has a receive, or the provider does not know: only the
+    /// software device does.
+    ///
+    /// # Errors
+    /// The queue pair is destroyed.
+    fn not_ready_for(&self) -> Result<Option<Duration>> {
+        Ok(None)
+    }
     /// Posts to the send queue.
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()>;
     /// Posts several requests to the send queue, in order, with one doorbell if the provider can.

@@ -78,6 +78,20 @@ impl Connection {
         self.inner.ended()
     }
 
+    /// Why this side's messages do not arrive at the moment: `PeerNotReady` if the peer has no receive posted, because
+    /// its program holds all messages that it has received. `None` if nothing is known to delay them.
+    ///
+    /// RDMA has no flow control of its own for messages. A device that has no receive for a message answers "receiver
+    /// not ready" (RNR NAK), and the sender's device repeats the message until there is one, so that nothing is lost.
+    /// With [`Options::rnr_retry_count`](crate::Options::rnr_retry_count) below 7 at the peer it gives up, and the
+    /// connection ends with `WorkFailed(RnrRetryExcErr)`. Work that was posted later waits, too.
+    ///
+    /// The kernel's devices do not report this state: the result is `None` there. On unreliable connections such
+    /// messages are lost.
+    pub fn send_delay(&self) -> Option<Error> {
+        self.inner.send_delay()
+    }
+
     /// The counters of the connection's queue pair: packets, retransmissions, and drops by reason.
     ///
     /// # Errors

@@ -375,6 +375,15 @@ impl Inner {
         Some(self.explain(Error::new(Step::Transfer, cause)))
     }
 
+    /// Why this side's oldest message has not arrived, if the peer has no receive for it.
+    pub(crate) fn send_delay(&self) -> Option<Error> {
+        // The queue pair exists while this connection is referenced.
+        let waited = self.work.qp.not_ready_for().ok()??;
+        let for_ms = waited.as_millis() as u64;
+        let cause = Cause::PeerNotReady { for_ms };
+        Some(self.explain(Error::new(Step::Transfer, cause)))
+    }
+
     /// Adds addresses and device to an error.
     pub(crate) fn explain(&self, error: Error) -> Error {
         error

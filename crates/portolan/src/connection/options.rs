@@ -35,8 +35,8 @@ pub struct Options {
     /// Maximum number of messages that the program may hold before the peer waits.
     ///
     /// If the program holds `receive_depth` messages or more, the connection posts additional receives, and frees them
-    /// when the program drops the messages. At the limit the peer's next message waits, and the connection logs one
-    /// warning.
+    /// when the program drops the messages. At the limit the peer's next message waits, the connection logs one
+    /// warning, and the peer can learn the reason ([`Transfer::delay`](crate::Transfer::delay)).
     pub held_messages: u32,
     /// Receives that several connections share; `None` for receives of the connection's own. `receive_depth`,
     /// `receive_size`, `held_messages` and `posted_receives` have no meaning with it.
@@ -56,8 +56,9 @@ pub struct Options {
     pub initiator_depth: u8,
     /// Number of retransmissions of an unacknowledged packet (0 to 7).
     pub retry_count: u8,
-    /// How often the peer retries a message that finds no posted receive here (0 to 7; 7 means
-    /// forever), as in `rdma_connect(3)` and `rdma_accept(3)`.
+    /// How often the peer retries a message that finds no posted receive here (0 to 7; 7, the default, means
+    /// forever), as in `rdma_connect(3)` and `rdma_accept(3)`. Then its connection ends with
+    /// `WorkFailed(RnrRetryExcErr)`.
     pub rnr_retry_count: u8,
     /// Private data of the request or reply: at most 56 bytes in a request, 196 in a reply.
     pub private_data: Vec<u8>,

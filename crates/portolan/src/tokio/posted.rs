@@ -4,7 +4,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use portolan_provider::Result;
+use portolan_provider::{Error, Result};
 
 use super::connection::AsyncConnection;
 use crate::sys::{Buffer, RemoteMemory};
@@ -48,6 +48,11 @@ impl<'a> Posted<'a> {
             transfer: Some(transfer),
             wait: None,
         }
+    }
+
+    /// Why the work is still posted; see [`Transfer::delay`].
+    pub fn delay(&self) -> Option<Error> {
+        self.transfer.as_ref()?.delay()
     }
 
     /// The work, to wait for it elsewhere, for example in a thread; `None` after the outcome was returned.

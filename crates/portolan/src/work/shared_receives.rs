@@ -28,6 +28,7 @@ pub(super) const SHARED: u64 = 1 << 61;
 ///   (on unreliable connections their messages are lost), and a log message reports that once. So a program must
 ///   receive from all its connections as messages arrive, not from one after the other.
 /// * Unread messages of a dropped connection are freed.
+/// * A sender can learn that its message waits ([`Transfer::delay`](crate::Transfer::delay)).
 ///
 /// ```
 /// use portolan::{Connector, Listener, Options, SharedReceiveQueue};

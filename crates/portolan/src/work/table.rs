@@ -367,6 +367,13 @@ impl Work {
         slot.is_none_or(|slot| slot.done.is_some())
     }
 
+    /// Whether the work `key` is a send that has not completed.
+    pub(crate) fn is_sending(&self, key: usize) -> bool {
+        let state = self.state.lock();
+        let slot = state.slots.get(key);
+        slot.is_some_and(|slot| slot.kind == Kind::Send && slot.done.is_none())
+    }
+
     /// Takes the ring's oldest message.
     pub(crate) fn arrival(&self) -> Option<(Buffer, WorkCompletion)> {
         let mut state = self.state.lock();

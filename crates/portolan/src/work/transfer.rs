@@ -93,6 +93,30 @@ impl Transfer {
         self.try_take().ok_or(self)
     }
 
+    /// Why the work is still posted: `PeerNotReady` if the peer has no receive posted for it or for an earlier message
+    /// ([`Connection::send_delay`](crate::Connection::send_delay)). `None` if it has completed, or nothing is known to
+    /// delay it.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # let (server, client) = portolan::doc_pair()?;
+    /// # let count = portolan::Options::default().held_messages;
+    /// # let mut held = Vec::new();
+    /// # for _ in 0..count { client.send(b"".to_vec())?.wait()?; held.push(server.receive()?); }
+    /// let sending = client.send(b"one too many".to_vec())?;
+    /// let sending = sending.wait_within(Duration::from_millis(100)).unwrap_err();
+    /// let delay = sending.delay().expect("the server holds all its messages");
+    /// assert!(delay.to_string().contains("the peer has had no receive posted"));
+    /// # drop(held);
+    /// // The server drops messages, and this one arrives:
+    /// sending.wait()?;
+    /// # Ok::<(), portolan::Error>(())
+    /// ```
+    pub fn delay(&self) -> Option<Error> {
+        let is_sending = self.connection.work.is_sending(self.key?);
+        is_sending.then(|| self.connection.send_delay())?
+    }
+
     /// Leaves the work to the connection, which keeps the buffer and the outcome for
     /// [`Connection::take_abandoned`](crate::Connection::take_abandoned).
     pub fn abandon(mut self) {

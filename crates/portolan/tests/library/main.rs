@@ -24,6 +24,7 @@ mod long;
 mod low;
 mod low_layer;
 mod memory;
+mod not_ready;
 mod process;
 mod readiness;
 mod regions;

@@ -202,6 +202,12 @@ pub enum Cause {
         /// Length of the offered memory, in bytes.
         length: u64,
     },
+    /// The peer has no receive posted for a message, which waits for one; nothing is lost.
+    #[error("the peer has had no receive posted for {for_ms} ms: the message waits for one")]
+    PeerNotReady {
+        /// How long the message has waited, in milliseconds.
+        for_ms: u64,
+    },
     /// A work request completed with an error.
     #[error("work request failed: {0}")]
     WorkFailed(crate::verbs::WcStatus),
@@ -533,7 +539,7 @@ impl Cause {
             Self::DeviceRemoved => ENXIO,
             Self::NetworkUnreachable => ENETUNREACH,
             Self::HostUnreachable => EHOSTUNREACH,
-            Self::NameTemporaryFailure(_) | Self::WouldBlock => EAGAIN,
+            Self::NameTemporaryFailure(_) | Self::WouldBlock | Self::PeerNotReady { .. } => EAGAIN,
             Self::TimedOut { .. } | Self::GroupSilent { .. } | Self::PeerSilent { .. } => ETIMEDOUT,
             Self::Rejected { .. } | Self::SidrRefused(_) => ECONNREFUSED,
             Self::Disconnected => ENOTCONN,

@@ -77,6 +77,22 @@ fn the_peer_sends_one_rnr_nak_and_is_given_the_time_it_asks_for() {
 }
 
 #[test]
+fn the_sender_knows_since_when_the_peer_has_no_receive_until_the_message_gets_through() {
+    let mut pair = three_sends(Options::default(), Duration::from_millis(1));
+    let since = pair.left().qp.not_ready_since();
+    let nak_at = rnr_naks(&pair)[0].at;
+    assert!(since.is_some_and(|since| since >= nak_at), "{since:?}");
+    // The retries change nothing.
+    pair.settle(Duration::from_secs(1));
+    assert!(rnr_naks(&pair).len() > 1);
+    assert_eq!(pair.left().qp.not_ready_since(), since);
+    post_three_receives(&mut pair);
+    pair.run();
+    assert_eq!(sends(pair.left()), [(1, OK), (2, OK), (3, OK)]);
+    assert_eq!(pair.left().qp.not_ready_since(), None);
+}
+
+#[test]
 fn a_receiver_that_stays_unready_ends_the_connection_after_the_retries() {
     let options = Options {
         rnr_retry: 3,

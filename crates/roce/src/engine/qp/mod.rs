@@ -547,6 +547,11 @@ impl QueuePair {
         self.outbox.refusal
     }
 
+    /// Since when the peer has had no receive posted for the oldest unacknowledged message (RC).
+    pub fn not_ready_since(&self) -> Option<Duration> {
+        self.service.reliable()?.requester.not_ready_since()
+    }
+
     /// The counters since creation.
     pub fn counters(&self) -> &QpCounters {
         &self.outbox.counters

@@ -54,6 +54,8 @@ pub(super) struct Retransmit {
     deadline: Option<Duration>,
     /// The peer had no receive posted: nothing is sent until this time.
     rnr_until: Option<Duration>,
+    /// Since when the peer has had no receive for the oldest unacknowledged message.
+    not_ready_since: Option<Duration>,
 }
 
 impl Retransmit {
@@ -74,6 +76,7 @@ impl Retransmit {
             late_ends: 0,
             deadline: None,
             rnr_until: None,
+            not_ready_since: None,
         }
     }
 
@@ -119,6 +122,7 @@ impl Retransmit {
             self.sample = None;
         }
         self.backoff = 0;
+        self.not_ready_since = None;
         self.note_progress(now);
         self.retries_left = self.retry_cnt;
         self.rnr_retries_left = self.rnr_retry;
@@ -148,12 +152,19 @@ impl Retransmit {
         self.deadline = None;
         self.backoff = 0;
         self.rnr_until = Some(now + Duration::from_micros(rnr_timer_us(timer).into()));
+        self.not_ready_since.get_or_insert(now);
         Ok(())
     }
 
     /// Whether a wait that the peer requested is in progress.
     pub(super) fn is_rnr_waiting(&self) -> bool {
         self.rnr_until.is_some()
+    }
+
+    /// Since when the peer has had no receive for the oldest unacknowledged message; `None` if it has one, or has not
+    /// answered.
+    pub(super) fn not_ready_since(&self) -> Option<Duration> {
+        self.not_ready_since
     }
 
     /// Ends the wait that the peer requested, if it is over at `now`. The peer is alive, so its deadline restarts. A
@@ -206,6 +217,7 @@ impl Retransmit {
     pub(super) fn stop(&mut self) {
         self.deadline = None;
         self.rnr_until = None;
+        self.not_ready_since = None;
         self.sample = None;
     }
 

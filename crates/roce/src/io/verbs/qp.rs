@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 
 use portolan_provider::traits::{Cq, Mw, Qp, Srq};
 use portolan_provider::verbs::{
@@ -282,6 +283,11 @@ impl Qp for SoftQp {
 
     fn refusal(&self) -> Result<Option<Refusal>> {
         Ok(self.open(Step::Query)?.engine.refusal())
+    }
+
+    fn not_ready_for(&self) -> Result<Option<Duration>> {
+        let since = self.open(Step::Query)?.engine.not_ready_since();
+        Ok(since.map(|since| self.host.clock.now().saturating_sub(since)))
     }
 
     #[inline]

@@ -130,6 +130,11 @@ impl Requester {
         self.retransmit.next_timeout()
     }
 
+    /// Since when the peer has had no receive for the oldest unacknowledged message.
+    pub(in crate::engine::qp) fn not_ready_since(&self) -> Option<Duration> {
+        self.retransmit.not_ready_since()
+    }
+
     /// Goes back or gives up, if no answer arrived in time.
     pub(super) fn on_timeout(
         &mut self,
