@@ -1,11 +1,7 @@
 //! Planted defects, which the simulator must find to show that its checks work.
-//!
-//! Without the feature `mutants`, which no shipped build enables, `is_planted` is constantly `false` and compiles away.
-//! With it, a thread plants one defect at a time, initially none.
 
-portolan_provider::enum_table! {
+portolan_provider::mutants! {
     /// A defect of the connection manager.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Mutant {
         /// The answer to a SIDR REQ is forgotten when its id is destroyed.
         AnswerForgotten,
@@ -47,39 +43,5 @@ portolan_provider::enum_table! {
         TimerLost,
         /// Time-wait is over at once.
         TimewaitSkipped,
-    }
-}
-
-/// Whether the engines of this thread have the defect.
-#[cfg(not(feature = "mutants"))]
-pub(crate) const fn is_planted(_: Mutant) -> bool {
-    false
-}
-
-#[cfg(feature = "mutants")]
-pub(crate) use planted::is_planted;
-#[cfg(feature = "mutants")]
-pub use planted::plant;
-
-#[cfg(feature = "mutants")]
-mod planted {
-    extern crate std;
-
-    use core::cell::Cell;
-
-    use super::Mutant;
-
-    std::thread_local! {
-        static PLANTED: Cell<Option<Mutant>> = const { Cell::new(None) };
-    }
-
-    /// Plants the defect in the engines of this thread, replacing any other; `None` removes it.
-    pub fn plant(mutant: Option<Mutant>) {
-        PLANTED.set(mutant);
-    }
-
-    /// Whether the engines of this thread have the defect.
-    pub(crate) fn is_planted(mutant: Mutant) -> bool {
-        PLANTED.get() == Some(mutant)
     }
 }

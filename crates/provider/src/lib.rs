@@ -11,6 +11,7 @@
 //! * [`error`]: one error type for all providers; `errno` is derived from it in one place.
 //! * [`number_map`]: a hash for maps keyed by id numbers, and with feature `std` such maps.
 //! * [`enum_table`]: defines an enum together with the list of its variants and their names.
+//! * [`mutants`]: defines the defects that a simulator plants in an engine.
 //! * `traits` (feature `std`): the traits that a provider implements.
 //!
 //! Without the feature `std` the crate is `no_std` with `alloc`; the protocol engines use it that

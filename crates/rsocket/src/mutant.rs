@@ -1,118 +1,53 @@
 //! Planted defects, which the simulator must find to show that its checks work.
-//!
-//! Without the feature `mutants`, which no shipped build enables, `is_planted` is constantly `false` and compiles away.
-//! With it, a thread plants one defect at a time, initially none.
 
-/// A defect of the endpoints of streams.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mutant {
-    /// Numbers in the peer's memory are written in this side's byte order.
-    ByteOrderIgnored,
-    /// Ending this side's direction also ends the peer's.
-    CloseEndsBoth,
-    /// More control messages are in flight than have slots.
-    ControlUnbounded,
-    /// The peer's credits are not respected.
-    CreditsIgnored,
-    /// Credits are granted only with half of the buffer.
-    CreditsOnlyWithRoom,
-    /// A write to mapped memory may go past its end.
-    DirectPassesEnd,
-    /// The stream stays open after its message that ends both directions completed.
-    DisconnectNotNoted,
-    /// The end of a direction is lost if its message finds no free slot.
-    EndForgotten,
-    /// Each write to the peer's table uses the same entry.
-    EntryRepeated,
-    /// A broken connection counts as an orderly end.
-    FailureIsEnd,
-    /// A stream that ended in order fails when its connection closes.
-    EndIsFailure,
-    /// Work in flight is ignored by [`Endpoint::is_flushed`](crate::Endpoint::is_flushed).
-    FlushedEarly,
-    /// Work is posted on a broken connection.
-    GoesOnAfterFailure,
-    /// Half of the buffer is granted when only a part of it has been read.
-    HalfGrantedUnread,
-    /// Data of any length is sent inline.
-    InlineUnlimited,
-    /// Iomap entries overwrite the target table.
-    IomapOverTable,
-    /// The message of a write is sent before the write.
-    MessageFirst,
-    /// The slot of a completed write stays reserved.
-    PlaceLeaks,
-    /// Slots of the send queue are not reserved.
-    PlaceNotReserved,
-    /// A side that has ended its own direction ignores the end of the peer's.
-    PeerEndIgnored,
-    /// Sent data may be overwritten before it has arrived.
-    SendBufferNotReserved,
-    /// An entry of the target table is used again and again.
-    TableEntryStays,
-    /// Unread data is dropped when both directions have ended.
-    UnreadDropped,
-}
-
-impl Mutant {
-    /// All defects.
-    pub const ALL: [Self; 23] = [
-        Self::ByteOrderIgnored,
-        Self::CloseEndsBoth,
-        Self::ControlUnbounded,
-        Self::CreditsIgnored,
-        Self::CreditsOnlyWithRoom,
-        Self::DirectPassesEnd,
-        Self::DisconnectNotNoted,
-        Self::EndForgotten,
-        Self::EntryRepeated,
-        Self::FailureIsEnd,
-        Self::EndIsFailure,
-        Self::FlushedEarly,
-        Self::GoesOnAfterFailure,
-        Self::HalfGrantedUnread,
-        Self::InlineUnlimited,
-        Self::IomapOverTable,
-        Self::MessageFirst,
-        Self::PlaceLeaks,
-        Self::PlaceNotReserved,
-        Self::PeerEndIgnored,
-        Self::SendBufferNotReserved,
-        Self::TableEntryStays,
-        Self::UnreadDropped,
-    ];
-}
-
-/// Whether the engines of this thread have the defect.
-#[cfg(not(feature = "mutants"))]
-pub(crate) const fn is_planted(_: Mutant) -> bool {
-    false
-}
-
-#[cfg(feature = "mutants")]
-pub(crate) use planted::is_planted;
-#[cfg(feature = "mutants")]
-pub use planted::plant;
-
-#[cfg(feature = "mutants")]
-mod planted {
-    extern crate std;
-
-    use core::cell::Cell;
-
-    use super::Mutant;
-
-    std::thread_local! {
-        static PLANTED: Cell<Option<Mutant>> = const { Cell::new(None) };
-    }
-
-    /// Plants the defect in the engines of this thread, replacing any other; `None` removes it.
-    pub fn plant(mutant: Option<Mutant>) {
-        PLANTED.set(mutant);
-    }
-
-    /// Whether the engines of this thread have the defect.
-    pub(crate) fn is_planted(mutant: Mutant) -> bool {
-        PLANTED.get() == Some(mutant)
+portolan_provider::mutants! {
+    /// A defect of the endpoints of streams.
+    pub enum Mutant {
+        /// Numbers in the peer's memory are written in this side's byte order.
+        ByteOrderIgnored,
+        /// Ending this side's direction also ends the peer's.
+        CloseEndsBoth,
+        /// More control messages are in flight than have slots.
+        ControlUnbounded,
+        /// The peer's credits are not respected.
+        CreditsIgnored,
+        /// Credits are granted only with half of the buffer.
+        CreditsOnlyWithRoom,
+        /// A write to mapped memory may go past its end.
+        DirectPassesEnd,
+        /// The stream stays open after its message that ends both directions completed.
+        DisconnectNotNoted,
+        /// The end of a direction is lost if its message finds no free slot.
+        EndForgotten,
+        /// Each write to the peer's table uses the same entry.
+        EntryRepeated,
+        /// A broken connection counts as an orderly end.
+        FailureIsEnd,
+        /// A stream that ended in order fails when its connection closes.
+        EndIsFailure,
+        /// Work in flight is ignored by [`Endpoint::is_flushed`](crate::Endpoint::is_flushed).
+        FlushedEarly,
+        /// Work is posted on a broken connection.
+        GoesOnAfterFailure,
+        /// Half of the buffer is granted when only a part of it has been read.
+        HalfGrantedUnread,
+        /// Data of any length is sent inline.
+        InlineUnlimited,
+        /// Iomap entries overwrite the target table.
+        IomapOverTable,
+        /// The message of a write is sent before the write.
+        MessageFirst,
+        /// The slot of a completed write stays reserved.
+        PlaceLeaks,
+        /// Slots of the send queue are not reserved.
+        PlaceNotReserved,
+        /// A side that has ended its own direction ignores the end of the peer's.
+        PeerEndIgnored,
+        /// Sent data may be overwritten before it has arrived.
+        SendBufferNotReserved,
+        /// An entry of the target table is used again and again.
+        TableEntryStays,
+        /// Unread data is dropped when both directions have ended.
+        UnreadDropped,
     }
 }

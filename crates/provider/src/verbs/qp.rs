@@ -43,39 +43,26 @@ impl fmt::Display for QpType {
     }
 }
 
-/// Queue pair states (`enum ibv_qp_state`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u32)]
-pub enum QpState {
-    /// Initial state: nothing is configured.
-    #[default]
-    Reset = 0,
-    /// Receives may be posted.
-    Init = 1,
-    /// Ready to receive.
-    Rtr = 2,
-    /// Ready to send.
-    Rts = 3,
-    /// Send queue draining.
-    Sqd = 4,
-    /// Send queue in error.
-    Sqe = 5,
-    /// In error: work is flushed.
-    Err = 6,
-}
-
-impl QpState {
-    /// The IBTA's name of the state.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Reset => "RESET",
-            Self::Init => "INIT",
-            Self::Rtr => "RTR",
-            Self::Rts => "RTS",
-            Self::Sqd => "SQD",
-            Self::Sqe => "SQE",
-            Self::Err => "ERR",
-        }
+crate::enum_table! {
+    /// Queue pair states (`enum ibv_qp_state`), with the IBTA's names.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    #[repr(u32)]
+    pub enum QpState {
+        /// Initial state: nothing is configured.
+        #[default]
+        Reset = 0 => "RESET",
+        /// Receives may be posted.
+        Init = 1 => "INIT",
+        /// Ready to receive.
+        Rtr = 2 => "RTR",
+        /// Ready to send.
+        Rts = 3 => "RTS",
+        /// Send queue draining.
+        Sqd = 4 => "SQD",
+        /// Send queue in error.
+        Sqe = 5 => "SQE",
+        /// In error: work is flushed.
+        Err = 6 => "ERR",
     }
 }
 

@@ -1,11 +1,7 @@
 //! Planted defects, which the simulator must find to show that its checks work.
-//!
-//! Without the feature `mutants`, which no shipped build enables, `is_planted` is constantly `false` and compiles away.
-//! With it, a thread plants one defect at a time, initially none.
 
-portolan_provider::enum_table! {
+portolan_provider::mutants! {
     /// A defect of the queue pairs.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Mutant {
         /// An acknowledgement covers one packet too many.
         AcknowledgesTooMuch,
@@ -47,37 +43,5 @@ portolan_provider::enum_table! {
         TimerLost,
         /// All posted work is sent, ignoring the window.
         WindowIgnored,
-    }
-}
-
-/// Whether the engines of this thread have the defect.
-#[cfg(not(feature = "mutants"))]
-pub(crate) const fn is_planted(_: Mutant) -> bool {
-    false
-}
-
-#[cfg(feature = "mutants")]
-pub(crate) use planted::is_planted;
-#[cfg(feature = "mutants")]
-pub use planted::plant;
-
-#[cfg(feature = "mutants")]
-mod planted {
-    use core::cell::Cell;
-
-    use super::Mutant;
-
-    thread_local! {
-        static PLANTED: Cell<Option<Mutant>> = const { Cell::new(None) };
-    }
-
-    /// Plants the defect in the engines of this thread, replacing any other; `None` removes it.
-    pub fn plant(mutant: Option<Mutant>) {
-        PLANTED.set(mutant);
-    }
-
-    /// Whether the engines of this thread have the defect.
-    pub(crate) fn is_planted(mutant: Mutant) -> bool {
-        PLANTED.get() == Some(mutant)
     }
 }
