@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_becomes_errno_and_a_panic_is_one() {
+    fn errors_and_panics_become_errno() {
         assert_eq!(caught(|| Ok(7)), Ok(7));
         assert_eq!(caught(|| Err::<(), _>(Errno::BUSY)), Err(Errno::BUSY));
         assert_eq!(caught::<()>(|| panic!("on purpose")), Err(Errno::IO));

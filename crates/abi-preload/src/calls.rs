@@ -1,6 +1,6 @@
 //! The calls on objects of this library, with the program's arguments. `None` if libc must make the call.
 
-#![allow(unsafe_code, reason = "pointers of the program's, and calls of libc")]
+#![allow(unsafe_code, reason = "pointers of the program, and calls of libc")]
 
 use std::ffi::{c_int, c_void};
 use std::time::Duration;

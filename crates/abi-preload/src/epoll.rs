@@ -6,7 +6,7 @@
 //!
 //! A wait checks only hot streams: those that were ready at the last wait, and those that the second set reports.
 
-#![allow(unsafe_code, reason = "events of the program's, and calls of libc")]
+#![allow(unsafe_code, reason = "events of the program, and calls of libc")]
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;

@@ -1,7 +1,7 @@
 //! The functions that replace libc's. Each looks up the descriptor first. Most descriptors have no stream, and their
 //! calls go to libc.
 
-#![allow(unsafe_code, reason = "pointers of the program's, and calls of libc")]
+#![allow(unsafe_code, reason = "pointers of the program, and calls of libc")]
 #![allow(
     clippy::undocumented_unsafe_blocks,
     reason = "one reason for all: the arguments are the program's, which vouches for them as the function's manual page says, \

@@ -1,6 +1,6 @@
 //! sendmsg(2) and recvmsg(2): iovecs, and descriptors sent as control data.
 
-#![allow(unsafe_code, reason = "messages of the program's")]
+#![allow(unsafe_code, reason = "the program's messages")]
 
 use std::ffi::c_int;
 

@@ -1,6 +1,6 @@
 //! Socket addresses in C's format.
 
-#![allow(unsafe_code, reason = "places of the program's")]
+#![allow(unsafe_code, reason = "the program's memory")]
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};

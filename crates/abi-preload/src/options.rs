@@ -1,6 +1,6 @@
 //! Socket options. The kernel's socket has them, except those that only the stream can answer.
 
-#![allow(unsafe_code, reason = "values of the program's, and calls of libc")]
+#![allow(unsafe_code, reason = "values of the program, and calls of libc")]
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;

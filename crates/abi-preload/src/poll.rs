@@ -1,6 +1,6 @@
 //! poll(2) and select(2) on sets that contain streams.
 
-#![allow(unsafe_code, reason = "sets of the program's, and calls of libc")]
+#![allow(unsafe_code, reason = "sets of the program, and calls of libc")]
 
 use std::ffi::c_int;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Sending and receiving.
 
-#![allow(unsafe_code, reason = "memory of the program's")]
+#![allow(unsafe_code, reason = "the program's memory")]
 
 use std::ffi::c_int;
 use std::io::{self, ErrorKind};

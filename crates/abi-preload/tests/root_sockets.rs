@@ -61,7 +61,7 @@ fn run(folder: &Folder, script: &str) -> (String, String) {
 }
 
 #[test]
-fn every_call_says_on_rsockets_what_it_says_on_tcp() {
+fn every_call_returns_on_rsockets_what_it_returns_on_tcp() {
     let folder = Folder::new("calls");
     let (on_tcp, report) = run(&folder, "$tcp all");
     assert_eq!(report, "");

@@ -89,7 +89,7 @@ macro_rules! get {
     ($id:expr, $($field:ident).+) => {{
         let id: &$crate::id::Id = $id;
         // SAFETY: the memory exists while `id` is borrowed, and was initialized at creation.
-        #[allow(unused_unsafe, reason = "it may be used among what is unsafe for other reasons")]
+        #[allow(unused_unsafe, reason = "it may be used inside another unsafe block")]
         unsafe {
             (&raw const (*id.as_c()).$($field).+).read()
         }

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_becomes_a_number_and_errno_and_a_panic_is_one() {
+    fn errors_and_panics_become_a_number_and_errno() {
         assert_eq!(number(|| Ok(())), 0);
         assert_eq!(number(|| Err(Errno::BUSY)), libc::EBUSY);
         assert_eq!(guard::last_errno(), Errno::BUSY);

@@ -120,7 +120,7 @@ mod tests {
         let asked = Asked::default();
         let lookups = Scripted(names, asked.clone());
         let (send, receive) = channel();
-        let done = move |outcome: Outcome| send.send(outcome).expect("somebody waits");
+        let done = move |outcome: Outcome| send.send(outcome).expect("the caller waits");
         let (node, service) = (Some("127.0.0.1"), Some("7471"));
         let started = start_addrinfo(lookups, node, service, None, PATIENCE, done);
         assert!(started.expect("started").is_none());
@@ -139,7 +139,7 @@ mod tests {
         let asked = Asked::default();
         let lookups = Scripted(names, asked.clone());
         let (send, receive) = channel();
-        let done = move |outcome| send.send(outcome).expect("somebody waits");
+        let done = move |outcome| send.send(outcome).expect("the caller waits");
         let node = Some("host.test");
         let pending = start_addrinfo(lookups, node, None, None, PATIENCE, done);
         assert!(pending.as_ref().expect("started").is_some());
@@ -165,7 +165,7 @@ mod tests {
             ("slow.test", Duration::from_millis(20), Eai::Again),
         ] {
             let (send, receive) = channel();
-            let done = move |outcome: Outcome| send.send(outcome).expect("somebody waits");
+            let done = move |outcome: Outcome| send.send(outcome).expect("the caller waits");
             let lookups = Scripted(slow.clone(), Asked::default());
             let started = start_addrinfo(lookups, Some(node), None, None, lasts, done);
             let error = receive.recv_timeout(PATIENCE).expect("answered");

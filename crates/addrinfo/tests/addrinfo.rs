@@ -46,7 +46,7 @@ fn a_name_gives_all_of_its_addresses_as_a_list() {
 }
 
 #[test]
-fn neither_node_nor_service_nor_hints_is_eai_noname() {
+fn without_node_service_and_hints_the_error_is_eai_noname() {
     assert_eq!(code(None, None, None), Eai::NoName);
     assert_eq!(code(None, None, Some(&Hints::new())), Eai::NoName);
 }

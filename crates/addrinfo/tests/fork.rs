@@ -83,7 +83,7 @@ fn parent_child_and_grandchild_each_resolve() {
 }
 
 #[test]
-fn a_child_has_a_pool_of_its_own_and_leaves_its_parents_alone() {
+fn a_child_has_its_own_pool_and_does_not_touch_its_parents() {
     let pool = Pool::shared().expect("pool");
     assert_eq!(run(pool), Ok(42));
     let (open, waits) = channel::<()>();

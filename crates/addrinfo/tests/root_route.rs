@@ -197,7 +197,7 @@ fn an_ipv4_route_through_an_ipv6_router_is_understood() {
 }
 
 #[test]
-fn multicast_and_broadcast_are_told_apart() {
+fn multicast_and_broadcast_are_distinguished() {
     let namespace = two_uplinks();
     let kind = |to: &str| lookup(&namespace, Query::to(ip(to))).expect(to).kind;
     assert_eq!(kind("239.1.2.3"), RouteKind::Multicast);

@@ -107,7 +107,7 @@ fn a_send_only_member_reaches_the_members_and_json_has_everything() {
 }
 
 #[test]
-fn another_group_and_one_that_was_left_get_nothing() {
+fn other_groups_and_groups_that_were_left_receive_nothing() {
     let member = Member::start("239.77.1.3", "127.0.0.1", &["--count", "1", "--quiet"]);
     let output = run(&["mcast", "send", "239.77.1.4", "--bind", "127.0.0.1"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));

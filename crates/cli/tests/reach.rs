@@ -5,7 +5,7 @@ mod common;
 use common::*;
 
 #[test]
-fn gids_of_this_host_are_reachable_and_the_exit_code_says_so() {
+fn gids_of_this_host_are_reachable_by_the_exit_code() {
     let output = run(&["reach", "127.0.0.1", "::ffff:127.0.0.1", "--json"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let told = objects(&stdout(&output));

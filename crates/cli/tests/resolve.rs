@@ -127,7 +127,7 @@ fn explain_prints_rule_route_device_and_gid() {
 }
 
 #[test]
-fn flags_families_types_and_spaces_are_those_of_the_results() {
+fn flags_families_types_and_spaces_reach_the_results() {
     let passive = &results(&["--passive", "--family", "inet", "-", "7471"])[0];
     assert_eq!(passive["ai_flags"], serde_json::json!(["RAI_PASSIVE"]));
     assert_eq!(passive["ai_src_addr"], "0.0.0.0:7471");

@@ -87,7 +87,7 @@ fn both_ends_of_the_example_of_rdma_getaddrinfo_are_clean() {
 }
 
 #[test]
-fn the_example_of_rdma_get_cm_event_which_is_both_ends_is_clean() {
+fn the_example_of_rdma_get_cm_event_that_plays_both_ends_is_clean() {
     let compiled = Compiled::new("valgrind-events");
     let program = example(&compiled, "rdma_get_cm_event");
     let text = printed(&program, &["127.0.0.1", "7496"]);

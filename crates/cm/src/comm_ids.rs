@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_is_drawn_once_before_one_comes_again() {
+    fn every_number_is_drawn_once_before_one_repeats() {
         let mut ids = CommIds::new(Keyed::new(1, 2), u32::MAX - 5);
         let first = ids.draw();
         let mut drawn = vec![false; 1 << BITS];

@@ -28,8 +28,8 @@ mod in_machines {
 
     /// Two machines on one wire, each with rdma_rxe on its interface.
     #[test]
-    fn two_machines_meet_on_a_wire_and_tshark_reads_what_they_say() {
-        let test = "two_machines_meet_on_a_wire_and_tshark_reads_what_they_say";
+    fn two_machines_talk_over_a_wire_and_tshark_reads_their_packets() {
+        let test = "two_machines_talk_over_a_wire_and_tshark_reads_their_packets";
         let Some(machine) = available(test, Machine::prepare(&cache(), Suite::Bookworm)) else {
             return;
         };
@@ -78,8 +78,8 @@ mod in_machines {
 }
 
 #[test]
-fn tshark_tells_a_whole_packet_from_one_without_its_header() {
-    let test = "tshark_tells_a_whole_packet_from_one_without_its_header";
+fn tshark_distinguishes_a_whole_packet_from_one_without_its_header() {
+    let test = "tshark_distinguishes_a_whole_packet_from_one_without_its_header";
     let Some(()) = available(test, prepare_host()) else {
         return;
     };

@@ -146,9 +146,9 @@ mod in_machines {
     }
 
     #[test]
-    fn a_kernel_that_panics_is_told_from_a_script_that_fails() {
+    fn a_kernel_panic_is_distinguished_from_a_failing_script() {
         let _turn = one_at_a_time();
-        let Some(machine) = machine("a_kernel_that_panics_is_told_from_a_script_that_fails") else {
+        let Some(machine) = machine("a_kernel_panic_is_distinguished_from_a_failing_script") else {
             return;
         };
         let job = Job::new().step(Step::new("panics", "echo c > /proc/sysrq-trigger"));

@@ -20,7 +20,7 @@ fn campaign(start: u64, count: u64) -> Summary {
 }
 
 #[test]
-fn a_seed_is_one_run_whoever_runs_it() {
+fn a_seed_gives_the_same_run_on_another_thread_and_when_traced() {
     for seed in 0..20 {
         let here = run_seed(seed).expect("nothing wrong");
         let elsewhere = std::thread::spawn(move || run_seed(seed).expect("nothing wrong"));
@@ -34,7 +34,7 @@ fn a_seed_is_one_run_whoever_runs_it() {
 
 /// A simulator in which nothing happens would find nothing.
 #[test]
-fn all_that_can_happen_happens_and_nothing_is_wrong() {
+fn everything_possible_happens_and_nothing_fails() {
     let summary = campaign(0, SEEDS);
     assert!(summary.failures.is_empty(), "{}", summary.failures[0]);
     assert_eq!(summary.passed(), SEEDS);

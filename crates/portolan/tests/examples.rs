@@ -119,7 +119,7 @@ mod of_tokio {
 }
 
 #[test]
-fn every_example_is_short_and_says_how_to_run_it() {
+fn every_example_is_short_and_explains_how_to_run_it() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples");
     let mut seen = 0;
     for entry in std::fs::read_dir(folder).unwrap() {

@@ -116,7 +116,7 @@ fn copy(right: &Right) -> bool {
 }
 
 #[test]
-fn memory_whose_right_is_taken_back_is_not_copied_once_no_announcement_is_left() {
+fn memory_whose_right_is_withdrawn_is_not_copied_after_the_last_announcement() {
     loom::model(|| {
         let right = right();
         let peer = {
@@ -133,7 +133,7 @@ fn memory_whose_right_is_taken_back_is_not_copied_once_no_announcement_is_left()
 }
 
 #[test]
-fn what_a_right_covers_is_read_as_it_was_given_or_not_at_all() {
+fn a_right_is_read_as_it_was_granted_or_not_at_all() {
     loom::model(|| {
         let version = Arc::new(Version::new());
         let covers = Arc::new([0, 0].map(loom::sync::atomic::AtomicU64::new));

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_announcement_or_of_another_family_is_refused() {
+    fn malformed_announcements_and_those_of_another_family_are_refused() {
         let addr = "10.1.2.3".parse().unwrap();
         let header = Announcement {
             has_data: true,

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tag_of_a_work_request_says_what_it_was() {
+    fn the_tag_of_a_work_request_tells_its_kind() {
         for work in [
             Work::Data(77),
             Work::DataMessage,
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_that_passes_the_end_of_the_ring_goes_on_at_its_start() {
+    fn a_piece_that_passes_the_end_of_the_ring_continues_at_its_start() {
         let pieces = Pieces::of_ring(90, 25, 100);
         assert!(pieces.ranges().eq([(90, 10), (0, 15)]));
         assert!(Pieces::of_ring(90, 10, 100).ranges().eq([(90, 10)]));

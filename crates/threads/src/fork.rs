@@ -97,7 +97,10 @@ pub struct ForkGuard {
 
 impl ForkGuard {
     /// Marks this process as the owner.
-    #[expect(clippy::new_without_default, reason = "it says who the caller is")]
+    #[expect(
+        clippy::new_without_default,
+        reason = "the call identifies the process"
+    )]
     pub fn new() -> Self {
         let generation = generation();
         Self { generation }

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn each_process_of_a_line_is_told_from_its_ancestors_and_has_values_of_its_own() {
+    fn each_generation_of_processes_is_distinguished_and_has_its_own_values() {
         static CELL: ProcessCell<u32> = ProcessCell::new();
         let next = || *CELL.get_or_inherit(|of_ancestor| of_ancestor.map_or(1, |value| value + 1));
         let first = ForkGuard::new();

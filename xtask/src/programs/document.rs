@@ -73,9 +73,7 @@ fn section(rows: &[Row], took: Duration) -> String {
     let as_expected = rows.iter().filter(|row| row.result.is_ok()).count();
     let minutes = took.as_secs_f64() / 60.0;
     let total = rows.len();
-    format!(
-        "\n{as_expected} of {total} rows ended as they are to, in {minutes:.1} minutes.\n{text}\n"
-    )
+    format!("\n{as_expected} of {total} rows ended as expected, in {minutes:.1} minutes.\n{text}\n")
 }
 
 fn line(row: &Row) -> String {
@@ -124,14 +122,14 @@ mod tests {
     }
 
     #[test]
-    fn a_row_tells_both_ends_and_what_became_of_them() {
+    fn a_row_shows_both_ends_and_their_results() {
         let row = Row {
             case: Case::alone("devices", super::super::case::c("ibv_devices")),
             result: Err("a|b\nc".into()),
             took: Duration::ZERO,
         };
         let text = section(&[row], Duration::from_secs(60));
-        assert!(text.contains("0 of 1 rows ended as they are to, in 1.0 minutes"));
+        assert!(text.contains("0 of 1 rows ended as expected, in 1.0 minutes"));
         assert!(text.contains("### Devices"));
         assert!(text.contains("|  | `ibv_devices` |  | **failed**: a/b c |"));
     }

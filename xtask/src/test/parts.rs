@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_part_needs_is_an_earlier_part_that_builds() {
+    fn each_part_needs_an_earlier_part_that_builds() {
         for (at, part) in PARTS.iter().enumerate() {
             let Some(needed) = part.needs else { continue };
             let earlier = PARTS[..at].iter().find(|earlier| earlier.name == needed);

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_to_a_parts_thread_end_with_it_and_so_does_a_panic() {
+    fn a_parts_thread_keeps_its_changes_and_its_panic_to_itself() {
         let workspace = Workspace::here().unwrap();
         let here = |_: &Workspace| {
             let thread = std::thread::current().id();

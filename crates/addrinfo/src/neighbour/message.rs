@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_state_of_the_table_is_one_of_four_for_us() {
+    fn each_state_of_the_table_maps_to_one_of_our_four() {
         let address = LinkAddress::new(&[2, 0, 0, 0, 0, 1]).expect("address");
         for (state, expected) in [
             (NeighbourState::None, Entry::Absent),

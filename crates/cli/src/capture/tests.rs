@@ -225,7 +225,7 @@ fn pcapng_of_another_library_reads_back() {
 }
 
 #[test]
-fn what_is_written_reads_back_and_another_library_agrees() {
+fn a_written_capture_reads_back_and_another_library_agrees() {
     let time = UNIX_EPOCH + Duration::new(1_700_000_000, 123_456_789);
     let mut file = Vec::new();
     let mut writer = PcapWriter::new(&mut file).unwrap();
@@ -256,7 +256,7 @@ fn what_is_written_reads_back_and_another_library_agrees() {
 }
 
 #[test]
-fn a_file_cut_anywhere_says_where_and_never_yields_a_broken_packet() {
+fn a_truncated_file_is_reported_with_its_offset_and_never_yields_a_broken_packet() {
     let pcap = pcap(
         [0xD4, 0xC3, 0xB2, 0xA1],
         1,

@@ -147,7 +147,7 @@ fn one_flipped_bit_anywhere_in_the_datagram_fails_the_check() {
 }
 
 #[test]
-fn a_wrong_identification_fails_the_check_too_for_a_capture_shows_it() {
+fn a_wrong_identification_fails_the_check_as_well() {
     let mut bad = send("10.0.0.1", "10.0.0.2", 1000, b"abcd");
     bad[4] ^= 1;
     let (_, outcome) = decode_packets(&[bad], false, false);
@@ -233,7 +233,7 @@ fn a_refusal_explains_itself_in_every_form() {
 }
 
 #[test]
-fn within_one_address_the_handshake_tells_the_sides_apart() {
+fn the_handshake_distinguishes_the_sides_of_a_connection_within_one_address() {
     let lo = "127.0.0.1";
     let packets = [
         mad(lo, lo, req(&[])),

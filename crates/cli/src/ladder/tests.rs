@@ -102,7 +102,7 @@ fn ascii_and_colors_follow_the_theme() {
 }
 
 #[test]
-fn three_hosts_stand_side_by_side_and_arrows_cross_the_middle_one() {
+fn three_hosts_are_side_by_side_and_arrows_cross_the_middle_one() {
     let mut ladder = Ladder::new();
     let [a, b, c] =
         ["left", "middle", "2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff"].map(|name| ladder.lane(name));

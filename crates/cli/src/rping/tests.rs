@@ -135,7 +135,7 @@ fn the_data_is_rpings() {
 }
 
 #[test]
-fn a_mismatch_says_where_and_how_much() {
+fn a_mismatch_is_reported_with_offset_and_length() {
     let error = compare(b"abcdef", b"abXdeY").unwrap_err();
     assert_eq!(
         error.to_string(),

@@ -60,7 +60,7 @@ fn a_c_program_sees_the_software_devices_by_libibverbs_and_in_sysfs() {
 }
 
 #[test]
-fn the_folder_of_the_devices_is_the_programs_alone_and_the_rest_of_sysfs_stays() {
+fn only_the_program_sees_the_folder_of_the_devices_and_the_rest_of_sysfs_stays() {
     let script = "ls /sys/class; cat /sys/class/infiniband/sw_lo/ports/1/gids/0; \
                   cat /sys/class/net/lo/mtu; touch /sys/class/infiniband/new 2>&1";
     let output = run(&["exec", "--", "sh", "-c", script]);
@@ -87,7 +87,7 @@ fn the_folder_of_the_devices_is_the_programs_alone_and_the_rest_of_sysfs_stays()
 }
 
 #[test]
-fn each_device_has_a_file_in_dev_infiniband_for_the_program_alone_and_the_rest_of_dev_stays() {
+fn only_the_program_sees_each_devices_file_in_dev_infiniband_and_the_rest_of_dev_stays() {
     let script = "for node in /dev/infiniband/*; do \
                     test -c $node -a -r $node -a -w $node && echo $node; \
                   done; \

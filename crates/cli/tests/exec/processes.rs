@@ -34,7 +34,7 @@ fn a_forked_child_that_exits_does_not_affect_its_parent() {
 }
 
 #[test]
-fn a_forked_child_has_devices_and_connections_of_its_own_beside_its_parents() {
+fn a_forked_child_has_its_own_devices_and_connections_beside_its_parents() {
     fork("own");
 }
 
@@ -45,7 +45,7 @@ fn so_has_a_child_of_a_child_and_one_that_another_thread_forked() {
 }
 
 #[test]
-fn a_forked_child_that_runs_a_program_has_connections_of_its_own_beside_its_parents() {
+fn a_forked_child_that_runs_a_program_has_its_own_connections_beside_its_parents() {
     fork("exec");
 }
 

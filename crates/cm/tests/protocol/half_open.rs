@@ -153,7 +153,7 @@ impl Server {
 }
 
 #[test]
-fn of_too_many_accepted_connections_the_oldest_is_displaced_silently_and_its_owner_gets_an_event() {
+fn beyond_the_limit_the_oldest_accepted_connection_is_displaced_silently_and_its_owner_hears() {
     let mut server = Server::new(config());
     let mut children = Vec::new();
     for number in 0..8 {
@@ -329,7 +329,7 @@ fn a_displaced_peer_that_was_sent_an_mra_is_rejected_since_it_would_not_retry_fo
 }
 
 #[test]
-fn all_listeners_together_have_a_bound_too() {
+fn all_listeners_together_are_bounded_as_well() {
     let mut server = Server::new(config());
     server.listen_at(PORT + 1);
     for number in 0..6 {

@@ -91,7 +91,7 @@ fn addresses_of_an_unknown_version_are_refused() {
 }
 
 #[test]
-fn addresses_that_are_not_those_the_request_came_from_are_refused() {
+fn addresses_other_than_those_of_the_request_are_refused() {
     let another_source = |req: &mut ReqRepr| {
         let mut data = *req.private_data.as_array();
         data[19] ^= 1;

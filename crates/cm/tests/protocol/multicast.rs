@@ -276,7 +276,7 @@ fn only_a_datagram_id_that_has_a_device_and_no_route_joins() {
 }
 
 #[test]
-fn a_group_is_one_of_the_ids_ip_version_however_it_is_written() {
+fn a_group_must_have_the_ids_ip_version_in_any_notation() {
     let (mut cm, id) = bound();
     let kind = JoinKind::FullMember;
     for address in ["10.0.0.1", "0.0.0.0", "::", "2001:db8::1"] {

@@ -63,7 +63,7 @@ fn another_address_another_port_and_another_port_space_do_not_conflict() {
 }
 
 #[test]
-fn a_wildcard_and_a_specific_address_conflict_whichever_comes_first() {
+fn a_wildcard_and_a_specific_address_conflict_in_either_order() {
     for (first, second) in [
         ("0.0.0.0:7471", "10.0.0.1:7471"),
         ("10.0.0.1:7471", "0.0.0.0:7471"),
@@ -145,7 +145,7 @@ fn ports_below_1024_need_the_right_to_them() {
 }
 
 #[test]
-fn ephemeral_ports_are_all_given_once_and_then_the_error_says_which_there_are() {
+fn each_ephemeral_port_is_given_once_and_then_the_error_contains_their_range() {
     let config = PortConfig {
         ephemeral: 50_000..=50_009,
         ..PortConfig::default()

@@ -92,7 +92,7 @@ fn without_a_waiting_time_a_request_is_refused_at_once() {
 }
 
 #[test]
-fn a_copy_of_a_request_that_waits_is_one_request() {
+fn copies_of_a_waiting_request_count_as_one_request() {
     let mut net = Net::new();
     net.disturb(|passing| match passing.kind() {
         AttributeId::Req => Fate::Duplicate,

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_those_that_the_kernel_counts_and_none_is_an_error() {
+    fn the_kernels_count_of_records_is_respected_and_zero_is_an_error() {
         let mut found = QueryIbServiceResp::zeroed();
         assert!(records(&found).is_err());
         found.num_service_recs = 9;

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_describes_no_fabric_is_refused() {
+    fn a_description_without_a_fabric_is_refused() {
         for text in [
             "",
             "[1] \"Hca1\"[1]\n",

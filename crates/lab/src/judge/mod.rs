@@ -236,7 +236,7 @@ fn exchanges_over(family: &str, ping_sizes: &[u32], rping_sizes: &[u32]) -> Vec<
             &format!("kernel_is_rejected {family}"),
         ),
         captured(
-            "our ping to a port without listener tells the kernel's reason",
+            "our ping to a port without listener reports the kernel's reason",
             &format!("kernel_rejects {family}"),
         ),
     ];
@@ -267,7 +267,7 @@ fn exchanges_over(family: &str, ping_sizes: &[u32], rping_sizes: &[u32]) -> Vec<
         ),
         // Not captured: after a death, retransmissions continue past the end of the step.
         plain(
-            "our ping tells in time that rping -s was killed",
+            "our ping reports in time that rping -s was killed",
             &format!("kernel_dies {family}"),
         ),
         plain(

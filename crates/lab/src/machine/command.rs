@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_program_tells_its_status_and_standard_error() {
+    fn the_error_of_a_failed_program_contains_its_status_and_standard_error() {
         let error = output(command("sh").args(["-c", "echo reason >&2; exit 3"])).unwrap_err();
         let text = error.to_string();
         assert!(

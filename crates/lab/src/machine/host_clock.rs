@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_measured_twice_differs_by_less_than_a_thousandth() {
+    fn two_measurements_differ_by_less_than_a_thousandth() {
         let [Some(first), Some(second)] = [measure(), measure()] else {
             panic!("the counter does not advance");
         };

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_payload_is_where_the_boot_protocol_says_and_never_outside() {
+    fn the_payload_is_at_the_boot_protocols_offset_and_never_outside_the_image() {
         let image = image(b"packed");
         assert_eq!(payload(&image), Some(&b"packed"[..]));
         for length in 0..image.len() - LENGTH_BYTES {

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_installed_is_read_with_its_versions() {
+    fn packages_to_install_are_read_with_their_versions() {
         let text = "NOTE: This is only a simulation!\n\
                     Inst gcc-14-base (14.2.0-19 Debian:13.7/stable [amd64])\n\
                     Inst seabios (1.16.3-2 Debian:13.7/stable [all]) []\n\

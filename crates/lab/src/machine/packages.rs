@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_packages_are_told_with_their_purpose_and_what_would_install_them() {
+    fn an_error_names_missing_packages_with_their_purpose_and_the_command_to_install_them() {
         let [first, second] = [("kmod", "modules"), ("tshark", "captures")]
             .map(|(name, purpose)| Package { name, purpose });
         assert_eq!(

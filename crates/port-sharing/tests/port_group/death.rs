@@ -428,7 +428,7 @@ fn a_member_that_reads_nothing_for_a_while_finally_learns_of_every_death() {
 }
 
 #[test]
-fn the_death_of_a_member_before_it_returned_to_a_new_coordinator_is_announced_too() {
+fn a_member_that_dies_before_it_returns_to_a_new_coordinator_is_announced_as_dead() {
     let config = config();
     let mut coordinator = Process::spawn(config.port);
     let mut stopped = Process::spawn(config.port);

@@ -141,7 +141,7 @@ fn no_process_returns_with_another_processes_block() {
 }
 
 #[test]
-fn connections_that_say_nothing_are_closed_and_do_not_keep_members_out() {
+fn silent_connections_are_closed_and_do_not_keep_members_out() {
     let config = config();
     let coordinator = Member::join(&config).unwrap();
     let silent: Vec<_> = (0..200).map(|_| call(&config)).collect();

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_destination_on_this_machine_is_judged_by_its_address_and_others_by_their_interface_too() {
+    fn the_address_selects_the_provider_of_a_local_destination_and_the_interface_that_of_others() {
         let to = "127.0.0.1:7471".parse().unwrap();
         let place = on_the_way(None, to).unwrap();
         assert_eq!(place.address.to_string(), "127.0.0.1");

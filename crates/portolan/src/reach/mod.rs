@@ -328,7 +328,7 @@ mod tests {
             let send = send.clone();
             let tell = move |outcome: Result<Reached, Unreachable>| {
                 send.send(outcome.map_err(|why| why.errno()))
-                    .expect("somebody waits");
+                    .expect("the caller waits");
             };
             sure(&port, gid, Box::new(tell))
         };

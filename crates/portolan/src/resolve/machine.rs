@@ -220,7 +220,7 @@ impl Lookups for Machine {
 /// Describes the search, for the error of a failed lookup.
 fn none_of(provider: &str) -> String {
     let looked_at = match provider == Choice::Software.name() {
-        true => "software devices are there for interfaces that are up and have an address",
+        true => "software devices exist for interfaces that are up and have an address",
         false => "none of the kernel's RDMA devices has it in its GID table",
     };
     looked_at.into()

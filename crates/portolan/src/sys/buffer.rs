@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_of_the_programs_comes_back_uncopied() {
+    fn the_programs_memory_is_returned_uncopied() {
         let vector = vec![1, 2, 3, 4];
         let (at, capacity) = (vector.as_ptr(), vector.capacity());
         let mut buffer = Buffer::from(vector);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_are_joined_in_their_order_only_and_memory_comes_back_whole_only() {
+    fn slices_are_joined_only_in_order_and_memory_is_returned_only_whole() {
         let mut first = Buffer::from((0..10).collect::<Vec<u8>>());
         let mut second = first.split_off(3);
         let third = second.split_off(4);

@@ -26,7 +26,7 @@ pub(super) fn runtime(step: Step) -> Result<Handle> {
 
 /// Registers a descriptor with the runtime. Each wrapper owns its descriptor and keeps it open and
 /// unchanged, as tokio's newer, unsafe registration requires.
-#[allow(deprecated, reason = "the form that every tokio 1 has; see above")]
+#[allow(deprecated, reason = "every tokio 1 has this form; see above")]
 pub(crate) fn watch<T: AsRawFd>(descriptor: T, step: Step) -> Result<AsyncFd<T>> {
     runtime(step)?;
     let watched = of_runtime(step, "a tokio runtime with I/O enabled", || {

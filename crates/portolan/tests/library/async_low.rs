@@ -200,7 +200,7 @@ async fn a_multicast_group_is_joined_and_heard_without_a_thread() {
 }
 
 #[test]
-fn outside_of_a_runtime_everything_says_so_and_nothing_panics() {
+fn outside_of_a_runtime_everything_is_an_error_and_nothing_panics() {
     fn outside<T>(outcome: Result<T, Error>) {
         let Err(error) = outcome else {
             panic!("there is no runtime");
@@ -252,7 +252,7 @@ fn outside_of_a_runtime_everything_says_so_and_nothing_panics() {
 }
 
 #[test]
-fn in_a_runtime_without_drivers_everything_says_what_is_missing_and_nothing_panics() {
+fn in_a_runtime_without_drivers_errors_name_what_is_missing_and_nothing_panics() {
     fn lacks<T>(outcome: Result<T, Error>, what: &str) {
         let Err(error) = outcome else {
             panic!("there is no {what}");

@@ -147,7 +147,7 @@ fn a_missing_service_is_refused_and_a_silent_one_times_out_at_the_deadline() {
 }
 
 #[test]
-fn of_several_addresses_a_refusing_or_silent_one_delays_the_next_only_for_a_moment() {
+fn a_refusing_or_silent_address_delays_the_next_one_only_briefly() {
     let silent = Service::bind("127.0.0.1:0", &Options::default()).unwrap();
     let mut service = Service::bind("127.0.0.1:0", &Options::default()).unwrap();
     let live = service.local_addr().unwrap();

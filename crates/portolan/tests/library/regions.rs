@@ -357,7 +357,7 @@ fn inline_data_needs_no_buffer_and_more_than_the_limit_is_refused_with_numbers()
 }
 
 #[test]
-fn messages_that_are_taken_out_are_kept_for_good_and_hold_up_nobody() {
+fn messages_that_were_taken_out_may_be_kept_forever_and_delay_no_others() {
     let few = Options {
         receive_depth: 2,
         ..options()
@@ -432,7 +432,7 @@ impl tracing::Subscriber for Warnings {
 }
 
 #[test]
-fn a_program_that_holds_as_many_messages_as_it_may_is_told_once_why_its_peer_waits() {
+fn a_program_that_holds_the_maximum_of_messages_learns_once_why_its_peer_waits() {
     let few = Options {
         receive_depth: 2,
         held_messages: 2,

@@ -42,7 +42,7 @@ fn a_source_is_bound_to_a_device_that_exists() {
 }
 
 #[test]
-fn without_an_open_provider_the_devices_are_those_that_it_would_have() {
+fn without_an_open_provider_the_list_has_the_devices_that_it_would_have() {
     let devices = provider().devices().unwrap();
     let (closed, open) = (Machine::default(), Machine::on(provider()));
     for device in devices {
@@ -69,7 +69,7 @@ fn without_an_open_provider_the_devices_are_those_that_it_would_have() {
 }
 
 #[test]
-fn a_zone_of_a_gid_names_a_device_whose_gid_is_the_source() {
+fn the_zone_of_a_gid_names_the_device_whose_gid_is_the_source() {
     let hints = Hints::new().family(Family::Ib);
     let found = get_addrinfo(
         Some("fe80::1%sw_lo,pkey=0x8001"),

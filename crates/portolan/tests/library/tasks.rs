@@ -180,7 +180,7 @@ async fn buffers_of_dropped_transfers_are_freed_at_their_end() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_send_whose_time_is_over_is_waited_for_again_and_gives_its_buffer_back() {
+async fn a_send_that_timed_out_can_be_awaited_again_and_returns_its_buffer() {
     let none = Options {
         receive_depth: 0,
         ..options()

@@ -78,7 +78,7 @@ fn a_half_closed_stream_carries_the_other_direction() {
 }
 
 #[test]
-fn what_was_written_before_a_drop_arrives() {
+fn data_written_before_a_drop_arrives() {
     let (mut active, mut passive) = streams();
     let sent = pattern(100_000, 4);
     active.write_all(&sent[..60_000]).unwrap();
@@ -165,7 +165,7 @@ fn a_reader_goes_on_when_another_thread_shuts_reading_down() {
 }
 
 #[test]
-fn addresses_are_those_of_both_ends() {
+fn a_stream_has_the_addresses_of_both_ends() {
     let (active, passive) = streams();
     assert_eq!(active.peer_addr().unwrap(), passive.local_addr().unwrap());
     assert_eq!(active.local_addr().unwrap(), passive.peer_addr().unwrap());
@@ -206,7 +206,7 @@ fn a_request_of_another_protocol_is_rejected_and_the_listener_goes_on() {
 }
 
 #[test]
-fn a_listener_of_another_protocol_is_told_apart() {
+fn a_listener_of_another_protocol_is_recognized() {
     let listener = listener("127.0.0.1:0");
     let address = listener.local_addr().unwrap();
     thread::scope(|scope| {
@@ -221,7 +221,7 @@ fn a_listener_of_another_protocol_is_told_apart() {
 }
 
 #[test]
-fn mapped_memory_is_written_before_the_message_that_says_so() {
+fn mapped_memory_is_written_before_the_message_that_announces_it() {
     let writer_options = StreamOptions {
         iomaps: 2,
         ..stream_options()

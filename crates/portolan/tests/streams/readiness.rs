@@ -123,7 +123,7 @@ fn a_descriptor_is_quiet_after_would_block_and_readable_after_data_the_end_and_r
 }
 
 #[test]
-fn what_one_thread_takes_in_wakes_the_loop_of_another() {
+fn an_event_that_one_thread_takes_wakes_the_event_loop_of_another() {
     let (active, mut passive) = streams();
     active.set_nonblocking(true).unwrap();
     let mut byte = [0];
@@ -141,7 +141,7 @@ fn what_one_thread_takes_in_wakes_the_loop_of_another() {
 }
 
 #[test]
-fn a_listener_that_does_not_block_says_when_a_stream_waits() {
+fn a_nonblocking_listener_reports_when_a_stream_waits() {
     let (listener, address) = stream_listener();
     listener.set_nonblocking(true).unwrap();
     assert!(would_block(listener.accept()));

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_before_the_last_are_its_sources_and_stand_in_the_long_form() {
+    fn earlier_attempts_are_the_sources_of_an_error_and_part_of_its_long_form() {
         let [first, second, third] = [1, 2, 3].map(|after_ms| {
             of(Cause::TimedOut {
                 after_ms,

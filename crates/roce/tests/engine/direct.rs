@@ -40,7 +40,7 @@ fn complete(pair: &mut Pair) {
 }
 
 #[test]
-fn what_the_host_carries_out_takes_no_packet_and_no_number() {
+fn a_request_that_the_host_executes_takes_no_packet_and_no_psn() {
     for psn in [100, 1, 0xff_ffff] {
         let mut pair = Pair::new(Options {
             psn,
@@ -131,7 +131,7 @@ fn a_lost_packet_is_sent_again_before_anything_is_offered() {
 }
 
 #[test]
-fn what_needs_the_peer_or_says_something_to_it_is_not_offered() {
+fn a_request_that_needs_or_notifies_the_peer_is_not_offered() {
     let mut pair = Pair::new(Options::default());
     let target = remote(pair.right(), TARGET);
     for (op, length) in [

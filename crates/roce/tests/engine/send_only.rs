@@ -96,7 +96,7 @@ fn sends_arrive_complete_and_are_acknowledged_in_order() {
 }
 
 #[test]
-fn nothing_is_offered_that_is_no_whole_send_whose_turn_it_is() {
+fn only_a_whole_send_whose_turn_it_is_is_offered() {
     let target = |pair: &mut Pair| remote(pair.right(), TARGET);
     type Prepare = fn(&mut Pair);
     let none: Prepare = |_| {};
@@ -189,7 +189,7 @@ fn a_fenced_send_waits_for_the_read_before_it() {
 }
 
 #[test]
-fn what_is_to_be_sent_again_is_not_offered() {
+fn a_retransmission_is_not_offered() {
     let mut pair = Pair::new(Options::default());
     post_only(pair.left(), 1, SendOp::Send, 64, SendFlags::SIGNALED);
     assert_eq!(offered(&mut pair), Some(Opcode::RcSendOnly));

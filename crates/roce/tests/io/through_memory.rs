@@ -111,7 +111,7 @@ fn a_process_with_shared_memory_turned_off_is_reached_through_the_socket() {
 }
 
 #[test]
-fn when_the_process_at_the_other_end_is_replaced_so_is_the_link_to_it() {
+fn the_link_to_a_process_is_replaced_with_the_process() {
     let mut config = config();
     config.local_memory = true;
     let stays = stack(&config);

@@ -57,7 +57,7 @@ fn data_that_arrived_before_the_end_is_read_after_it() {
 }
 
 #[test]
-fn an_end_that_finds_no_place_goes_out_when_there_is_one() {
+fn an_end_without_a_free_slot_is_sent_when_one_is_free() {
     let mut sides = pair();
     while let Some(post) = sides[0].endpoint.keepalive() {
         sides[0].post(post, &[]);
@@ -70,7 +70,7 @@ fn an_end_that_finds_no_place_goes_out_when_there_is_one() {
 }
 
 #[test]
-fn a_sender_stops_at_the_peers_room_and_goes_on_when_half_of_it_is_read() {
+fn a_sender_stops_when_the_peers_buffer_is_full_and_continues_when_half_of_it_is_read() {
     let mut sides = pair();
     quiesce(&mut sides).unwrap();
     // Two halves of 500 bytes are all that the peer has.
@@ -200,7 +200,7 @@ fn a_peer_that_writes_beyond_its_room_or_credits_fails_the_stream() {
 }
 
 #[test]
-fn the_defaults_are_those_of_librdmacm() {
+fn the_defaults_equal_librdmacms() {
     let config = Config::default();
     assert_eq!(
         (config.send_buffer, config.receive_buffer),

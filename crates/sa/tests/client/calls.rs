@@ -86,7 +86,7 @@ fn each_of_a_thousand_parallel_queries_gets_its_own_answer() {
         let request = Request::get(&Query::<PathRecord>::new().dlid(number)).expect("fits");
         let send = send.clone();
         pending.push(subnet.client().ask(request, PATIENCE, move |outcome| {
-            send.send((number, outcome)).expect("somebody waits");
+            send.send((number, outcome)).expect("the caller waits");
         }));
     }
     for _ in 0..1000 {
@@ -107,7 +107,7 @@ fn a_dropped_query_is_never_answered_and_others_continue() {
     let (send, receive) = channel();
     let silent = Request::get(&Query::<NodeRecord>::new().lid(5)).expect("fits");
     let pending = subnet.client().ask(silent.clone(), PATIENCE, move |_| {
-        send.send(()).expect("somebody waits");
+        send.send(()).expect("the caller waits");
     });
     let future = subnet.client().start(silent, PATIENCE);
     drop((pending, future));

@@ -123,7 +123,7 @@ fn withdrawals_and_changes_of_the_subnet_are_not_lost_under_any_load() {
     let (inside, held) = channel();
     let nothing = |_: &Port| Err(Failure::Closed);
     let keeper = client.ask_of_port(nothing, PATIENCE, move |_| {
-        inside.send(()).expect("somebody waits");
+        inside.send(()).expect("the caller waits");
         let _ = gate.recv_timeout(PATIENCE);
     });
     held.recv_timeout(PATIENCE).expect("in the callback");
@@ -132,7 +132,7 @@ fn withdrawals_and_changes_of_the_subnet_are_not_lost_under_any_load() {
         let refused = refused.clone();
         client.ask_of_port(nothing, PATIENCE, move |outcome| {
             if let Err(failure @ Failure::LimitReached { .. }) = outcome {
-                refused.send(failure).expect("somebody waits");
+                refused.send(failure).expect("the caller waits");
             }
         })
     };

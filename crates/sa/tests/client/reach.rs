@@ -174,14 +174,14 @@ fn a_port_that_goes_down_ends_queries_at_once_and_works_again_when_it_is_up() {
     let query = portolan_wire::sa::Query::<portolan_wire::sa::NodeRecord>::new().lid(5);
     let request = portolan_sa::engine::Request::get(&query).expect("fits");
     let pending = subnet.client().ask(request, PATIENCE, move |outcome| {
-        send.send(outcome).expect("somebody waits");
+        send.send(outcome).expect("the caller waits");
     });
     until("the question", || subnet.questions().len() == 1);
     script.remove_port();
     let outcome = receive.recv_timeout(PATIENCE).expect("over");
     assert_eq!(outcome.expect_err("gone").errno(), 19);
     drop(pending);
-    gid_reachable(subnet.client(), gid(2), PATIENCE).expect("opened anew");
+    gid_reachable(subnet.client(), gid(2), PATIENCE).expect("reopened");
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn dropping_the_last_handle_ends_the_thread_and_its_queries() {
     let mut subnet = Subnet::new(|_| None);
     let (send, receive) = channel();
     let pending = subnet.client().ask(node(), PATIENCE, move |outcome| {
-        send.send(outcome.map(|_| ())).expect("somebody waits");
+        send.send(outcome.map(|_| ())).expect("the caller waits");
     });
     // A query holds its own handle to the client, unless it is detached.
     pending.detach();
@@ -70,10 +70,10 @@ fn a_callback_may_query_and_hold_the_last_handle_but_not_wait() {
         assert!(matches!(waited, Err(Failure::Invalid { .. })));
         let again = send.clone();
         let pending = inner.ask(node(), PATIENCE, move |outcome| {
-            again.send(outcome.is_ok()).expect("somebody waits");
+            again.send(outcome.is_ok()).expect("the caller waits");
         });
         pending.detach();
-        send.send(true).expect("somebody waits");
+        send.send(true).expect("the caller waits");
         // This may drop the last handle.
         drop(inner);
     });
@@ -104,7 +104,7 @@ fn a_blocking_callback_delays_a_waiting_caller_only_until_its_deadline() {
     let (release, held) = channel::<()>();
     let (started, start) = channel();
     let pending = subnet.client().ask(node(), PATIENCE, move |_| {
-        started.send(()).expect("somebody waits");
+        started.send(()).expect("the caller waits");
         let _ = held.recv_timeout(PATIENCE);
     });
     start.recv_timeout(PATIENCE).expect("called back");

@@ -225,7 +225,7 @@ fn a_new_administrator_gets_the_pending_queries_at_once() {
 }
 
 #[test]
-fn a_query_whose_administrator_leaves_times_out_with_that_reason() {
+fn a_query_times_out_with_the_reason_that_its_administrator_left() {
     let mut engine = engine(Config::default());
     let now = Duration::from_secs(1);
     engine.submit(now, path(1), now + DEADLINE).expect("room");

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_row_is_there_twice() {
+    fn no_row_exists_twice() {
         let mut seen = BTreeSet::new();
         for case in all() {
             let server = case.server.as_ref().map(|server| server.end.text());

@@ -27,7 +27,7 @@ fn outcomes<T: Send + 'static>() -> (impl Fn(usize) -> Done<T>, Told<T>) {
     let (sender, receiver) = channel();
     let done = move |number| {
         let sender = sender.clone();
-        Box::new(move |outcome| sender.send((number, outcome)).expect("somebody waits")) as _
+        Box::new(move |outcome| sender.send((number, outcome)).expect("the caller waits")) as _
     };
     (done, receiver)
 }

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_goes_first_whatever_its_number_is() {
+    fn the_oldest_is_dropped_first_regardless_of_its_number() {
         let mut held = Held::new();
         for (number, value) in [(7, 'a'), (3, 'b'), (9, 'c'), (7, 'd')] {
             held.insert(IdNumber(number), value);

@@ -69,7 +69,7 @@ fn may_enter(user: u32) -> Result<()> {
         // For example root in a container, which would lose its privileges in a user namespace.
         0 => bail!("root may not create a mount namespace here: it lacks CAP_SYS_ADMIN"),
         OVERFLOW_UID => bail!(
-            "in a user namespace, user {OVERFLOW_UID} cannot be told from users without a number there"
+            "in a user namespace, user {OVERFLOW_UID} cannot be distinguished from users without a number there"
         ),
         _ => Ok(()),
     }

@@ -173,7 +173,7 @@ fn an_id_moves_by_a_command_on_the_new_channel_that_names_the_old_one() {
 }
 
 #[test]
-fn a_group_is_joined_under_a_name_of_its_own() {
+fn each_join_has_its_own_name() {
     let (channel, kernel) = channel();
     let group = "239.1.2.3:0".parse().unwrap();
     let kind = JoinKind::SendOnlyFullMember;

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn each_field_that_differs_is_told_with_its_place() {
+    fn each_differing_field_is_reported_with_its_place() {
         let other = MODEL
             .replace("\"srq\":true", "\"srq\":false")
             .replace("22", "0");
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn of_another_event_only_its_name_is_told() {
+    fn only_the_name_of_a_different_event_is_reported() {
         let other = MODEL
             .replace("ESTABLISHED", "REJECTED")
             .replace("\"status\":0", "\"status\":28");

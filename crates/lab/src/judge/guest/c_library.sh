@@ -15,7 +15,7 @@ ours_is_loaded() {
     end server || true
     echo "$maps" | grep librdmacm
     echo "$maps" | grep -q " $ours/librdmacm.so.1\$" || fail "our library is not loaded"
-    ! echo "$maps" | grep librdmacm | grep -v -q "$ours/" || fail "another librdmacm is loaded too"
+    ! echo "$maps" | grep librdmacm | grep -v -q "$ours/" || fail "another librdmacm is loaded as well"
 }
 
 # ucmatose prints nothing until it ends

@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_whole_has_every_kind_over_both_versions_but_for_what_linux_refuses() {
+    fn the_whole_matrix_has_every_kind_over_both_versions_except_what_linux_refuses() {
         let plan = plan(Extent::Whole);
         assert_eq!(plan.len(), 4);
         for (network, plays) in &plan {
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_tests_play_is_among_the_whole() {
+    fn the_tests_selection_is_part_of_the_whole() {
         let whole = plan(Extent::Whole);
         for (network, plays) in plan(Extent::Selected) {
             let all = &whole.iter().find(|(other, _)| *other == network).unwrap().1;

@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_play_has_a_name_and_a_file_of_its_own() {
+    fn each_play_has_its_own_name_and_file() {
         for extent in [Extent::Whole, Extent::Selected] {
             let (mut names, mut files) = (HashSet::new(), HashSet::new());
             for (network, plays) in matrix::plan(extent) {

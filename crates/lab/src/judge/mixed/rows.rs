@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_play_has_a_name_of_its_own() {
+    fn each_play_has_its_own_name() {
         let mut names = HashSet::new();
         for row in all() {
             for ends in row.ends() {
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_tests_play_is_among_the_whole_and_has_either_end_ours() {
+    fn the_tests_selection_is_part_of_the_whole_and_has_our_program_at_either_end() {
         let mut quick = HashSet::new();
         for row in all() {
             let played: Vec<_> = row.ends().collect();

@@ -128,7 +128,7 @@ fn a_host_rejects_and_a_service_that_nobody_has_is_rejected() {
 }
 
 #[test]
-fn a_datagram_service_tells_its_queue_pair() {
+fn a_datagram_service_reports_its_queue_pair() {
     let Some((fabric, path)) = fabric_with_path() else {
         return;
     };

@@ -161,7 +161,7 @@ fn gids_that_are_none_are_einval_and_without_an_administrator_it_is_eio() {
 const MANY: usize = 500;
 
 #[test]
-fn of_500_hosts_one_has_the_path_to_each_other_that_saquery_has() {
+fn one_of_500_hosts_gets_the_same_path_to_each_other_host_as_saquery() {
     let Some(fabric) = crate::fabric(Topology::tree(MANY)) else {
         return;
     };
@@ -173,7 +173,7 @@ fn of_500_hosts_one_has_the_path_to_each_other_that_saquery_has() {
 }
 
 #[test]
-fn of_10000_questions_256_at_a_time_none_is_lost_though_5_percent_of_what_arrives_is() {
+fn none_of_10000_queries_is_lost_although_5_percent_of_the_datagrams_are() {
     let Some(mut fabric) = crate::fabric(Topology::tree(MANY)) else {
         return;
     };

@@ -188,7 +188,7 @@ fn a_destination_without_a_port_is_refused_as_such() {
 }
 
 #[test]
-fn what_an_offer_does_not_allow_is_refused_before_it_is_sent_and_the_connection_still_works() {
+fn a_request_beyond_an_offer_is_refused_before_it_is_sent_and_the_connection_still_works() {
     let (active, passive) = pair_with(
         &Options {
             inline: 8,

@@ -234,7 +234,7 @@ fn network_header(arrived: &Arrived<'_>) -> [u8; GrhRepr::LEN] {
         }
         _ => return area,
     };
-    debug_assert!(written.is_ok(), "the fields are as wide as they came");
+    debug_assert!(written.is_ok(), "the fields are as wide as those received");
     area
 }
 

@@ -4,7 +4,7 @@
 //! unmapped. An adapter would write to the pages that it pinned. Here the kernel copies from a memory file: it
 //! reports unmapped memory as an error.
 
-#![allow(unsafe_code, reason = "readv(2) to addresses of the program's")]
+#![allow(unsafe_code, reason = "readv(2) to the program's addresses")]
 
 use std::cell::RefCell;
 use std::os::fd::{AsRawFd, OwnedFd};

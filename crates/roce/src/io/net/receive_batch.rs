@@ -174,7 +174,7 @@ impl ReceiveBatch {
     }
 
     /// A datagram of the last call. `None` if it was truncated or has no destination address.
-    #[allow(clippy::unnecessary_cast, reason = "some C libraries have it narrower")]
+    #[allow(clippy::unnecessary_cast, reason = "narrower in some C libraries")]
     pub(crate) fn datagram(&self, index: usize) -> Option<Coalesced<'_>> {
         let header = self.headers.get(index).filter(|_| index < self.received)?;
         if header.msg_hdr.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
@@ -217,7 +217,7 @@ struct Ancillary {
 
 impl Ancillary {
     /// Parses control messages as in cmsg(3). Stops at one that does not fit.
-    #[allow(clippy::unnecessary_cast, reason = "some C libraries have it narrower")]
+    #[allow(clippy::unnecessary_cast, reason = "narrower in some C libraries")]
     fn parse(mut control: &[u8]) -> Self {
         let mut found = Self::default();
         while let Some((header, body)) = control.split_at_checked(CMSG_HEADER_LEN) {

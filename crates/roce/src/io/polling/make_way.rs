@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_finds_starts_the_time_anew() {
+    fn a_found_packet_restarts_the_time() {
         let mut polls = Polls::default();
         polls.note(true, 1_000_000);
         assert!(!polls.note(false, 1_000_000 + AFTER_NANOS));

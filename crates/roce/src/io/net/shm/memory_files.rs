@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_file_has_is_not_handed_out() {
+    fn memory_outside_of_every_file_is_not_handed_out() {
         let files = Arc::new(MemoryFiles::new());
         assert!(files.alloc(0).is_none());
         assert!(files.alloc((1 << 31) + 1).is_none());

@@ -126,7 +126,7 @@ fn a_request_within_the_rights_finds_the_very_memory() {
 }
 
 #[test]
-fn a_request_beyond_any_right_is_not_let_through() {
+fn a_request_beyond_any_right_is_refused() {
     let two = Two::new();
     let right = two.wanted();
     assert!(two.is_allowed(&right));
@@ -217,7 +217,7 @@ fn a_region_of_another_protection_domain_is_not_reached() {
 }
 
 #[test]
-fn what_is_taken_back_is_over_at_once_and_may_be_given_anew() {
+fn a_withdrawn_right_ends_at_once_and_can_be_granted_again() {
     let two = Two::new();
     two.rights.take_key(two.key, &two.pages);
     assert!(!two.is_allowed(&two.wanted()));
