@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use portolan::stream::Socket as Unconnected;
+use portolan::stream::{Direction, Socket as Unconnected};
 use portolan::{Cause, Error, StreamOptions};
 use portolan_abi_layout::guard::{Result, last_errno};
 use portolan_threads::ProcessCell;
@@ -18,8 +18,8 @@ use rustix::io::Errno;
 use socket2::SockAddr;
 
 use crate::settings::settings;
-use crate::socket::{Attempt, Kind, Phase, SOCKETS, Socket};
-use crate::wait::wait_readable;
+use crate::socket::{Attempt, Kind, Phase, Socket};
+use crate::wait::{OnSignal, wait_readable};
 use crate::{names, real, report};
 
 /// How long connects to an address without rsockets go straight to TCP.
@@ -98,6 +98,9 @@ fn refusal(socket: &Socket) -> Errno {
 /// # Errors
 /// `EINPROGRESS`, `EINTR`, or TCP's error.
 pub(crate) fn finish(socket: &Socket) -> Result<()> {
+    let until = socket
+        .timeout(Direction::Write)
+        .map(|timeout| Instant::now() + timeout);
     loop {
         match advance_with_tcp(socket)? {
             Progress::Connected | Progress::Tcp => {
@@ -106,6 +109,10 @@ pub(crate) fn finish(socket: &Socket) -> Result<()> {
             }
             Progress::Refused => return Err(refusal(socket)),
             Progress::Pending if socket.is_nonblocking() => return Err(Errno::INPROGRESS),
+            // `SO_SNDTIMEO` (socket(7)).
+            Progress::Pending if until.is_some_and(|until| Instant::now() >= until) => {
+                return Err(Errno::INPROGRESS);
+            }
             Progress::Pending => {}
         }
         let (descriptor, left) = {
@@ -114,14 +121,15 @@ pub(crate) fn finish(socket: &Socket) -> Result<()> {
                 continue;
             };
             let deadline = attempt.connecting.deadline();
+            let deadline = until.map_or(deadline, |until| until.min(deadline));
             let left = deadline.saturating_duration_since(Instant::now());
             // A duplicate stays valid during the wait even if another thread closes the socket.
             let Ok(own) = attempt.connecting.as_fd().try_clone_to_owned() else {
-                return Err(Errno::NFILE);
+                return Err(Errno::MFILE);
             };
             (own, left)
         };
-        wait_readable(descriptor.as_fd(), Some(left))?;
+        wait_readable(descriptor.as_fd(), Some(left), OnSignal::of(until))?;
     }
 }
 
@@ -226,9 +234,7 @@ fn leave_to_kernel(socket: &Socket) {
     report::count(&report::TCP_CONNECTS);
     socket.set_kind(Kind::Plain);
     socket.tell_change();
-    for number in socket.numbers() {
-        drop(SOCKETS.take(number));
-    }
+    socket.leave_table();
 }
 
 fn connect_tcp(number: c_int, destination: &SockAddr) -> Result<()> {

@@ -148,8 +148,14 @@ pub(crate) fn duplicate_to(number: c_int, new: c_int, call: impl FnOnce() -> c_i
     if number == new {
         return call();
     }
-    let former = (has_object(new) && is_table_owner()).then(|| SOCKETS.get(new));
-    let made = call();
+    let former = match has_object(new) && is_table_owner() {
+        true => SOCKETS.get(new).filter(|former| former.owner.is_owner()),
+        false => None,
+    };
+    let made = match &former {
+        Some(former) => former.replace(new, call),
+        None => call(),
+    };
     if made == new {
         drop(former);
         release(new);

@@ -87,6 +87,9 @@ exports! {
 
     fn shutdown(fd: c_int, how: c_int) -> c_int {
         let socket = lookup(fd);
+        if let Some(answer) = socket.as_ref().and_then(|socket| listen::shutdown(socket, fd, how)) {
+            return answer;
+        }
         let Some(stream) = socket.as_ref().and_then(|socket| socket.stream()) else {
             return unsafe { real::shutdown(fd, how) };
         };

@@ -70,17 +70,19 @@ pub(crate) fn share(socket: &Socket) {
         let _ = rustix::io::ioctl_fionbio(&theirs, true);
     }
     let _ = rustix::io::ioctl_fionbio(&ours, true);
-    for number in socket.numbers() {
-        // SAFETY: neither call takes a pointer. The number keeps its close-on-exec flag.
-        unsafe {
-            let flag = real::fcntl(number, libc::F_GETFD, 0);
-            let cloexec = match flag & libc::FD_CLOEXEC {
-                0 => 0,
-                _ => libc::O_CLOEXEC,
-            };
-            real::dup3(theirs.as_raw_fd(), number, cloexec);
+    socket.with_numbers(|numbers| {
+        for number in numbers {
+            // SAFETY: neither call takes a pointer. The number keeps its close-on-exec flag.
+            unsafe {
+                let flag = real::fcntl(*number, libc::F_GETFD, 0);
+                let cloexec = match flag & libc::FD_CLOEXEC {
+                    0 => 0,
+                    _ => libc::O_CLOEXEC,
+                };
+                real::dup3(theirs.as_raw_fd(), *number, cloexec);
+            }
         }
-    }
+    });
     socket.share(ours);
 }
 

@@ -18,7 +18,7 @@ use crate::backlog::Backlog;
 use crate::settings::settings;
 use crate::socket::{Kind, Listening, Phase, Socket, enter};
 use crate::table::Table;
-use crate::wait::{wait_for, wait_kernel};
+use crate::wait::{OnSignal, wait_for, wait_kernel};
 use crate::{names, real, report};
 
 /// Interval between attempts to listen on a port that another process holds.
@@ -122,7 +122,25 @@ fn open(socket: &Socket, number: c_int, is_used: bool) -> Option<Arc<Backlog>> {
     }
 }
 
-/// Whether a descriptor is readable.
+/// `shutdown` of a listening socket, which ends the listening and waiting `accept` calls. `None` if the socket does not
+/// listen, or `how` leaves it listening (`SHUT_WR`).
+pub(crate) fn shutdown(socket: &Socket, number: c_int, how: c_int) -> Option<c_int> {
+    if socket.kind() != Kind::Listening || ![libc::SHUT_RD, libc::SHUT_RDWR].contains(&how) {
+        return None;
+    }
+    // SAFETY: shutdown(2) takes no pointers.
+    let answer = unsafe { real::shutdown(number, how) };
+    if answer == 0 {
+        let ended = std::mem::replace(&mut *socket.phase.lock(), Phase::Nothing);
+        socket.set_kind(Kind::Fresh);
+        socket.tell_change();
+        // Rejects the connections that wait.
+        drop(ended);
+    }
+    Some(answer)
+}
+
+/// Whether a descriptor is readable, or has ended so that a call on it does not wait.
 pub(crate) fn is_readable(fd: RawFd) -> bool {
     let mut fds = [pollfd {
         fd,
@@ -130,7 +148,7 @@ pub(crate) fn is_readable(fd: RawFd) -> bool {
         revents: 0,
     }];
     // SAFETY: the array has one entry.
-    unsafe { real::poll(fds.as_mut_ptr(), 1, 0) > 0 && fds[0].revents & POLLIN != 0 }
+    unsafe { real::poll(fds.as_mut_ptr(), 1, 0) > 0 && fds[0].revents != 0 }
 }
 
 /// `accept4`. Returns the new descriptor number.
@@ -192,12 +210,12 @@ pub(crate) unsafe fn accept(
                     events: POLLIN,
                     revents: 0,
                 });
-                wait_for(&mut fds, left)?;
+                wait_for(&mut fds, left, OnSignal::of(until))?;
             }
             // Another process holds the port. Try again in case it exits.
             None => {
                 let left = left.map_or(RETRY, |left| left.min(RETRY));
-                wait_kernel(number, Direction::Read, Some(left))?;
+                wait_kernel(number, Direction::Read, Some(left), OnSignal::of(until))?;
             }
         }
     }

@@ -195,8 +195,31 @@ impl Socket {
         self.numbers.lock().first().copied().unwrap_or(-1)
     }
 
-    pub(crate) fn numbers(&self) -> Vec<c_int> {
-        self.numbers.lock().clone()
+    /// Calls `what` with the socket's descriptors. No other thread closes one of them meanwhile.
+    pub(crate) fn with_numbers<R>(&self, what: impl FnOnce(&[c_int]) -> R) -> R {
+        what(&self.numbers.lock())
+    }
+
+    /// Replaces the descriptor `number` by `call`, and removes it from the socket if that succeeded. No other thread
+    /// replaces it meanwhile.
+    pub(crate) fn replace(&self, number: c_int, call: impl FnOnce() -> c_int) -> c_int {
+        let mut numbers = self.numbers.lock();
+        let made = call();
+        if made >= 0 {
+            numbers.retain(|known| *known != number);
+        }
+        made
+    }
+
+    /// Removes all numbers from the table, so that the kernel serves their calls.
+    pub(crate) fn leave_table(&self) {
+        let left: Vec<_> = self.with_numbers(|numbers| {
+            numbers
+                .iter()
+                .filter_map(|number| SOCKETS.take(*number))
+                .collect()
+        });
+        drop(left);
     }
 
     pub(crate) fn consume(&self, bytes: usize) {
@@ -269,9 +292,7 @@ impl Socket {
             return;
         };
         self.set_kind(Kind::Plain);
-        for number in self.numbers() {
-            let _ = SOCKETS.take(number);
-        }
+        self.leave_table();
         self.tell_change();
         pump::start(stream, pair);
     }

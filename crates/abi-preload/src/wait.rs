@@ -29,24 +29,51 @@ pub(crate) fn timespec_of(left: Duration) -> timespec {
     }
 }
 
+/// What a signal does to a waiting call (signal(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnSignal {
+    /// The call continues, if all handlers have `SA_RESTART`.
+    Restarts,
+    /// The call ends with `EINTR`, because the socket has a timeout.
+    Ends,
+}
+
+impl OnSignal {
+    /// For a call that ends at `until` because of `SO_RCVTIMEO` or `SO_SNDTIMEO`.
+    pub(crate) fn of(until: Option<Instant>) -> Self {
+        match until {
+            Some(_) => Self::Ends,
+            None => Self::Restarts,
+        }
+    }
+}
+
 /// Waits until a descriptor is readable or `left` has passed.
 ///
 /// # Errors
-/// `EINTR` after a signal, if a handler without `SA_RESTART` is installed.
-pub(crate) fn wait_readable(fd: BorrowedFd<'_>, left: Option<Duration>) -> Result<()> {
+/// `EINTR` after a signal, as `on_signal` says.
+pub(crate) fn wait_readable(
+    fd: BorrowedFd<'_>,
+    left: Option<Duration>,
+    on_signal: OnSignal,
+) -> Result<()> {
     let mut fds = [pollfd {
         fd: fd.as_raw_fd(),
         events: POLLIN,
         revents: 0,
     }];
-    wait_for(&mut fds, left)
+    wait_for(&mut fds, left, on_signal)
 }
 
 /// Waits until one of several descriptors is ready or `left` has passed.
 ///
 /// # Errors
 /// As for [`wait_readable`].
-pub(crate) fn wait_for(fds: &mut [pollfd], left: Option<Duration>) -> Result<()> {
+pub(crate) fn wait_for(
+    fds: &mut [pollfd],
+    left: Option<Duration>,
+    on_signal: OnSignal,
+) -> Result<()> {
     let left = left.map(timespec_of);
     let timeout = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: the slice gives pointer and count; the timeout is null or valid; there is no mask.
@@ -60,7 +87,7 @@ pub(crate) fn wait_for(fds: &mut [pollfd], left: Option<Duration>) -> Result<()>
     };
     match (found, last_errno()) {
         (0.., _) => Ok(()),
-        (_, Errno::INTR) if all_restart() => Ok(()),
+        (_, Errno::INTR) if on_signal == OnSignal::Restarts && all_restart() => Ok(()),
         (_, errno) => Err(errno),
     }
 }
@@ -121,7 +148,7 @@ pub(crate) fn wait_direction(
             true => Some(left.map_or(SHARED_SLEEP, |left| left.min(SHARED_SLEEP))),
             false => left,
         };
-        wait_readable(stream.as_fd(), left)?;
+        wait_readable(stream.as_fd(), left, OnSignal::of(until))?;
     }
 }
 
@@ -129,7 +156,12 @@ pub(crate) fn wait_direction(
 ///
 /// # Errors
 /// `EINTR`.
-pub(crate) fn wait_kernel(fd: c_int, direction: Direction, left: Option<Duration>) -> Result<()> {
+pub(crate) fn wait_kernel(
+    fd: c_int,
+    direction: Direction,
+    left: Option<Duration>,
+    on_signal: OnSignal,
+) -> Result<()> {
     let events = match direction {
         Direction::Read => POLLIN,
         Direction::Write => POLLOUT,
@@ -139,5 +171,5 @@ pub(crate) fn wait_kernel(fd: c_int, direction: Direction, left: Option<Duration
         events,
         revents: 0,
     }];
-    wait_for(&mut fds, left)
+    wait_for(&mut fds, left, on_signal)
 }

@@ -8,12 +8,26 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new(name: &str) -> Self {
+        Self::with(name, "sockets.c")
+    }
+
+    /// `source` is a program in `tests/c`.
+    fn with(name: &str, source: &str) -> Self {
         let name = format!("portolan-sockets-{name}-{}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir(&folder).unwrap();
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/sockets.c");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("tests/c")
+            .join(source);
         let output = Command::new("cc")
-            .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o"])
+            .args([
+                "-std=gnu11",
+                "-pthread",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-o",
+            ])
             .arg(folder.join("sockets"))
             .arg(source)
             .output()
@@ -70,6 +84,27 @@ fn every_call_returns_on_rsockets_what_it_returns_on_tcp() {
     assert_eq!(on_rsockets, on_tcp);
     // Only the connect to a port without listener falls back to TCP.
     assert!(report.contains("TCP 1 connected, 0 accepted"), "{report}");
+}
+
+#[test]
+fn time_signals_and_other_threads_end_waiting_calls_as_on_tcp() {
+    let folder = Folder::with("waits", "threads.c");
+    let network = "ip link add veth0 type veth peer name veth1; ip addr add 10.7.0.1/24 dev veth0; \
+                   ip link set veth0 up; ip link set veth1 up; timeout 60";
+    let (on_tcp, _) = run(&folder, &format!("{network} $tcp waits"));
+    assert!(on_tcp.ends_with("done\n"), "{on_tcp}");
+    let (on_rsockets, report) = run(&folder, &format!("{network} $rsockets waits"));
+    assert_eq!(on_rsockets, on_tcp);
+    assert!(report.contains("rsockets 2 connected"), "{report}");
+}
+
+#[test]
+fn a_fork_replaces_no_descriptor_that_another_thread_has_given_to_a_file() {
+    let folder = Folder::with("forks", "threads.c");
+    let (on_tcp, _) = run(&folder, "timeout 60 $tcp forks 20");
+    let (on_rsockets, report) = run(&folder, "timeout 100 $rsockets forks 200");
+    assert_eq!(on_rsockets, on_tcp);
+    assert!(!report.contains("rsockets 0 connected"), "{report}");
 }
 
 #[test]

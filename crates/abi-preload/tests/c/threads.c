@@ -1,0 +1,227 @@
+/*
+ * Threads and signals that interfere with calls on sockets. Prints what each call says, one per line. The output must be
+ * the same on TCP and on rsockets.
+ * threads waits: waiting calls that time, a signal or another thread ends. No host has the address 10.7.0.99.
+ * threads forks N: N forks while other threads open and close connections.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* Numbers that only the threads of `forks` use, and how many each of them has. */
+#define SLOT 400
+#define COPIES 100
+
+static struct sockaddr_in here;
+static int listener;
+static volatile int is_over;
+static int replaced;
+
+static const char *told(long result)
+{
+	static char text[64];
+
+	if (result < 0)
+		snprintf(text, sizeof(text), "%s", strerrorname_np(errno));
+	else
+		snprintf(text, sizeof(text), "%ld", result);
+	return text;
+}
+
+#define TELL(what, result) printf("%s: %s\n", what, told(result))
+
+static void need(int holds, const char *what)
+{
+	if (!holds) {
+		printf("%s failed: %s\n", what, strerror(errno));
+		fflush(stdout);
+		exit(1);
+	}
+}
+
+static void start(void)
+{
+	int on = 1;
+
+	listener = socket(AF_INET, SOCK_STREAM, 0);
+	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+	need(bind(listener, (struct sockaddr *)&here, sizeof(here)) == 0, "bind");
+	need(listen(listener, 16) == 0, "listen");
+}
+
+static void pair(int ends[2])
+{
+	ends[0] = socket(AF_INET, SOCK_STREAM, 0);
+	need(connect(ends[0], (struct sockaddr *)&here, sizeof(here)) == 0, "connect");
+	ends[1] = accept(listener, NULL, NULL);
+	need(ends[1] >= 0, "accept");
+}
+
+static void nothing(int signal)
+{
+	(void)signal;
+}
+
+static void alarm_in(int ms, int flags)
+{
+	struct sigaction action = { .sa_handler = nothing, .sa_flags = flags };
+	struct itimerval time = { .it_value = { 0, ms * 1000 } };
+
+	sigaction(SIGALRM, &action, NULL);
+	setitimer(ITIMER_REAL, &time, NULL);
+}
+
+static void *shut(void *fd)
+{
+	usleep(200000);
+	shutdown(*(int *)fd, SHUT_RDWR);
+	return NULL;
+}
+
+static void waits(void)
+{
+	int ends[2], fd;
+	struct sockaddr_in nowhere = here;
+	char byte;
+	pthread_t other;
+	struct timeval long_time = { .tv_sec = 60 }, soon = { .tv_usec = 300000 };
+	struct pollfd one;
+
+	start();
+	pair(ends);
+	alarm_in(200, 0);
+	TELL("read, a signal", read(ends[1], &byte, 1));
+	setsockopt(ends[1], SOL_SOCKET, SO_RCVTIMEO, &long_time, sizeof(long_time));
+	alarm_in(200, SA_RESTART);
+	TELL("read with a timeout, a signal with SA_RESTART", read(ends[1], &byte, 1));
+	setsockopt(listener, SOL_SOCKET, SO_RCVTIMEO, &long_time, sizeof(long_time));
+	alarm_in(200, SA_RESTART);
+	TELL("accept with a timeout, a signal with SA_RESTART", accept(listener, NULL, NULL));
+	setsockopt(listener, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof(soon));
+	TELL("accept with a timeout", accept(listener, NULL, NULL));
+	soon = (struct timeval){ 0 };
+	setsockopt(listener, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof(soon));
+	soon.tv_usec = 300000;
+
+	pthread_create(&other, NULL, shut, &ends[1]);
+	TELL("read, another thread shuts the socket down", recv(ends[1], &byte, 1, 0));
+	pthread_join(other, NULL);
+	close(ends[0]);
+	close(ends[1]);
+	pthread_create(&other, NULL, shut, &listener);
+	TELL("accept, another thread shuts the listener down", accept(listener, NULL, NULL));
+	pthread_join(other, NULL);
+	one = (struct pollfd){ .fd = listener, .events = POLLIN };
+	TELL("poll of that listener", poll(&one, 1, 5000));
+	TELL("accept of that listener", accept(listener, NULL, NULL));
+	fd = socket(AF_INET, SOCK_STREAM, 0);
+	TELL("connect to that listener", connect(fd, (struct sockaddr *)&here, sizeof(here)));
+	close(fd);
+	TELL("listen again", listen(listener, 1));
+	pair(ends);
+	close(ends[0]);
+	close(ends[1]);
+
+	fd = socket(AF_INET, SOCK_STREAM, 0);
+	inet_pton(AF_INET, "10.7.0.99", &nowhere.sin_addr);
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &soon, sizeof(soon));
+	TELL("connect with a timeout", connect(fd, (struct sockaddr *)&nowhere, sizeof(nowhere)));
+	close(fd);
+}
+
+/*
+ * Gives a connection many numbers, and then gives each of these to a file, from the last to the first. A fork replaces the
+ * connection's descriptors meanwhile. It must not replace the files.
+ */
+static void *come_and_go(void *number)
+{
+	int first = SLOT + COPIES * (int)(long)number, file = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	struct stat found = { 0 };
+
+	while (!is_over) {
+		int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+		need(connect(fd, (struct sockaddr *)&here, sizeof(here)) == 0, "connect");
+		for (int i = 0; i < COPIES; i++)
+			dup2(fd, first + i);
+		close(fd);
+		for (int i = COPIES - 1; i >= 0; i--) {
+			if (i % 2)
+				close(first + i);
+			dup2(file, first + i);
+		}
+		sched_yield();
+		for (int i = 0; i < COPIES; i++)
+			if (fstat(first + i, &found) < 0 || !S_ISCHR(found.st_mode))
+				__atomic_add_fetch(&replaced, 1, __ATOMIC_RELAXED);
+	}
+	return NULL;
+}
+
+static void *take(void *unused)
+{
+	(void)unused;
+	while (!is_over) {
+		struct pollfd one = { .fd = listener, .events = POLLIN };
+		int fd = poll(&one, 1, 20) == 1 ? accept(listener, NULL, NULL) : -1;
+
+		if (fd >= 0)
+			close(fd);
+	}
+	return NULL;
+}
+
+static void forks(int count)
+{
+	pthread_t threads[4];
+	int ends[2];
+	char byte = 0;
+
+	start();
+	pair(ends);
+	fcntl(listener, F_SETFL, O_NONBLOCK);
+	for (long i = 0; i < 4; i++)
+		pthread_create(&threads[i], NULL, i == 0 ? take : come_and_go, (void *)i);
+	for (int i = 0; i < count; i++) {
+		pid_t child = fork();
+
+		need(child >= 0, "fork");
+		if (child == 0)
+			_exit(0);
+		waitpid(child, NULL, 0);
+	}
+	is_over = 1;
+	for (int i = 0; i < 4; i++)
+		pthread_join(threads[i], NULL);
+	printf("files that a fork replaced: %d\n", replaced);
+	TELL("send", send(ends[0], "x", 1, 0));
+	TELL("receive", recv(ends[1], &byte, 1, 0));
+}
+
+int main(int count, char **arguments)
+{
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	signal(SIGPIPE, SIG_IGN);
+	here.sin_family = AF_INET;
+	here.sin_port = htons(7100);
+	here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	if (count == 3 && strcmp(arguments[1], "forks") == 0)
+		forks(atoi(arguments[2]));
+	else
+		waits();
+	printf("done\n");
+	return 0;
+}
