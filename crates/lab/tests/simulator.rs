@@ -19,6 +19,12 @@ fn campaign(start: u64, count: u64) -> Summary {
     )
 }
 
+/// In this run one side sends almost all that it may, and then a message that no receive of its peer can take.
+#[test]
+fn a_side_that_sends_all_it_may_and_a_message_that_is_too_long_finds_content_for_both() {
+    run_seed(774_070).expect("nothing wrong");
+}
+
 #[test]
 fn a_seed_gives_the_same_run_on_another_thread_and_when_traced() {
     for seed in 0..20 {

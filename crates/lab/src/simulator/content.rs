@@ -5,11 +5,14 @@ use std::sync::OnceLock;
 
 use super::rng::Rng;
 
-/// Bytes of the table.
-const TABLE_BYTES: usize = 1 << 19;
+/// Contents begin at an offset below this.
+const OFFSETS: usize = 1 << 18;
 
-/// Largest contiguous content.
-pub(super) const CONTENT_BYTES_MAX: usize = TABLE_BYTES / 2;
+/// Largest contiguous content: the messages of one side, and one that is longer than all of them by the plan's fault.
+pub(super) const CONTENT_BYTES_MAX: usize = 512 << 10;
+
+/// Bytes of the table.
+const TABLE_BYTES: usize = OFFSETS + CONTENT_BYTES_MAX;
 
 fn table() -> &'static [u8] {
     static TABLE: OnceLock<Vec<u8>> = OnceLock::new();
@@ -26,7 +29,7 @@ pub(super) struct Noise(usize);
 
 impl Noise {
     pub(super) fn draw(rng: &mut Rng) -> Self {
-        Self(rng.below((TABLE_BYTES - CONTENT_BYTES_MAX) as u64) as usize)
+        Self(rng.below(OFFSETS as u64) as usize)
     }
 
     /// The content that begins `offset` bytes later.
