@@ -14,7 +14,7 @@ use crate::parallel::side_by_side;
 use crate::test::{Outcome, Workspace, cargo};
 
 /// The targets. Each parses data of a peer or a file, or performs operations in any order.
-const TARGETS: [&str; 8] = [
+const TARGETS: [&str; 9] = [
     "packets",
     "cm_messages",
     "cm_operations",
@@ -22,6 +22,7 @@ const TARGETS: [&str; 8] = [
     "hints",
     "address_texts",
     "rsocket_messages",
+    "rsocket_datagrams",
     "sa_answers",
 ];
 /// Seconds per target when run by the tests.

@@ -138,22 +138,22 @@ pub(crate) fn finish(socket: &Socket) -> Result<()> {
 /// # Errors
 /// `EINPROGRESS` if TCP's connect has started; TCP's error.
 fn advance_with_tcp(socket: &Socket) -> Result<Progress> {
-    let (progress, destination) = step(socket);
-    let Some(destination) = destination else {
+    let (progress, failed) = step(socket);
+    let Some(failed) = failed else {
         return Ok(progress);
     };
-    let connected = connect_tcp(socket.number(), &destination);
+    let connected = connect_tcp(socket.number(), &failed.destination);
     leave_to_kernel(socket);
     connected.map(|()| Progress::Tcp)
 }
 
 /// Advances a connect without blocking, for calls that check readiness.
 pub(crate) fn advance(socket: &Socket) -> Progress {
-    let (progress, destination) = step(socket);
-    let Some(destination) = destination else {
+    let (progress, failed) = step(socket);
+    let Some(failed) = failed else {
         return progress;
     };
-    match connect_tcp(socket.number(), &destination) {
+    match connect_tcp(socket.number(), &failed.destination) {
         Ok(()) | Err(Errno::INPROGRESS) => {
             leave_to_kernel(socket);
             Progress::Tcp
@@ -168,8 +168,9 @@ pub(crate) fn advance(socket: &Socket) -> Progress {
     }
 }
 
-/// Advances the rsocket's connect. If it returns a destination, the caller connects to it with TCP.
-fn step(socket: &Socket) -> (Progress, Option<SockAddr>) {
+/// Advances the rsocket's connect. If it returns the attempt, that has failed, and the caller connects with TCP. The
+/// attempt's descriptor must stay open until epoll sets have been told, because its number may be used again.
+fn step(socket: &Socket) -> (Progress, Option<Box<Attempt>>) {
     let mut phase = socket.phase.lock();
     let Phase::Connecting(attempt) = &mut *phase else {
         let progress = match socket.kind() {
@@ -183,18 +184,20 @@ fn step(socket: &Socket) -> (Progress, Option<SockAddr>) {
     match attempt.connecting.try_finish() {
         Ok(None) => (Progress::Pending, None),
         Ok(Some(stream)) => {
-            *phase = Phase::Nothing;
+            let former = std::mem::replace(&mut *phase, Phase::Nothing);
             socket.connect(stream);
             report::count(&report::CONNECTED);
             drop(phase);
             socket.tell_change();
+            drop(former);
             (Progress::Connected, None)
         }
         Err(error) => {
-            let destination = attempt.destination.clone();
-            remember(&destination, &error);
-            *phase = Phase::Nothing;
-            (Progress::Tcp, Some(destination))
+            remember(&attempt.destination, &error);
+            let Phase::Connecting(failed) = std::mem::replace(&mut *phase, Phase::Nothing) else {
+                return (Progress::Tcp, None);
+            };
+            (Progress::Tcp, Some(failed))
         }
     }
 }

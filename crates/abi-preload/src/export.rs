@@ -365,6 +365,7 @@ exports! {
 
     fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
         let Some(socket) = lookup(fd) else {
+            epoll::note_member(fd);
             return unsafe { real::epoll_ctl(set, operation, fd, event) };
         };
         number(|| {

@@ -27,10 +27,22 @@ pub(crate) struct Edge {
     is_writable: bool,
 }
 
-/// Checks readiness, and arms the descriptors of [`Socket::watch`] to signal the next change.
-pub(crate) fn look(socket: &Socket, number: c_int, events: c_short) -> Look {
+/// How the caller learns of the next change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// By the descriptors of [`Socket::watch`].
+    Descriptor,
+    /// By a call of the device, which the caller drives.
+    Call {
+        /// Also if the socket is ready.
+        always: bool,
+    },
+}
+
+/// Checks readiness, and requests to be told of the next change.
+pub(crate) fn look(socket: &Socket, number: c_int, events: c_short, next: Next) -> Look {
     match socket.kind() {
-        Kind::Connected => connected(socket, events),
+        Kind::Connected => connected(socket, events, next),
         Kind::Listening => {
             let listener = listener(socket, number);
             let is_ready =
@@ -38,7 +50,7 @@ pub(crate) fn look(socket: &Socket, number: c_int, events: c_short) -> Look {
             plain(if is_ready { POLLIN & events } else { 0 })
         }
         Kind::Connecting => match advance(socket) {
-            Progress::Connected => connected(socket, events),
+            Progress::Connected => connected(socket, events, next),
             Progress::Refused => refused(events),
             Progress::Pending | Progress::Tcp => plain(0),
         },
@@ -85,11 +97,17 @@ fn refused(events: c_short) -> Look {
     }
 }
 
-fn connected(socket: &Socket, events: c_short) -> Look {
+fn connected(socket: &Socket, events: c_short, next: Next) -> Look {
     let Some(stream) = socket.stream() else {
         return plain(0);
     };
-    let ready = stream.ready_or_watch(events & (POLLIN | POLLRDHUP) != 0, events & POLLOUT != 0);
+    let directions = [events & (POLLIN | POLLRDHUP) != 0, events & POLLOUT != 0];
+    let glanced = match next {
+        Next::Call { always } => stream.glance(directions, always),
+        Next::Descriptor => None,
+    };
+    let [read, write] = directions;
+    let ready = glanced.unwrap_or_else(|| stream.ready_or_watch(read, write));
     let found = of_ready(ready);
     Look {
         events: found & (events | POLLERR | POLLHUP),

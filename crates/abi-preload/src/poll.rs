@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::descriptors::{has_object, lookup};
 use crate::epoll::{Set, own};
-use crate::look::look;
+use crate::look::{Next, look};
 use crate::real;
 use crate::socket::{Kind, Socket};
 use crate::wait::timespec_of;
@@ -65,7 +65,7 @@ pub(crate) unsafe fn poll(
             match object(fd.fd) {
                 Object::Kernel => {}
                 Object::Stream(socket) => {
-                    fd.revents = look(&socket, fd.fd, fd.events).events;
+                    fd.revents = look(&socket, fd.fd, fd.events, Next::Descriptor).events;
                     let watch = socket.watch();
                     if !watch.kernel && socket.kind() != Kind::Plain {
                         kernel.fd = -1;

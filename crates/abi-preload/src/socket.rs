@@ -86,8 +86,44 @@ pub(crate) trait Watcher: Send + Sync {
     fn changed(&self, number: c_int);
     /// A call has found the socket not ready.
     fn touched(&self, number: c_int);
+    /// The device has something for the socket's stream. Its locks are held: this must neither wait nor use a stream.
+    fn reported(&self, number: c_int);
     /// The number is being closed.
     fn closed(&self, number: c_int);
+}
+
+/// The watchers of a socket, each with the number that it watches.
+#[derive(Default)]
+struct Watchers {
+    list: Mutex<Vec<(c_int, Weak<dyn Watcher>)>>,
+    any: AtomicBool,
+}
+
+impl Watchers {
+    /// Calls all. No lock is held meanwhile.
+    fn tell(&self, what: impl Fn(&dyn Watcher, c_int)) {
+        if !self.any.load(Ordering::Acquire) {
+            return;
+        }
+        let watchers = self.list.lock().clone();
+        for (number, watcher) in watchers {
+            if let Some(watcher) = watcher.upgrade() {
+                what(&*watcher, number);
+            }
+        }
+    }
+
+    /// Called by the device.
+    fn report(&self) {
+        if !self.any.load(Ordering::Acquire) {
+            return;
+        }
+        for (number, watcher) in &*self.list.lock() {
+            if let Some(watcher) = watcher.upgrade() {
+                watcher.reported(*number);
+            }
+        }
+    }
 }
 
 pub(crate) struct Socket {
@@ -103,8 +139,9 @@ pub(crate) struct Socket {
     timeouts_us: [AtomicU64; 2],
     /// Its descriptors.
     numbers: Mutex<Vec<c_int>>,
-    watchers: Mutex<Vec<(c_int, Weak<dyn Watcher>)>>,
-    is_watched: AtomicBool,
+    watchers: Arc<Watchers>,
+    /// The stream's device calls the watchers.
+    is_called: AtomicBool,
     /// Bytes that the program has read.
     consumed_bytes: AtomicU64,
     /// How often reads and writes found the socket not ready.
@@ -131,8 +168,8 @@ impl Socket {
             nonblocking: AtomicBool::new(is_nonblocking),
             timeouts_us: [const { AtomicU64::new(0) }; 2],
             numbers: Mutex::default(),
-            watchers: Mutex::default(),
-            is_watched: AtomicBool::new(false),
+            watchers: Arc::default(),
+            is_called: AtomicBool::new(false),
             consumed_bytes: AtomicU64::new(0),
             blocked: [const { AtomicU32::new(0) }; 2],
             error: AtomicI32::new(0),
@@ -161,6 +198,9 @@ impl Socket {
     pub(crate) fn connect(&self, stream: Stream) {
         // This library does the blocking for the program's calls. A nonblocking stream also never blocks in `close`.
         let _ = stream.set_nonblocking(true);
+        let watchers = self.watchers.clone();
+        let is_called = stream.set_call(move || watchers.report());
+        self.is_called.store(is_called, Ordering::Release);
         let _ = self.stream.set(stream);
         self.set_kind(Kind::Connected);
     }
@@ -240,35 +280,25 @@ impl Socket {
     /// Notes that a call found a direction not ready, so that edge-triggered sets report it when it is ready again.
     pub(crate) fn note_blocked(&self, direction: Direction) {
         self.blocked[direction as usize].fetch_add(1, Ordering::Relaxed);
-        self.tell(|watcher, number| watcher.touched(number));
+        self.watchers
+            .tell(|watcher, number| watcher.touched(number));
     }
 
     /// Notifies watchers that the descriptors to watch have changed.
     pub(crate) fn tell_change(&self) {
-        self.tell(|watcher, number| watcher.changed(number));
-    }
-
-    fn tell(&self, what: impl Fn(&dyn Watcher, c_int)) {
-        if !self.is_watched.load(Ordering::Acquire) {
-            return;
-        }
-        let watchers = self.watchers.lock().clone();
-        for (number, watcher) in watchers {
-            if let Some(watcher) = watcher.upgrade() {
-                what(&*watcher, number);
-            }
-        }
+        self.watchers
+            .tell(|watcher, number| watcher.changed(number));
     }
 
     pub(crate) fn add_watcher(&self, number: c_int, watcher: Weak<dyn Watcher>) {
-        let mut watchers = self.watchers.lock();
+        let mut watchers = self.watchers.list.lock();
         watchers.retain(|(_, known)| known.strong_count() > 0);
         watchers.push((number, watcher));
-        self.is_watched.store(true, Ordering::Release);
+        self.watchers.any.store(true, Ordering::Release);
     }
 
     pub(crate) fn remove_watcher(&self, number: c_int, watcher: &Weak<dyn Watcher>) {
-        let mut watchers = self.watchers.lock();
+        let mut watchers = self.watchers.list.lock();
         watchers.retain(|(its, known)| *its != number || !known.ptr_eq(watcher));
     }
 
@@ -324,7 +354,7 @@ pub(crate) fn enter(number: c_int, socket: &Arc<Socket>) {
 /// Removes a number from the table. The socket ends with its last number.
 pub(crate) fn leave(number: c_int) {
     if let Some(socket) = SOCKETS.take(number) {
-        socket.tell(|watcher, its| {
+        socket.watchers.tell(|watcher, its| {
             if its == number {
                 watcher.closed(its);
             }
@@ -343,6 +373,14 @@ pub(crate) struct Watch {
 }
 
 impl Socket {
+    /// What an epoll set watches: nothing if the device calls the set.
+    pub(crate) fn watch_in_set(&self) -> Watch {
+        match self.is_called.load(Ordering::Acquire) && self.kind() == Kind::Connected {
+            true => Watch::default(),
+            false => self.watch(),
+        }
+    }
+
     pub(crate) fn watch(&self) -> Watch {
         let own = |fd: RawFd| Watch {
             kernel: false,

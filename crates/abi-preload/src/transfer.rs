@@ -78,11 +78,7 @@ pub(crate) unsafe fn receive(socket: &Socket, into: &[iovec], flags: c_int) -> M
         let mut filled = 0;
         while filled < place.len() {
             let rest = &mut place[filled..];
-            let read = match peeks {
-                true => stream.try_peek(rest),
-                false => stream.try_read(rest),
-            };
-            match read {
+            match stream.read_now(rest, peeks) {
                 // Peeking again would return the same data.
                 Ok(length) if peeks => return Ok(Some(total + length)),
                 Ok(0) => return Ok(Some(total)),
@@ -138,7 +134,7 @@ pub(crate) unsafe fn send(socket: &Socket, from: &[iovec], flags: c_int) -> Move
         // SAFETY: the program's memory, which it does not change until the call returns.
         let mut data = unsafe { std::slice::from_raw_parts(first, length) };
         while !data.is_empty() {
-            match stream.try_write(data) {
+            match stream.write_now(data) {
                 Ok(length) => {
                     total += length;
                     data = &data[length..];

@@ -33,8 +33,24 @@ pub trait Provider: Send + Sync + std::fmt::Debug {
     }
     /// Opens an event channel (`open("/dev/infiniband/rdma_cm")`).
     fn open_channel(&self) -> Result<Arc<dyn CmChannel>>;
+    /// Opens an event channel without a descriptor of its own: it calls `notify` when it gets its first event, and its
+    /// descriptor is that of `notify`. `None` if the provider has no such channels.
+    fn open_calling_channel(
+        &self,
+        _notify: &Arc<dyn Notify>,
+    ) -> Result<Option<Arc<dyn CmChannel>>> {
+        Ok(None)
+    }
     /// The device and GID index that serve a local IP address.
     fn device_of(&self, ip: IpAddr) -> Result<(Arc<dyn Device>, u32)>;
+}
+
+/// What completion queues and event channels without a descriptor call.
+pub trait Notify: Send + Sync + std::fmt::Debug {
+    /// Something has arrived. The caller holds locks of its device: this must neither wait nor call the device.
+    fn notify(&self);
+    /// A descriptor that is readable after [`Notify::notify`], until its owner resets it.
+    fn as_fd(&self) -> BorrowedFd<'_>;
 }
 
 /// An event channel and the commands of the rdma_cm on it; one method for each command of
@@ -181,6 +197,15 @@ pub trait Device: Send + Sync + std::fmt::Debug {
         channel: Option<&Arc<dyn CompChannel>>,
         cookie: u64,
     ) -> Result<Arc<dyn Cq>>;
+    /// Creates a completion queue like [`Device::create_cq`], which calls `notify` instead of queueing an event on a
+    /// channel. `None` if the device has no such queues.
+    fn create_calling_cq(
+        &self,
+        _cqe: u32,
+        _notify: &Arc<dyn Notify>,
+    ) -> Result<Option<Arc<dyn Cq>>> {
+        Ok(None)
+    }
     /// Creates a completion queue like [`Device::create_cq`], whose completions have timestamps
     /// ([`WorkCompletion::timestamp_ns`]).
     ///
@@ -412,6 +437,18 @@ pub trait Cq: Send + Sync + std::fmt::Debug {
     fn number(&self) -> Cqn;
     /// Takes completions, oldest first, and returns their number. Also drives the software device.
     fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize>;
+    /// As [`Cq::poll`], but does not drive the software device.
+    fn take(&self, out: &mut [WorkCompletion]) -> Result<usize> {
+        self.poll(out)
+    }
+    /// Drives the software device: handles the packets that have arrived for all queues of the process. Unlike
+    /// [`Cq::poll`], it never yields the processor: the caller soon sleeps if it finds nothing.
+    fn drive(&self) {}
+    /// As [`Cq::arm`], for a caller that goes on polling this or another queue. It must call [`Cq::arm`] of one of
+    /// them before it sleeps.
+    fn arm_and_poll(&self) -> Result<()> {
+        self.arm(false)
+    }
     /// Requests one event on the channel for the next completion (`ibv_req_notify_cq(3)`). The
     /// event is raised at once if a completion arrived since the queue was last found empty.
     fn arm(&self, solicited_only: bool) -> Result<()>;

@@ -189,6 +189,17 @@ impl Endpoint {
         self.phase == Phase::Open && self.sends && nothing_before
     }
 
+    /// Whether work waits for the completion of earlier work. Only so if [`Endpoint::next_post`] has returned `None`.
+    pub fn waits_for_room(&self) -> bool {
+        let has_work = self.waiting.is_some()
+            || self.second.is_some()
+            || !self.iomaps.waiting.is_empty()
+            || self.receiver.owes_grant()
+            // The stream is disconnected when the peer has the last message.
+            || !self.sends && self.control_under_way > 0;
+        has_work && self.phase == Phase::Open
+    }
+
     /// Whether everything posted has completed and nothing waits to be posted.
     pub fn is_flushed(&self) -> bool {
         let has_arrived = self.under_way == 0 || is_planted(Mutant::FlushedEarly);

@@ -1,7 +1,8 @@
 //! Measures connections compared with librdmacm over rdma_rxe, and writes the figures into the documentation.
-//! The submodule does the same for perftest.
+//! The submodules do the same for perftest, and for streams and socket programs beside TCP.
 
 mod perftest;
+mod sockets;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -73,11 +74,15 @@ pub(crate) struct Arguments {
 enum Other {
     /// Measures perftest on the software device and on rdma_rxe, and writes docs/performance.md.
     Perftest(perftest::Arguments),
+    /// Measures streams and socket programs by turns with TCP, and writes docs/performance.md.
+    Sockets(sockets::Arguments),
 }
 
 pub(crate) fn write(arguments: &Arguments) -> Result<ExitCode> {
-    if let Some(Other::Perftest(arguments)) = &arguments.other {
-        return perftest::write(arguments);
+    match &arguments.other {
+        Some(Other::Perftest(arguments)) => return perftest::write(arguments),
+        Some(Other::Sockets(arguments)) => return sockets::write(arguments),
+        None => {}
     }
     let workspace = Workspace::here()?;
     let packages = ["--package", "portolan-cli-examples", "--bin", CMTIME];
@@ -171,7 +176,7 @@ mod tests {
     fn the_document_has_the_marks() {
         let workspace = Workspace::here().unwrap();
         let document = std::fs::read_to_string(workspace.root.join(DOCUMENT)).unwrap();
-        for marks in [MARKS, perftest::MARKS] {
+        for marks in [MARKS, perftest::MARKS, sockets::MARKS] {
             with_section(&document, marks, "").unwrap();
         }
     }

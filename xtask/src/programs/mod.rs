@@ -26,7 +26,7 @@ use document::Row;
 use side::{Files, Side, Sides};
 
 /// The packages of the programs and of the namespace setup.
-const PACKAGES: [Package; 31] = [
+const PACKAGES: [Package; 33] = [
     Package {
         name: "rdmacm-utils",
         purpose: "rping and the other programs of librdmacm",
@@ -142,6 +142,14 @@ const PACKAGES: [Package; 31] = [
     Package {
         name: "netcat-openbsd",
         purpose: "a file by a bare socket",
+    },
+    Package {
+        name: "libboost-dev",
+        purpose: "Boost.Asio",
+    },
+    Package {
+        name: "g++",
+        purpose: "its compiler",
     },
     Package {
         name: "python3",

@@ -22,7 +22,7 @@ same() {
 }
 
 case $1 in
-serve-* | asyncio) ;;
+serve-* | asyncio | prefork) ;;
 # Only the client cleans up: it ends before the server.
 *) trap 'rm -rf "$folder"' EXIT ;;
 esac
@@ -37,13 +37,15 @@ get-http)
 	curl --silent --fail --max-time 60 --output "$folder/copy" http://$address:8000/file
 	same "$folder/copy"
 	;;
-serve-nginx)
+serve-nginx | serve-nginx-workers)
+	workers=1
+	[ "$1" = serve-nginx ] || workers=2
 	fresh
 	file
 	head -c 10000 "$folder/file" > "$folder/small"
 	chmod -R a+rX "$folder"
 	cat > "$folder/conf" <<-EOF
-		daemon off; pid $folder/pid; error_log $folder/errors; worker_processes 1; user root;
+		daemon off; pid $folder/pid; error_log $folder/errors; worker_processes $workers; user root;
 		events { worker_connections 500; }
 		http {
 			access_log off; sendfile on;
@@ -57,11 +59,11 @@ serve-nginx)
 	tail --pid=$$ -f /dev/null && kill -- -$! 2> /dev/null &
 	wait
 	;;
-get-nginx)
+get-nginx | get-nginx-workers)
 	curl --silent --fail --max-time 60 --output "$folder/copy" http://$address:8080/file
 	same "$folder/copy"
 	;;
-load-nginx)
+load-nginx | load-nginx-workers)
 	ab -q -n 500 -c 10 http://$address:8080/small
 	ab -q -k -n 5000 -c 50 http://$address:8080/small
 	;;
@@ -159,6 +161,17 @@ echo-socat)
 	file
 	socat -t 30 - TCP:$address:7001 < "$folder/file" > "$folder/copy"
 	same "$folder/copy"
+	;;
+serve-asio)
+	fresh
+	g++ -std=c++17 -O1 -o "$folder/asio" "$here/asio.cpp"
+	exec "$folder/asio" serve 9001
+	;;
+call-asio)
+	exec "$folder/asio" call 9001
+	;;
+prefork)
+	exec python3 "$here/prefork.py" "$2" 9002
 	;;
 asyncio)
 	exec python3 "$here/sockets.py" "$2"

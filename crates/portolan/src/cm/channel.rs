@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portolan_provider::cm::{CmEvent, EventType};
-use portolan_provider::traits::Provider;
+use portolan_provider::traits::{Notify, Provider};
 use portolan_provider::{Cause, Error, Result, Step};
 
 use super::event::Event;
@@ -38,6 +38,18 @@ impl EventChannel {
         let channel = provider.open_channel()?;
         let shared = Arc::new(ChannelIds::new(provider, channel));
         Ok(Self { shared })
+    }
+
+    /// Opens a channel that calls when events arrive, if the provider has such channels.
+    pub(crate) fn open_calling(
+        provider: Arc<dyn Provider>,
+        notify: &Arc<dyn Notify>,
+    ) -> Result<Option<Self>> {
+        let channel = provider.open_calling_channel(notify)?;
+        Ok(channel.map(|channel| {
+            let shared = Arc::new(ChannelIds::new(provider, channel));
+            Self { shared }
+        }))
     }
 
     /// Takes the next event (`rdma_get_cm_event(3)`). Waits for it, unless the channel's descriptor

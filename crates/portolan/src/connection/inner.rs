@@ -181,7 +181,7 @@ impl Inner {
             if self.work.collect()? > 0 {
                 return Ok(());
             }
-            if !turns.goes_on() {
+            if !self.spin.goes_on(&mut turns) {
                 break;
             }
             std::hint::spin_loop();

@@ -54,6 +54,7 @@ pub(crate) use race::no_address;
 #[cfg(feature = "tokio")]
 pub(crate) use race::{ATTEMPT_DELAY, Failures};
 pub use readiness::Readiness;
-pub(crate) use spin::Spin;
+#[doc(hidden)]
+pub use spin::{Spin, Turns};
 pub(crate) use steps::{Attempt, Steps};
 pub use transport::Transport;

@@ -14,7 +14,7 @@ const WAITS_WITHOUT: u32 = 32;
 
 /// Whether waiting threads currently poll.
 #[derive(Debug)]
-pub(crate) struct Spin {
+pub struct Spin {
     longest: Duration,
     /// Number of further waits that skip polling.
     skips: AtomicU32,
@@ -22,16 +22,21 @@ pub(crate) struct Spin {
 
 /// The polling of one waiting thread.
 #[derive(Debug)]
-pub(crate) struct Turns<'a> {
-    spin: &'a Spin,
+pub struct Turns {
     end: Instant,
     last: Instant,
+}
+
+impl Default for Spin {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Spin {
     /// Creates the state. Machines with one processor never poll, because the peer could not run
     /// meanwhile.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         let longest = match portolan_threads::processors() {
             1 => Duration::ZERO,
             _ => SPIN,
@@ -43,11 +48,11 @@ impl Spin {
     }
 
     /// Starts a wait.
-    pub(crate) fn start(&self) -> Turns<'_> {
+    pub fn start(&self) -> Turns {
         self.start_at(Instant::now())
     }
 
-    fn start_at(&self, now: Instant) -> Turns<'_> {
+    fn start_at(&self, now: Instant) -> Turns {
         // Two concurrent waits may count as one; the heuristic tolerates that.
         let skips = self.skips.load(Ordering::Relaxed);
         let time = if skips > 0 {
@@ -57,27 +62,24 @@ impl Spin {
             self.longest
         };
         Turns {
-            spin: self,
             end: now + time,
             last: now,
         }
     }
-}
 
-impl Turns<'_> {
     /// Returns whether to poll again after an unsuccessful poll.
-    pub(crate) fn goes_on(&mut self) -> bool {
-        self.goes_on_at(Instant::now())
+    pub fn goes_on(&self, turns: &mut Turns) -> bool {
+        self.goes_on_at(turns, Instant::now())
     }
 
-    fn goes_on_at(&mut self, now: Instant) -> bool {
-        let took = now.saturating_duration_since(self.last);
-        self.last = now;
+    fn goes_on_at(&self, turns: &mut Turns, now: Instant) -> bool {
+        let took = now.saturating_duration_since(turns.last);
+        turns.last = now;
         if took >= INTERRUPTED {
-            self.spin.skips.store(WAITS_WITHOUT, Ordering::Relaxed);
+            self.skips.store(WAITS_WITHOUT, Ordering::Relaxed);
             return false;
         }
-        now < self.end
+        now < turns.end
     }
 }
 
@@ -98,18 +100,21 @@ mod tests {
     fn a_waiter_polls_for_its_time_and_then_sleeps() {
         let (spin, start) = (spin(), Instant::now());
         let mut turns = spin.start_at(start);
-        assert!(turns.goes_on_at(start + SPIN / 2));
-        assert!(!turns.goes_on_at(start + SPIN_AND_A_BIT));
-        assert!(spin.start_at(start).goes_on_at(start + SPIN / 2));
+        assert!(spin.goes_on_at(&mut turns, start + SPIN / 2));
+        assert!(!spin.goes_on_at(&mut turns, start + SPIN_AND_A_BIT));
+        assert!(spin.goes_on_at(&mut spin.start_at(start), start + SPIN / 2));
     }
 
     #[test]
     fn after_an_interrupted_poll_the_next_waits_sleep_at_once() {
         let (spin, start) = (spin(), Instant::now());
-        assert!(!spin.start_at(start).goes_on_at(start + INTERRUPTED));
+        assert!(!spin.goes_on_at(&mut spin.start_at(start), start + INTERRUPTED));
         for _ in 0..WAITS_WITHOUT {
-            assert!(!spin.start_at(start).goes_on_at(start));
+            assert!(!spin.goes_on_at(&mut spin.start_at(start), start));
         }
-        assert!(spin.start_at(start).goes_on_at(start), "it must poll again");
+        assert!(
+            spin.goes_on_at(&mut spin.start_at(start), start),
+            "it must poll again"
+        );
     }
 }

@@ -10,7 +10,7 @@ use portolan_provider::cm::{
     CmEvent, ConnParam, Ece, EventType, IdAddresses, IdNumber, IdOption, JoinKind,
     MembershipNumber, PathRecord, Service, UserId,
 };
-use portolan_provider::traits::CmChannel;
+use portolan_provider::traits::{CmChannel, Notify};
 use portolan_provider::verbs::{QpAttr, QpAttrMask, QpState};
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_wire::cm::RejectReason;
@@ -28,10 +28,14 @@ pub(super) struct SoftwareChannel {
 
 impl SoftwareChannel {
     pub(super) fn new(core: Arc<Core>) -> Result<Self> {
-        Ok(Self {
-            core,
-            queue: Arc::new(EventQueue::new()?),
-        })
+        let queue = Arc::new(EventQueue::new()?);
+        Ok(Self { core, queue })
+    }
+
+    /// A channel without a descriptor of its own.
+    pub(super) fn calling(core: Arc<Core>, notify: Arc<dyn Notify>) -> Self {
+        let queue = Arc::new(EventQueue::calling(notify));
+        Self { core, queue }
     }
 
     /// The provider. Fails in a forked child, because its locks may have been held at the fork.

@@ -48,7 +48,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 pub use portolan_port_sharing::Trust;
-use portolan_provider::traits::{CmChannel, Device, Provider};
+use portolan_provider::traits::{CmChannel, Device, Notify, Provider};
 use portolan_provider::{Error, Result, Step};
 pub use portolan_roce::io::{DevicePreview, Direction, StackConfig, Tap, TappedPacket, preview};
 
@@ -131,6 +131,12 @@ impl Provider for SoftwareProvider {
     fn open_channel(&self) -> Result<Arc<dyn CmChannel>> {
         self.core.stack().check_process(Step::OpenChannel)?;
         Ok(Arc::new(SoftwareChannel::new(self.core.clone())?))
+    }
+
+    fn open_calling_channel(&self, notify: &Arc<dyn Notify>) -> Result<Option<Arc<dyn CmChannel>>> {
+        self.core.stack().check_process(Step::OpenChannel)?;
+        let channel = SoftwareChannel::calling(self.core.clone(), notify.clone());
+        Ok(Some(Arc::new(channel)))
     }
 
     fn device_of(&self, ip: IpAddr) -> Result<(Arc<dyn Device>, u32)> {

@@ -3,9 +3,11 @@
 use portolan_threads::lock::Mutex;
 use std::collections::{HashSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 use portolan_port_sharing::room;
 use portolan_provider::cm::{CmEvent, IdNumber};
+use portolan_provider::traits::Notify;
 use portolan_provider::{Error, Result, Step};
 use portolan_roce::io::Readiness;
 use rustix::io::Errno;
@@ -18,8 +20,42 @@ use rustix::io::Errno;
 pub(super) struct EventQueue {
     waiting: Mutex<Waiting>,
     ids: Mutex<HashSet<IdNumber>>,
-    /// Blocking, unless the owner changes its flags.
-    ready: Readiness,
+    ready: Ready,
+}
+
+/// How the owner learns of events.
+#[derive(Debug)]
+enum Ready {
+    /// By a descriptor. It blocks, unless the owner changes its flags.
+    Descriptor(Readiness),
+    /// By a call. The queue never blocks.
+    Call(Arc<dyn Notify>),
+}
+
+impl Ready {
+    fn raise(&self) {
+        match self {
+            Self::Descriptor(ready) => ready.raise(),
+            Self::Call(notify) => notify.notify(),
+        }
+    }
+
+    fn lower(&self) {
+        match self {
+            Self::Descriptor(ready) => ready.lower(),
+            // The owner resets its descriptor.
+            Self::Call(_) => {}
+        }
+    }
+}
+
+impl AsFd for Ready {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Descriptor(ready) => ready.as_fd(),
+            Self::Call(notify) => notify.as_fd(),
+        }
+    }
 }
 
 /// The events, each with its ticket. Tickets ascend.
@@ -33,11 +69,20 @@ impl EventQueue {
     pub(super) fn new() -> Result<Self> {
         let ready =
             Readiness::new().map_err(|errno| os_error("socketpair", Step::OpenChannel, errno))?;
-        Ok(Self {
+        Ok(Self::with(Ready::Descriptor(ready)))
+    }
+
+    /// A queue that calls when it gets its first event.
+    pub(super) fn calling(notify: Arc<dyn Notify>) -> Self {
+        Self::with(Ready::Call(notify))
+    }
+
+    fn with(ready: Ready) -> Self {
+        Self {
             waiting: Mutex::default(),
             ids: Mutex::default(),
             ready,
-        })
+        }
     }
 
     /// Queues an event. Returns a ticket to take it back with.
@@ -64,7 +109,10 @@ impl EventQueue {
 
     /// Waits until an event is queued, like the kernel's GET_EVENT. Another thread may take it first.
     pub(super) fn sleep(&self) -> Result<()> {
-        let woken = self.ready.wait();
+        let woken = match &self.ready {
+            Ready::Descriptor(ready) => ready.wait(),
+            Ready::Call(_) => Ok(()),
+        };
         woken.map_err(|errno| os_error("recv", Step::Event, errno))
     }
 
@@ -118,7 +166,10 @@ impl EventQueue {
 
     /// Whether the owner set `O_NONBLOCK` on the descriptor.
     pub(super) fn is_nonblocking(&self) -> Result<bool> {
-        let flags = rustix::fs::fcntl_getfl(&self.ready);
+        let Ready::Descriptor(ready) = &self.ready else {
+            return Ok(true);
+        };
+        let flags = rustix::fs::fcntl_getfl(ready);
         let flags = flags.map_err(|errno| os_error("fcntl", Step::Event, errno))?;
         Ok(flags.contains(rustix::fs::OFlags::NONBLOCK))
     }

@@ -140,7 +140,7 @@ fn run() {
 /// Advances a stream. Disconnects it if it is flushed or late.
 fn is_done(core: &Core, is_late: bool) -> bool {
     // Requests the next notification before checking.
-    core.prepare_wait([false, false]);
+    core.prepare_flush();
     let is_done = core.is_flushed() || is_late;
     if is_done {
         core.disconnect();

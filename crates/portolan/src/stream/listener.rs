@@ -3,14 +3,16 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use portolan_provider::cm::ConnParam;
+use portolan_provider::traits::Notify;
 use portolan_provider::{Cause, Error, Result};
 use portolan_threads::lock::Mutex;
 
-use super::core::Core;
+use super::core::{Core, Signal};
 use super::options::{StreamOptions, conn_param};
 use super::stream::Stream;
 use crate::cm::EventChannel;
@@ -152,9 +154,14 @@ fn accept(incoming: Incoming, options: &StreamOptions) -> Result<Stream> {
     let (id, request) = incoming.into_parts();
     // Reject other kinds of peers before creating anything for them.
     super::check_peer(&request.private_data)?;
-    let events = EventChannel::open_on(id.provider())?;
+    let signal = Signal::new()?;
+    let called: Arc<dyn Notify> = signal.clone();
+    let events = match EventChannel::open_calling(id.provider(), &called)? {
+        Some(events) => events,
+        None => EventChannel::open_on(id.provider())?,
+    };
     id.migrate(&events, options.timeout)?;
-    let core = Core::new(id.clone(), events, options)?;
+    let core = Core::new(id.clone(), events, signal, options)?;
     core.connected(&request.private_data, false)?;
     id.accept(&ConnParam {
         private_data: core.conn_data().into_boxed_slice(),

@@ -65,6 +65,9 @@ pub use self::stream::Stream;
 pub use self::tokio::{AsyncStream, AsyncStreamListener, ReadHalf, WriteHalf};
 pub use portolan_rsocket::{Iomap, Sge};
 
+#[doc(hidden)]
+pub use crate::connection::{Spin, Turns};
+
 use portolan_provider::{Error, Result, Step};
 use portolan_rsocket::ConnData;
 

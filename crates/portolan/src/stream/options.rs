@@ -68,11 +68,7 @@ impl StreamOptions {
             false => Signalling::Immediate,
         };
         let queue = |wanted: u16| {
-            // Both queues complete on one completion queue.
-            let most = limits
-                .max_qp_wr
-                .min(limits.max_cqe / 2)
-                .min(QUEUE_MAX.into());
+            let most = limits.max_qp_wr.min(limits.max_cqe).min(QUEUE_MAX.into());
             wanted.min(most as u16)
         };
         let least = match signalling {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use portolan_provider::traits::{CompChannel, Cq, Device, Pd, Qp};
+use portolan_provider::traits::{CompChannel, Cq, Device, Notify, Pd, Qp};
 use portolan_provider::verbs::{
     Access, QpCap, QpInit, QpType, RecvWr, RemoteAddr, SendData, SendFlags, SendOp, SendWr, Sge,
     WorkCompletion,
@@ -13,6 +13,7 @@ use portolan_rsocket::{
     Signalling, Table, table_bytes,
 };
 
+use super::core::Signal;
 use super::options::{MESSAGE_BYTES, StreamOptions, no_messages};
 use crate::cm::{CmId, NewQueuePair};
 use crate::sys::SharedMemory;
@@ -36,11 +37,23 @@ pub(super) enum Reaped {
     Flushed,
 }
 
+/// Whether a caller that finds no completions drives the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Drive {
+    No,
+    /// It soon sleeps.
+    Briefly,
+    /// It polls for as long as it finds nothing, and yields the processor now and then.
+    Polling,
+}
+
 #[derive(Debug)]
 pub(super) struct Queues {
     pub(super) qp: Arc<dyn Qp>,
-    pub(super) cq: Arc<dyn Cq>,
-    pub(super) channel: Arc<dyn CompChannel>,
+    /// Completions of what was sent. Most callers need not be woken for them.
+    pub(super) sends_cq: Arc<dyn Cq>,
+    /// Completions of receives: the peer's messages.
+    pub(super) receives_cq: Arc<dyn Cq>,
     pub(super) pd: Arc<dyn Pd>,
     pub(super) config: Config,
     /// The send buffer, and the places of control messages.
@@ -64,19 +77,20 @@ impl Table for TableMemory {
 }
 
 impl Queues {
-    /// Creates the objects for a stream of an id that is bound to a device, and posts the receives.
+    /// Creates the objects for a stream of an id that is bound to a device, and posts the receives. Returns also the
+    /// channel of the completion queues, if the device does not call `signal`.
     pub(super) fn new(
         id: &CmId,
         device: &Arc<dyn Device>,
         options: &StreamOptions,
-    ) -> Result<Self> {
+        signal: &Arc<Signal>,
+    ) -> Result<(Self, Option<Arc<dyn CompChannel>>)> {
         options.check()?;
         let limits = device.attr()?;
         let mut config = options.config(&**device, &limits);
         let pd = crate::device::shared_pd(device)?;
-        let channel = device.create_comp_channel()?;
-        let cqe = u32::from(config.send_queue) + u32::from(config.receive_queue);
-        let cq = device.create_cq(cqe, Some(&channel), 0)?;
+        let sizes = [config.send_queue, config.receive_queue].map(u32::from);
+        let ([sends_cq, receives_cq], channel) = completion_queues(&**device, sizes, signal)?;
         let cap = QpCap {
             max_send_wr: config.send_queue.into(),
             max_recv_wr: config.receive_queue.into(),
@@ -86,8 +100,8 @@ impl Queues {
         };
         let new = NewQueuePair {
             pd: &pd,
-            send_cq: &cq,
-            recv_cq: &cq,
+            send_cq: &sends_cq,
+            recv_cq: &receives_cq,
             srq: None,
             init: QpInit {
                 qp_type: QpType::Rc,
@@ -111,15 +125,15 @@ impl Queues {
             receives: memory(config.receive_buffer + messages, Access::REMOTE_WRITE)?,
             table: TableMemory(table),
             qp,
-            cq,
-            channel,
+            sends_cq,
+            receives_cq,
             pd,
             config,
         };
         for place in 0..u32::from(config.receive_queue) {
             queues.post_receive(place)?;
         }
-        Ok(queues)
+        Ok((queues, channel))
     }
 
     pub(super) fn local_memory(&self) -> LocalMemory {
@@ -220,9 +234,25 @@ impl Queues {
         }
     }
 
-    /// Takes completions with their results.
-    pub(super) fn reap(&self, completions: &mut [WorkCompletion; BATCH]) -> Result<usize> {
-        self.cq.poll(completions).map_err(|mut error| {
+    /// Takes completions with their results. If there are none, drives the device as `drives` says.
+    pub(super) fn reap(
+        &self,
+        cq: &dyn Cq,
+        completions: &mut [WorkCompletion; BATCH],
+        drives: Drive,
+    ) -> Result<usize> {
+        let reaped = match drives {
+            Drive::No => cq.take(completions),
+            Drive::Polling => cq.poll(completions),
+            Drive::Briefly => match cq.take(completions) {
+                Ok(0) => {
+                    cq.drive();
+                    cq.take(completions)
+                }
+                taken => taken,
+            },
+        };
+        reaped.map_err(|mut error| {
             error.step = Step::Transfer;
             error
         })
@@ -247,6 +277,27 @@ impl Queues {
         };
         Reaped::Message { number, place }
     }
+}
+
+/// Completion queues of these sizes, and their channel if the device does not call `signal`.
+fn completion_queues(
+    device: &dyn Device,
+    sizes: [u32; 2],
+    signal: &Arc<Signal>,
+) -> Result<([Arc<dyn Cq>; 2], Option<Arc<dyn CompChannel>>)> {
+    let [sends, receives] = sizes;
+    let signal: Arc<dyn Notify> = signal.clone();
+    if let Some(sends) = device.create_calling_cq(sends, &signal)?
+        && let Some(receives) = device.create_calling_cq(receives, &signal)?
+    {
+        return Ok(([sends, receives], None));
+    }
+    let channel = device.create_comp_channel()?;
+    let queues = [
+        device.create_cq(sends, Some(&channel), 0)?,
+        device.create_cq(receives, Some(&channel), 1)?,
+    ];
+    Ok((queues, Some(channel)))
 }
 
 impl Drop for Queues {

@@ -9,7 +9,7 @@ use portolan_provider::cm::{ConnParam, EventType, IdOption};
 use portolan_provider::traits::Provider;
 use portolan_provider::{Cause, Error, Result, Step};
 
-use super::core::Core;
+use super::core::{Core, Signal};
 use super::listener::StreamListener;
 use super::options::{StreamOptions, conn_param};
 use super::stream::Stream;
@@ -182,7 +182,12 @@ impl Attempt for Connecting {
             },
             (Step::ResolveRoute, EventType::RouteResolved) => {
                 steps.step = Step::Connect;
-                let core = Core::new(steps.id.clone(), steps.events.clone(), &self.options)?;
+                let core = Core::new(
+                    steps.id.clone(),
+                    steps.events.clone(),
+                    Signal::new()?,
+                    &self.options,
+                )?;
                 let param = ConnParam {
                     private_data: core.conn_data().into_boxed_slice(),
                     // iWARP reads during the connect.
@@ -193,10 +198,11 @@ impl Attempt for Connecting {
                 steps.id.connect(&param)?;
             }
             (Step::Connect, EventType::Established) => {
-                let Some(core) = self.core.take() else {
+                let Some(mut core) = self.core.take() else {
                     return Ok(None);
                 };
                 core.connected(event.private_data(), true)?;
+                core.release_descriptor()?;
                 return Ok(Some(Stream::new(core)));
             }
             _ => return Err(steps.unexpected(event)),

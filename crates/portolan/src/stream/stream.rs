@@ -208,6 +208,45 @@ impl Stream {
         self.core().prepare_wait([read, write])
     }
 
+    /// As [`Stream::try_read`] or [`Stream::try_peek`], but does not prepare the descriptor for a wait.
+    #[doc(hidden)]
+    pub fn read_now(&self, into: &mut [u8], peeks: bool) -> io::Result<usize> {
+        self.core().read(into, Wait::Glance, peeks)
+    }
+
+    /// As [`Stream::try_write`], but does not prepare the descriptor for a wait.
+    #[doc(hidden)]
+    pub fn write_now(&self, data: &[u8]) -> io::Result<usize> {
+        self.core().write(data, Wait::Glance)
+    }
+
+    /// As [`Stream::ready_or_watch`], for a caller that drives the device itself and calls [`Stream::stop_driving`]
+    /// of one stream before it sleeps. If a direction is ready, the next change is reported only with `arms`. `None`
+    /// if the device does not call.
+    #[doc(hidden)]
+    pub fn glance(&self, directions: [bool; 2], arms: bool) -> Option<Ready> {
+        self.core().glance(directions, arms)
+    }
+
+    /// Drives the device for all streams of the process.
+    #[doc(hidden)]
+    pub fn drive(&self) {
+        self.core().drive();
+    }
+
+    /// Ends a time in which the caller drove the device. It handles packets by itself from here on.
+    #[doc(hidden)]
+    pub fn stop_driving(&self) {
+        self.core().stop_driving();
+    }
+
+    /// Calls `call` when the stream may have become ready. The caller holds locks of the device: the function must
+    /// neither wait nor use a stream. Returns false if the device does not call; the descriptor then tells.
+    #[doc(hidden)]
+    pub fn set_call(&self, call: impl Fn() + Send + Sync + 'static) -> bool {
+        self.core().set_call(Box::new(call))
+    }
+
     /// Waits until the peer has all written data, at most for `timeout`.
     ///
     /// # Errors

@@ -15,13 +15,13 @@ use portolan_addrinfo::names::pool::DEADLINE_MAX;
 use portolan_provider::{Error, Result, Step};
 use portolan_threads::lock::Mutex;
 
-use super::core::{Direction, Shared};
+use super::core::{Direction, Shared, Wait};
 use super::error::io_error;
 use super::listener::StreamListener;
 use super::options::StreamOptions;
 use super::socket::Connecting;
 use super::stream::Stream;
-use crate::connection::{ATTEMPT_DELAY, Failures};
+use crate::connection::{ATTEMPT_DELAY, Failures, Turns};
 use crate::deadline;
 use crate::resolve::resolve_async;
 use crate::tokio::runtime::{of_ended_task, off_runtime, runtime_error, watch, within};
@@ -57,6 +57,8 @@ struct Watched {
     fd: AsyncFd<ReadinessFd>,
     /// The waiting tasks, by direction. One of them polls the descriptor for both.
     tasks: Arc<Tasks>,
+    /// The polls of a reading task that waits.
+    polls: Mutex<Option<Turns>>,
 }
 
 #[derive(Debug, Default)]
@@ -77,10 +79,14 @@ impl Watched {
             stream,
             fd,
             tasks: Arc::default(),
+            polls: Mutex::default(),
         })
     }
 
     /// Retries `call` until it does not block, or registers the task to be woken when it may not.
+    ///
+    /// A reading task first polls for a short time, by yielding to the runtime's other tasks: an answer of the peer is
+    /// often under way, and neither end then needs to be woken.
     fn poll<T>(
         &self,
         context: &mut Context<'_>,
@@ -90,7 +96,16 @@ impl Watched {
         loop {
             match call(&self.stream) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                done => return Poll::Ready(done),
+                done => {
+                    if direction == Direction::Read {
+                        *self.polls.lock() = None;
+                    }
+                    return Poll::Ready(done);
+                }
+            }
+            if direction == Direction::Read && self.stream.core().polls_on(&mut self.polls.lock()) {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
             }
             self.tasks.0.lock()[direction as usize] = Some(context.waker().clone());
             let core = self.stream.core();
@@ -227,7 +242,8 @@ impl AsyncRead for ReadHalf {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         self.0.poll(context, Direction::Read, |stream| {
-            let length = stream.try_read(into.initialize_unfilled())?;
+            let unfilled = into.initialize_unfilled();
+            let length = stream.core().read(unfilled, Wait::Glance, false)?;
             into.advance(length);
             Ok(())
         })
@@ -240,8 +256,9 @@ impl AsyncWrite for WriteHalf {
         context: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.0
-            .poll(context, Direction::Write, |stream| stream.try_write(data))
+        self.0.poll(context, Direction::Write, |stream| {
+            stream.core().write(data, Wait::Glance)
+        })
     }
 
     /// Ready at once: data is sent as soon as it is written.

@@ -49,6 +49,21 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         compared(&role("serve-http"), 8000, &role("get-http"), RIGHT).quick(),
         compared(&role("asyncio serve"), 9000, &role("asyncio call"), RIGHT).quick(),
+        compared(&role("serve-asio"), 9001, &role("call-asio"), RIGHT),
+        // Workers that share a listening socket: one of them gets the rsockets.
+        compared(&role("prefork serve"), 9002, &role("prefork call"), RIGHT),
+        compared(
+            &role("serve-nginx-workers"),
+            8080,
+            &role("get-nginx-workers"),
+            RIGHT,
+        ),
+        measured(
+            &role("serve-nginx-workers"),
+            8080,
+            &role("load-nginx-workers"),
+            &[("Failed requests:        0", 2), NO_TCP],
+        ),
         compared(&role("serve-rsync"), 8730, &role("copy-rsync"), RIGHT).quick(),
         compared(&role("serve-postgres"), 5432, &role("load-postgres"), RIGHT),
         compared(&role("serve-ssh"), 2222, &role("copy-ssh"), RIGHT),

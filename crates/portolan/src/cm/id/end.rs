@@ -25,7 +25,8 @@ impl CmId {
         self.counts().wait_acknowledged(Step::Event, timeout)
     }
 
-    fn move_to(&self, to: &EventChannel) -> Result<()> {
+    /// Moves it to another channel, without waiting for acknowledgements.
+    pub(crate) fn move_to(&self, to: &EventChannel) -> Result<()> {
         let mut channel = self.shared.channel.lock();
         // Enroll at the new channel before events arrive there; leave the old one after its last
         // event.

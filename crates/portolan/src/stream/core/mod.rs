@@ -1,6 +1,8 @@
 //! The state of a stream, which its handles share: drivers, waiters, and the end of the stream.
 
 mod progress;
+mod ready;
+mod signal;
 mod wait;
 
 use std::io;
@@ -12,33 +14,32 @@ use std::time::{Duration, Instant};
 
 use portolan_port_sharing::room::{self, with_room};
 use portolan_provider::cm::IdAddresses;
+use portolan_provider::traits::{CompChannel, Notify};
 use portolan_provider::{Error, Result, Step};
 use portolan_rsocket::{Close, Endpoint, Phase, Signalling};
 use portolan_threads::lock::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
+pub use ready::{Direction, Ready};
+pub(crate) use signal::Signal;
+
 use super::check_peer;
 use super::error::io_error;
 use super::options::StreamOptions;
-use super::queues::Queues;
+use super::queues::{Drive, Queues};
 use crate::cm::{CmId, EventChannel};
 use crate::connection::Spin;
+#[cfg(feature = "tokio")]
+use crate::connection::Turns;
 use crate::deadline;
-
-/// The direction that a caller waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// Data, or the end of the peer's direction.
-    Read = 0,
-    /// Room for data.
-    Write = 1,
-}
 
 /// How long a caller waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wait {
-    /// Not at all.
+    /// Not at all. The descriptor then signals when to try again.
     No,
+    /// Not at all, and the descriptor signals nothing: the caller tries again, or prepares a wait.
+    Glance,
     /// Until this time; forever for `None`.
     Until(Option<Instant>),
 }
@@ -56,19 +57,25 @@ pub(crate) struct Core {
     spin: Spin,
     pub(crate) nonblocking: AtomicBool,
     pub(crate) keepalive: Mutex<Option<Duration>>,
-    /// Wakes the thread that sleeps for all waiters.
-    rouser: OnceLock<OwnedFd>,
-    /// For event loops of the program.
+    /// For waiting threads and event loops of the program.
     readiness: Readiness,
 }
 
-/// The descriptor for event loops.
+/// How waiting threads and event loops learn that the stream may have advanced.
 #[derive(Debug)]
-struct Readiness {
-    /// Readable while there are completions or events, or the bell rings.
-    all: OwnedFd,
-    /// Rings if another caller has advanced a direction that an event loop waits for.
-    bell: OwnedFd,
+enum Readiness {
+    /// The device calls.
+    Called(Arc<Signal>),
+    /// The device has descriptors.
+    Watched {
+        channel: Arc<dyn CompChannel>,
+        /// Readable while there are completions or events, or the bell rings.
+        all: OwnedFd,
+        /// Rings if another caller has advanced a direction that an event loop waits for.
+        bell: OwnedFd,
+        /// Wakes the thread that sleeps for all waiters.
+        rouser: OnceLock<OwnedFd>,
+    },
 }
 
 struct State {
@@ -86,6 +93,8 @@ struct State {
     /// The directions that an event loop found not ready.
     wanted: [bool; 2],
     is_ringing: bool,
+    /// The peer or this side broke the connection: the reason is in a completion of what was sent.
+    is_flushed: bool,
     /// Tasks that wait, by direction.
     wakers: [Option<Waker>; 2],
     /// Read and write timeouts.
@@ -96,10 +105,18 @@ struct State {
 
 impl Core {
     /// Creates the queues of an id that is bound to a device.
-    pub(crate) fn new(id: CmId, events: EventChannel, options: &StreamOptions) -> Result<Self> {
+    pub(crate) fn new(
+        id: CmId,
+        events: EventChannel,
+        signal: Arc<Signal>,
+        options: &StreamOptions,
+    ) -> Result<Self> {
         let device = id.device()?;
-        let queues = Queues::new(&id, &device, options)?;
-        let readiness = Readiness::of([queues.channel.as_fd(), events.as_fd()])?;
+        let (queues, channel) = Queues::new(&id, &device, options, &signal)?;
+        let readiness = match channel {
+            None => Readiness::Called(signal),
+            Some(channel) => Readiness::of(channel, events.as_fd())?,
+        };
         let endpoint = Endpoint::new(queues.config, queues.local_memory());
         Ok(Self {
             state: Mutex::new(State {
@@ -111,6 +128,7 @@ impl Core {
                 waiters: 0,
                 wanted: [false; 2],
                 is_ringing: false,
+                is_flushed: false,
                 wakers: [None, None],
                 timeouts: [None; 2],
                 last_message: Instant::now(),
@@ -124,9 +142,23 @@ impl Core {
             spin: Spin::new(),
             nonblocking: AtomicBool::new(false),
             keepalive: Mutex::new(options.keepalive),
-            rouser: OnceLock::new(),
             readiness,
         })
+    }
+
+    /// Replaces an event channel that has a descriptor, if the device calls.
+    pub(crate) fn release_descriptor(&mut self) -> Result<()> {
+        let Readiness::Called(signal) = &self.readiness else {
+            return Ok(());
+        };
+        let signal: Arc<dyn Notify> = signal.clone();
+        if let Some(events) = EventChannel::open_calling(self.events.provider().clone(), &signal)? {
+            self.id.move_to(&events)?;
+            self.events = events;
+            // An event may have moved, too.
+            signal.notify();
+        }
+        Ok(())
     }
 
     /// The private data to send when connecting.
@@ -270,10 +302,8 @@ impl Core {
         state.endpoint.close(which);
         self.settle(&mut state);
         self.announce(&mut state);
-        if state.is_driven
-            && let Some(rouser) = self.rouser.get()
-        {
-            ring(rouser);
+        if state.is_driven {
+            self.readiness.rouse();
         }
     }
 
@@ -317,9 +347,72 @@ impl Core {
     pub(crate) fn prepare_wait(&self, directions: [bool; 2]) -> Ready {
         let mut state = self.state.lock();
         state.wanted = directions;
-        self.rest(&mut state);
+        self.rest(&mut state, directions[Direction::Write as usize]);
         self.advance(&mut state, true);
         Ready::of(&state)
+    }
+
+    /// Prepares the descriptor for a wait until all data has reached the peer.
+    pub(crate) fn prepare_flush(&self) {
+        let mut state = self.state.lock();
+        self.rest(&mut state, true);
+    }
+
+    /// As [`Core::prepare_wait`], for a caller that drives the device itself, until [`Core::stop_driving`]. `None` if the device does not call.
+    ///
+    /// If a direction is ready, the call for the next change is requested only with `arms`.
+    pub(crate) fn glance(&self, directions: [bool; 2], arms: bool) -> Option<Ready> {
+        let Readiness::Called(signal) = &self.readiness else {
+            return None;
+        };
+        let mut state = self.state.lock();
+        state.wanted = [false; 2];
+        if !state.is_driven {
+            signal.lower();
+        }
+        self.take_all(&mut state);
+        let [read, write] = directions;
+        let found = Ready::of(&state);
+        if !arms && (read && found.readable || write && found.writable) {
+            return Some(found);
+        }
+        self.arm(&mut state, write, true);
+        self.take_all(&mut state);
+        state.wanted = directions;
+        Some(Ready::of(&state))
+    }
+
+    /// Handles what the device has for the stream, without driving it.
+    fn take_all(&self, state: &mut State) {
+        let any = self.collect(state, Drive::No);
+        self.handled(state, any, true);
+    }
+
+    /// Drives the device for all streams of the process.
+    pub(crate) fn drive(&self) {
+        self.queues.receives_cq.drive();
+    }
+
+    /// A caller of [`Core::drive`] is about to sleep.
+    pub(crate) fn stop_driving(&self) {
+        // Fails if the device is gone, and then nothing arrives.
+        let _ = self.queues.receives_cq.arm(false);
+    }
+
+    /// Calls when the stream may have become ready. Returns false if the device does not call.
+    pub(crate) fn set_call(&self, call: Box<dyn Fn() + Send + Sync>) -> bool {
+        match &self.readiness {
+            Readiness::Called(signal) => signal.set_call(call),
+            Readiness::Watched { .. } => return false,
+        }
+        true
+    }
+
+    /// Whether a caller whose polls have found nothing polls on. `turns` begins with `None`.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn polls_on(&self, turns: &mut Option<Turns>) -> bool {
+        let turns = turns.get_or_insert_with(|| self.spin.start());
+        self.spin.goes_on(turns)
     }
 
     #[cfg(feature = "tokio")]
@@ -330,7 +423,8 @@ impl Core {
         if !place.as_ref().is_some_and(|known| known.will_wake(waker)) {
             *place = Some(waker.clone());
         }
-        self.rest(&mut state);
+        let sends = state.wakers[Direction::Write as usize].is_some();
+        self.rest(&mut state, sends);
         self.advance(&mut state, true);
         Ready::of(&state)
     }
@@ -381,7 +475,21 @@ impl Core {
 
     /// A descriptor that is readable when another direction may have become ready.
     pub(crate) fn readiness(&self) -> BorrowedFd<'_> {
-        self.readiness.all.as_fd()
+        match &self.readiness {
+            Readiness::Called(signal) => {
+                if !signal.has_bell() {
+                    // Calls that failed with `WouldBlock` before did not prepare it.
+                    let fd = signal.as_fd();
+                    let mut state = self.state.lock();
+                    self.rest(&mut state, true);
+                    state.wanted = [true; 2];
+                    self.advance(&mut state, true);
+                    return fd;
+                }
+                signal.as_fd()
+            }
+            Readiness::Watched { all, .. } => all.as_fd(),
+        }
     }
 
     /// The reason why nothing can be sent or received.
@@ -404,56 +512,29 @@ impl Core {
     }
 }
 
-/// What can be done without waiting.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ready {
-    /// Data, the end of the peer's direction, or an error can be read.
-    pub readable: bool,
-    /// Data can be written, or an error is reported.
-    pub writable: bool,
-    /// Both directions have ended, and everything was read.
-    pub hung_up: bool,
-    /// The stream broke.
-    pub failed: bool,
-    /// The peer has ended its direction. Data that it sent before may still be unread.
-    pub read_closed: bool,
-    /// Number of received bytes that are not read yet.
-    pub unread_bytes: u32,
-}
-
-impl Ready {
-    fn of(state: &State) -> Self {
-        let endpoint = &state.endpoint;
-        let phase = endpoint.phase();
-        Self {
-            readable: endpoint.unread_bytes() > 0 || endpoint.is_read_closed(),
-            writable: state.is_established && endpoint.can_send() || endpoint.is_write_closed(),
-            hung_up: phase == Phase::Disconnected && endpoint.unread_bytes() == 0,
-            failed: phase == Phase::Failed,
-            read_closed: endpoint.is_read_closed(),
-            unread_bytes: endpoint.unread_bytes(),
-        }
-    }
-
-    /// Whether a direction is ready.
-    pub fn is(self, direction: Direction) -> bool {
-        match direction {
-            Direction::Read => self.readable,
-            Direction::Write => self.writable,
-        }
-    }
-}
-
 impl Readiness {
-    fn of(sources: [BorrowedFd<'_>; 2]) -> Result<Self> {
+    fn of(channel: Arc<dyn CompChannel>, events: BorrowedFd<'_>) -> Result<Self> {
         let failed = |errno| Error::new(Step::Event, room::cause("epoll", errno));
         let all = with_room(|| epoll::create(epoll::CreateFlags::CLOEXEC)).map_err(failed)?;
         let bell = make_bell()?;
         let data = epoll::EventData::new_u64(0);
-        for fd in sources.into_iter().chain([bell.as_fd()]) {
+        for fd in [channel.as_fd(), events, bell.as_fd()] {
             epoll::add(&all, fd, data, epoll::EventFlags::IN).map_err(failed)?;
         }
-        Ok(Self { all, bell })
+        Ok(Self::Watched {
+            channel,
+            all,
+            bell,
+            rouser: OnceLock::new(),
+        })
+    }
+
+    /// Wakes the thread that sleeps for all waiters.
+    fn rouse(&self) {
+        match self {
+            Self::Called(signal) => signal.raise(),
+            Self::Watched { rouser, .. } => rouser.get().into_iter().for_each(ring),
+        }
     }
 }
 

@@ -3,18 +3,24 @@
 use std::task::Waker;
 
 use portolan_provider::cm::EventType;
+use portolan_provider::traits::Cq;
 use portolan_provider::verbs::{WcStatus, WorkCompletion};
 use portolan_provider::{Cause, Error, Step};
 use portolan_rsocket::{Phase, Post};
 
-use super::{Core, Direction, Ready, State, ring};
+use super::{Core, Direction, Readiness, Ready, State, ring};
 use crate::connection::ends_connection;
-use crate::stream::queues::{BATCH, Reaped};
+use crate::stream::queues::{BATCH, Drive, Reaped};
 
 impl Core {
     /// Handles completions, and events if requested. Returns whether there were any.
     pub(super) fn advance(&self, state: &mut State, with_events: bool) -> bool {
-        let mut any = self.collect(state);
+        let any = self.collect(state, Drive::Briefly);
+        self.handled(state, any, with_events)
+    }
+
+    /// After completions were handled: handles events if requested, and posts and announces what follows.
+    pub(super) fn handled(&self, state: &mut State, mut any: bool, with_events: bool) -> bool {
         if with_events || state.failure.is_some() {
             any |= self.take_events(state);
         }
@@ -25,11 +31,19 @@ impl Core {
         any
     }
 
-    pub(super) fn collect(&self, state: &mut State) -> bool {
+    /// Handles completions. Returns whether there were any.
+    pub(super) fn collect(&self, state: &mut State, drives: Drive) -> bool {
+        let mut any = self.collect_from(state, &*self.queues.receives_cq, drives);
+        // What was sent completes without a need of the program, so it is not asked for at each turn.
+        any |= self.collect_from(state, &*self.queues.sends_cq, Drive::No);
+        any
+    }
+
+    fn collect_from(&self, state: &mut State, cq: &dyn Cq, mut drives: Drive) -> bool {
         let mut completions = [WorkCompletion::EMPTY; BATCH];
         let mut any = false;
         loop {
-            let count = match self.queues.reap(&mut completions) {
+            let count = match self.queues.reap(cq, &mut completions, drives) {
                 Ok(count) => count,
                 Err(error) => {
                     self.fail(state, error);
@@ -40,6 +54,7 @@ impl Core {
                 self.take_completion(state, completion);
             }
             any |= count > 0;
+            drives = Drive::No;
             if count < BATCH {
                 return any;
             }
@@ -57,7 +72,7 @@ impl Core {
                 }
             }
             // The event or the failed work that follows has the reason.
-            Reaped::Flushed => {}
+            Reaped::Flushed => state.is_flushed = true,
             Reaped::Message { number, place } => {
                 // A peer that sends has confirmed the connection.
                 state.is_established = true;
@@ -92,7 +107,7 @@ impl Core {
                 || event.failure().is_some() && !state.is_established
             {
                 // Handle what the peer sent before it disconnected.
-                self.collect(state);
+                self.collect(state, Drive::Briefly);
                 let gone = || Error::new(Step::Transfer, Cause::Disconnected);
                 let error = event.failure().unwrap_or_else(gone);
                 self.fail(state, error);
@@ -141,10 +156,16 @@ impl Core {
                 let waker = state.wakers[direction as usize].take();
                 waker.into_iter().for_each(Waker::wake);
             }
-            let is_awaited = state.wanted[direction as usize] && ready.is(direction);
-            if is_awaited && !state.is_ringing {
-                ring(&self.readiness.bell);
-                state.is_ringing = true;
+            if !(state.wanted[direction as usize] && ready.is(direction)) {
+                continue;
+            }
+            match &self.readiness {
+                Readiness::Called(signal) => signal.raise(),
+                Readiness::Watched { bell, .. } if !state.is_ringing => {
+                    ring(bell);
+                    state.is_ringing = true;
+                }
+                Readiness::Watched { .. } => {}
             }
         }
     }

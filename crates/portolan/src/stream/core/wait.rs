@@ -1,16 +1,17 @@
 //! Waiting: one caller of a stream sleeps for all waiters.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use portolan_threads::lock::MutexGuard;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::{Core, Direction, State, Wait, is_past, make_bell, silence};
+use super::{Core, Direction, Readiness, State, Wait, is_past, make_bell, silence};
 use crate::deadline;
 use crate::stream::error::io_error;
+use crate::stream::queues::Drive;
 
 impl Core {
     /// Waits until `ready` returns a value.
@@ -23,8 +24,18 @@ impl Core {
         let mut state = self.state.lock();
         state.wanted[direction as usize] = false;
         let mut turns = None;
+        // Without a descriptor no event loop waits, and such a caller calls again and again.
+        let polls = match &self.readiness {
+            Readiness::Called(signal) => matches!(wait, Wait::No) && !signal.has_bell(),
+            Readiness::Watched { .. } => false,
+        };
         loop {
-            self.advance(&mut state, false);
+            let drives = match polls {
+                true => Drive::Polling,
+                false => Drive::Briefly,
+            };
+            let any = self.collect(&mut state, drives);
+            self.handled(&mut state, any, false);
             if let Some(found) = ready(&mut state) {
                 if state.waiters > 0 {
                     self.advanced.notify_all();
@@ -32,9 +43,17 @@ impl Core {
                 return Ok(found);
             }
             let deadline = match wait {
+                Wait::Glance => return Err(io::ErrorKind::WouldBlock.into()),
+                Wait::No if polls => {
+                    if self.take_events(&mut state) {
+                        self.handled(&mut state, true, false);
+                        continue;
+                    }
+                    return Err(io::ErrorKind::WouldBlock.into());
+                }
                 Wait::No => {
                     state.wanted[direction as usize] = true;
-                    self.rest(&mut state);
+                    self.rest(&mut state, direction == Direction::Write);
                     if self.advance(&mut state, true) {
                         continue;
                     }
@@ -43,19 +62,24 @@ impl Core {
                 Wait::Until(deadline) => deadline,
             };
             if state.is_driven {
+                if direction == Direction::Write {
+                    // The sleeping caller may wait for data only.
+                    self.arm(&mut state, true, true);
+                }
                 state = self.wait_for_driver(state, deadline);
                 if is_past(deadline) && state.is_driven {
                     return ready(&mut state).ok_or_else(|| io::ErrorKind::WouldBlock.into());
                 }
                 continue;
             }
-            if turns.get_or_insert_with(|| self.spin.start()).goes_on() {
+            let turns = turns.get_or_insert_with(|| self.spin.start());
+            if self.spin.goes_on(turns) {
                 drop(state);
                 std::hint::spin_loop();
                 state = self.state.lock();
                 continue;
             }
-            state = self.sleep(state, deadline)?;
+            state = self.sleep(state, direction, deadline)?;
             if is_past(deadline) {
                 self.advance(&mut state, true);
                 return ready(&mut state).ok_or_else(|| io::ErrorKind::WouldBlock.into());
@@ -85,16 +109,21 @@ impl Core {
     pub(super) fn sleep<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
+        direction: Direction,
         deadline: Option<Instant>,
     ) -> io::Result<MutexGuard<'a, State>> {
-        let rouser = match self.rouser.get() {
-            Some(rouser) => rouser,
-            None => {
-                let made = make_bell().map_err(|error| io_error(self.explain(error)))?;
-                self.rouser.get_or_init(|| made)
-            }
+        let rouser = match &self.readiness {
+            Readiness::Called(_) => None,
+            Readiness::Watched { rouser, .. } => Some(match rouser.get() {
+                Some(rouser) => rouser,
+                None => {
+                    let made = make_bell().map_err(|error| io_error(self.explain(error)))?;
+                    rouser.get_or_init(|| made)
+                }
+            }),
         };
-        self.rest(&mut state);
+        let sends = direction == Direction::Write || state.waiters > 0;
+        self.rest(&mut state, sends);
         if self.advance(&mut state, true) {
             return Ok(state);
         }
@@ -103,41 +132,76 @@ impl Core {
         let slept = self.poll(rouser, deadline);
         let mut state = self.state.lock();
         state.is_driven = false;
-        silence(rouser);
+        if let Some(rouser) = rouser {
+            silence(rouser);
+        }
         if state.waiters > 0 {
             self.advanced.notify_all();
         }
         slept.map(|()| state)
     }
 
-    pub(super) fn poll(&self, rouser: &OwnedFd, deadline: Option<Instant>) -> io::Result<()> {
-        let completions: BorrowedFd<'_> = self.queues.channel.as_fd();
-        let mut fds = [
-            PollFd::new(&completions, PollFlags::IN),
-            PollFd::new(&self.events, PollFlags::IN),
-            PollFd::new(rouser, PollFlags::IN),
-        ];
+    fn poll(&self, rouser: Option<&OwnedFd>, deadline: Option<Instant>) -> io::Result<()> {
         let left = deadline.map(|at| Timespec::try_from(deadline::left(at)).unwrap_or_default());
-        match poll(&mut fds, left.as_ref()) {
+        let polled = match (&self.readiness, rouser) {
+            (Readiness::Watched { channel, .. }, Some(rouser)) => {
+                let completions = channel.as_fd();
+                let mut fds = [
+                    PollFd::new(&completions, PollFlags::IN),
+                    PollFd::new(&self.events, PollFlags::IN),
+                    PollFd::new(rouser, PollFlags::IN),
+                ];
+                poll(&mut fds, left.as_ref())
+            }
+            _ => {
+                let signal = self.readiness();
+                poll(&mut [PollFd::new(&signal, PollFlags::IN)], left.as_ref())
+            }
+        };
+        match polled {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
     }
 
-    /// Takes the notifications so far, and requests the next one, before a wait.
-    pub(super) fn rest(&self, state: &mut State) {
-        // A sleeping caller needs the notification to wake up.
-        if !state.is_driven {
-            while let Ok(Some(_)) = self.queues.channel.take_event() {}
+    /// Takes the notifications so far, and requests the next one, before a wait. `sends`: also for completions of
+    /// what was sent, which make room.
+    pub(super) fn rest(&self, state: &mut State, sends: bool) {
+        match &self.readiness {
+            // A sleeping caller needs the notification to wake up.
+            _ if state.is_driven => {}
+            Readiness::Called(signal) => {
+                if signal.lower() {
+                    // An event loop may also wait for the other direction, which may still be ready.
+                    self.announce(state);
+                }
+            }
+            Readiness::Watched { channel, .. } => while let Ok(Some(_)) = channel.take_event() {},
         }
-        if let Err(error) = self.queues.cq.arm(false) {
-            self.fail(state, error);
-        }
-        if state.is_ringing {
-            silence(&self.readiness.bell);
+        self.arm(state, sends, false);
+        if let Readiness::Watched { bell, .. } = &self.readiness
+            && state.is_ringing
+        {
+            silence(bell);
             state.is_ringing = false;
-            // An event loop may also wait for the other direction, which may still be ready.
+            // As above.
             self.announce(state);
+        }
+    }
+
+    /// Requests notifications. `polls`: the caller goes on polling.
+    pub(super) fn arm(&self, state: &mut State, sends: bool, polls: bool) {
+        let sends = sends || state.is_flushed || state.endpoint.waits_for_room();
+        let armed = match sends {
+            true => self.queues.sends_cq.arm_and_poll(),
+            false => Ok(()),
+        };
+        let armed = armed.and_then(|()| match polls {
+            true => self.queues.receives_cq.arm_and_poll(),
+            false => self.queues.receives_cq.arm(false),
+        });
+        if let Err(error) = armed {
+            self.fail(state, error);
         }
     }
 }

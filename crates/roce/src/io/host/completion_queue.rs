@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use portolan_provider::Result;
+use portolan_provider::traits::Notify;
 use portolan_provider::verbs::{Cqn, WorkCompletion};
 use portolan_threads::lock::{Mutex, MutexGuard};
 use portolan_wire::Qpn;
@@ -17,21 +18,30 @@ use crate::io::polling::clock::{Clock, as_nanos};
 pub(crate) struct CqCore {
     id: u64,
     queue: Mutex<CompletionQueue>,
-    event: Option<(Arc<ChannelCore>, u64)>,
+    event: Option<CqEvent>,
     /// `None` unless the queue timestamps its completions.
     stamps: Option<Clock>,
     /// Polling the queue changes nothing. Readable without its lock.
     quiet: AtomicBool,
 }
 
+/// What a completion queue does when an event is due.
+#[derive(Debug)]
+pub(crate) enum CqEvent {
+    /// It queues the event on a channel, with a cookie.
+    Queue(Arc<ChannelCore>, u64),
+    /// It calls.
+    Call(Arc<dyn Notify>),
+}
+
 /// The completion queue lost a completion.
 pub(crate) struct Overflowed;
 
 impl CqCore {
-    /// Creates a completion queue whose events go to a channel with a cookie.
+    /// Creates a completion queue.
     pub(crate) fn new(
         queue: CompletionQueue,
-        event: Option<(Arc<ChannelCore>, u64)>,
+        event: Option<CqEvent>,
         stamps: Option<Clock>,
     ) -> Self {
         Self {
@@ -86,16 +96,19 @@ impl CqCore {
 
     /// Removes the event queued in the channel.
     pub(crate) fn forget_event(&self) {
-        if let Some((channel, _)) = &self.event {
+        if let Some(CqEvent::Queue(channel, _)) = &self.event {
             channel.forget(self.id);
         }
     }
 
     fn notify_if_due(&self, queue: &mut CompletionQueue) {
-        if queue.take_notification()
-            && let Some((channel, cookie)) = &self.event
-        {
-            channel.notify(self.id, *cookie);
+        if !queue.take_notification() {
+            return;
+        }
+        match &self.event {
+            Some(CqEvent::Queue(channel, cookie)) => channel.notify(self.id, *cookie),
+            Some(CqEvent::Call(notify)) => notify.notify(),
+            None => {}
         }
     }
 

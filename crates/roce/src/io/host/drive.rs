@@ -86,13 +86,26 @@ impl AddAssign for Taken {
 
 impl Host {
     /// Drives the device from a thread that polls a completion queue: handles packets and then timeouts, unless another
-    /// thread is doing that. Returns false if nothing happened.
+    /// thread is doing that. Yields the processor if polls have found nothing for a while. Returns false if nothing
+    /// happened.
     pub(crate) fn drive(&self) -> bool {
         let now = self.clock.recent();
+        let (found, is_done) = self.drive_at(now);
+        make_way::after_poll(found, as_nanos(now), || as_nanos(self.clock.now()));
+        found || is_done
+    }
+
+    /// As [`Host::drive`], for a thread that polls for a short time and then sleeps. Never yields the processor.
+    pub(crate) fn drive_briefly(&self) {
+        self.drive_at(self.clock.recent());
+    }
+
+    /// Returns whether packets had arrived, and whether anything else happened.
+    fn drive_at(&self, now: Duration) -> (bool, bool) {
         self.progress.poller_is_here(now);
         let settled = self.settle_deferred();
         let _watch = self.watch_for_panics();
-        let (found, is_done) = match self.receiver.try_lock() {
+        match self.receiver.try_lock() {
             Some(mut receiver) => {
                 let taken = self.read_sockets(&mut receiver, Answer::AfterTheOwner(now));
                 drop(receiver);
@@ -101,9 +114,7 @@ impl Host {
             }
             // The thread that holds the lock handles the timeouts after it has read.
             None => (false, true),
-        };
-        make_way::after_poll(found, as_nanos(now), || as_nanos(self.clock.now()));
-        found || is_done
+        }
     }
 
     /// A polling thread is about to sleep. After this call, packets wake the progress thread.

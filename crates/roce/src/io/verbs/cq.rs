@@ -4,17 +4,16 @@ use std::any::Any;
 use std::sync::Arc;
 
 use portolan_provider::Step;
-use portolan_provider::traits::{CompChannel, Cq};
+use portolan_provider::traits::Cq;
 use portolan_provider::verbs::{Cqn, WorkCompletion};
 
 use crate::engine::CompletionQueue;
 use crate::io::host::Host;
-use crate::io::host::completion_queue::CqCore;
+use crate::io::host::completion_queue::{CqCore, CqEvent};
 use crate::io::host::device::DeviceCore;
 use crate::io::host::errors::foreign;
 use crate::io::host::gauge::Permit;
 use crate::io::polling::clock::Clock;
-use crate::io::verbs::channel::SoftChannel;
 
 /// A completion queue. Polling it when it is empty drives the device.
 #[derive(Debug)]
@@ -30,15 +29,10 @@ impl SoftCq {
         host: &Arc<Host>,
         device: &Arc<DeviceCore>,
         cqe: u32,
-        channel: Option<&Arc<dyn CompChannel>>,
-        cookie: u64,
+        event: Option<CqEvent>,
         stamps: Option<Clock>,
     ) -> portolan_provider::Result<Self> {
         let queue = CompletionQueue::new(cqe, host.config.limits.max_cqe)?;
-        let event = match channel {
-            Some(channel) => Some((SoftChannel::core_of(channel)?, cookie)),
-            None => None,
-        };
         let permit = host.gauges.cqs.take(Step::CreateCq)?;
         let core = CqCore::new(queue, event, stamps);
         Ok(Self {
@@ -84,6 +78,25 @@ impl Cq for SoftCq {
             self.host.poller_leaves();
         }
         Ok(taken)
+    }
+
+    #[inline]
+    fn take(&self, out: &mut [WorkCompletion]) -> portolan_provider::Result<usize> {
+        self.host.entry.check(Step::PollCq)?;
+        Ok(self.core.lock().poll(out))
+    }
+
+    #[inline]
+    fn drive(&self) {
+        if self.host.entry.check(Step::PollCq).is_ok() {
+            self.host.drive_briefly();
+        }
+    }
+
+    fn arm_and_poll(&self) -> portolan_provider::Result<()> {
+        self.host.entry.check(Step::PollCq)?;
+        self.core.arm(false);
+        Ok(())
     }
 
     fn arm(&self, solicited_only: bool) -> portolan_provider::Result<()> {

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use portolan_provider::address::ip_to_gid;
-use portolan_provider::traits::{CompChannel, Cq, Device, Pd, Xrcd};
+use portolan_provider::traits::{CompChannel, Cq, Device, Notify, Pd, Xrcd};
 use portolan_provider::verbs::{
     AsyncEvent, AtomicCap, Counter, DeviceAttr, GidEntry, Instance, LinkLayer, Mtu, PortAttr,
 };
@@ -13,6 +13,7 @@ use portolan_provider::{Error, Result, Step};
 
 use crate::io::host::Host;
 use crate::io::host::async_listener::AsyncListener;
+use crate::io::host::completion_queue::CqEvent;
 use crate::io::host::device::{DeviceCore, GID_TABLE_LEN, PORT};
 use crate::io::host::errors::removed;
 use crate::io::polling::clock::{Clock, as_nanos};
@@ -76,13 +77,12 @@ impl SoftDevice {
     fn make_cq(
         &self,
         cqe: u32,
-        channel: Option<&Arc<dyn CompChannel>>,
-        cookie: u64,
+        event: Option<CqEvent>,
         stamps: Option<Clock>,
     ) -> Result<Arc<dyn Cq>> {
         self.host.entry.check(Step::CreateCq)?;
         self.check_present(Step::CreateCq)?;
-        let cq = SoftCq::new(&self.host, &self.core, cqe, channel, cookie, stamps)
+        let cq = SoftCq::new(&self.host, &self.core, cqe, event, stamps)
             .map_err(|error| self.error(error))?;
         Ok(Arc::new(cq))
     }
@@ -95,6 +95,13 @@ impl SoftDevice {
     fn error(&self, error: Error) -> Error {
         error.on(self.core.name(), None)
     }
+}
+
+/// Events that are queued on a channel, if there is one.
+fn queued(channel: Option<&Arc<dyn CompChannel>>, cookie: u64) -> Result<Option<CqEvent>> {
+    channel
+        .map(|channel| Ok(CqEvent::Queue(SoftChannel::core_of(channel)?, cookie)))
+        .transpose()
 }
 
 impl Device for SoftDevice {
@@ -187,7 +194,12 @@ impl Device for SoftDevice {
         channel: Option<&Arc<dyn CompChannel>>,
         cookie: u64,
     ) -> Result<Arc<dyn Cq>> {
-        self.make_cq(cqe, channel, cookie, None)
+        self.make_cq(cqe, queued(channel, cookie)?, None)
+    }
+
+    fn create_calling_cq(&self, cqe: u32, notify: &Arc<dyn Notify>) -> Result<Option<Arc<dyn Cq>>> {
+        let event = CqEvent::Call(notify.clone());
+        self.make_cq(cqe, Some(event), None).map(Some)
     }
 
     fn open_xrcd(&self) -> Result<Arc<dyn Xrcd>> {
@@ -203,7 +215,7 @@ impl Device for SoftDevice {
         channel: Option<&Arc<dyn CompChannel>>,
         cookie: u64,
     ) -> Result<Arc<dyn Cq>> {
-        self.make_cq(cqe, channel, cookie, Some(self.host.clock))
+        self.make_cq(cqe, queued(channel, cookie)?, Some(self.host.clock))
     }
 
     fn clock_ns(&self) -> Result<u64> {

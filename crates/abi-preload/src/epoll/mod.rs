@@ -4,14 +4,18 @@
 //! second set, which is itself in the first set, marked by its event data. So a set without streams costs nothing, and
 //! the kernel reports other descriptors as usual: level-triggered, edge-triggered or one-shot.
 //!
-//! A wait checks only hot streams: those that were ready at the last wait, and those that the second set reports.
+//! A wait checks only hot streams: those that were ready at the last wait, and those that their device or the second
+//! set reports. A device that calls needs no descriptors of streams: the set lists what it reports, and rings one bell
+//! if a thread sleeps. A waiting thread drives the device itself for a short time before it sleeps.
 
 #![allow(unsafe_code, reason = "events of the program, and calls of libc")]
+
+mod driving;
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -19,13 +23,15 @@ use libc::{
     EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT,
     c_short, epoll_event, sigset_t,
 };
+use portolan::stream::Spin;
 use portolan_abi_layout::guard::{Result, last_errno};
 use portolan_threads::fork::ForkGuard;
 use portolan_threads::lock::Mutex;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
 
-use crate::look::{Edge, look};
+use self::driving::is_in_another_set;
+use crate::look::{Edge, Next, look};
 use crate::real;
 use crate::socket::{Kind, Socket, Watch, Watcher};
 use crate::table::Table;
@@ -49,8 +55,18 @@ pub(crate) struct Set {
     streams: OwnedFd,
     /// Wakes waiters when the interests change.
     bell: OwnedFd,
+    /// Whether the bell rings.
+    is_ringing: AtomicBool,
     sleepers: AtomicU32,
+    /// The kernel's waits on the set's own descriptor are not this library's: it is in another set, or was polled.
+    has_outsiders: AtomicBool,
     interests: Mutex<Interests>,
+    /// Numbers that a device reports. Locked last of all locks.
+    reports: Mutex<Vec<c_int>>,
+    has_reports: AtomicBool,
+    /// A number whose stream drives the device.
+    driver: AtomicI32,
+    spin: Spin,
     this: Weak<Set>,
 }
 
@@ -71,6 +87,17 @@ struct Interest {
     last: Option<Edge>,
     /// A one-shot interest that was reported and not rearmed.
     is_disabled: bool,
+}
+
+impl Interests {
+    fn heat(&mut self, number: c_int) {
+        if let Some(interest) = self.by_number.get_mut(&number)
+            && !interest.is_hot
+        {
+            interest.is_hot = true;
+            self.hot.push_back(number);
+        }
+    }
 }
 
 /// `epoll_ctl` for a socket in the table.
@@ -103,6 +130,14 @@ pub(crate) fn own(number: c_int) -> Option<Arc<Set>> {
     SETS.get(number).filter(|set| set.owner.is_owner())
 }
 
+/// Notes that a descriptor, perhaps that of a set, enters another set.
+pub(crate) fn note_member(number: c_int) {
+    if let Some(set) = own(number) {
+        set.has_outsiders.store(true, Ordering::SeqCst);
+        set.wake();
+    }
+}
+
 impl Set {
     fn make(number: c_int) -> Result<Arc<Self>> {
         if !Table::<Self>::has_room(number) {
@@ -119,8 +154,14 @@ impl Set {
             number,
             streams,
             bell,
+            is_ringing: AtomicBool::new(false),
             sleepers: AtomicU32::new(0),
+            has_outsiders: AtomicBool::new(is_in_another_set(number)),
             interests: Mutex::default(),
+            reports: Mutex::default(),
+            has_reports: AtomicBool::new(false),
+            driver: AtomicI32::new(-1),
+            spin: Spin::new(),
             this: this.clone(),
         });
         // A former set at this number is the parent's: drop nothing of it.
@@ -142,7 +183,7 @@ impl Set {
             last: None,
             is_disabled: false,
         };
-        let watch = socket.watch();
+        let watch = socket.watch_in_set();
         if !watch.kernel {
             // A trial: the kernel reports a number that is not a descriptor, or not an epoll set.
             self.kernel(EPOLL_CTL_ADD, number, &event)?;
@@ -228,20 +269,15 @@ impl Set {
     }
 
     fn wake(&self) {
-        if self.sleepers.load(Ordering::Acquire) > 0 {
+        let is_awaited =
+            self.sleepers.load(Ordering::SeqCst) > 0 || self.has_outsiders.load(Ordering::Relaxed);
+        if is_awaited && !self.is_ringing.swap(true, Ordering::AcqRel) {
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
     }
 
     fn heat(&self, number: c_int) {
-        let mut guard = self.interests.lock();
-        let interests = &mut *guard;
-        if let Some(interest) = interests.by_number.get_mut(&number)
-            && !interest.is_hot
-        {
-            interest.is_hot = true;
-            interests.hot.push_back(number);
-        }
+        self.interests.lock().heat(number);
     }
 
     /// Checks each hot socket once and reports those that are ready.
@@ -254,7 +290,8 @@ impl Set {
                 break;
             };
             let Some(socket) = socket else { continue };
-            let seen = look(&socket, number, wanted as c_short);
+            let always = wanted & EPOLLET as u32 != 0;
+            let seen = look(&socket, number, wanted as c_short, Next::Call { always });
             let mut guard = self.interests.lock();
             let interests = &mut *guard;
             let Some(interest) = interests.by_number.get_mut(&number) else {
@@ -314,6 +351,7 @@ impl Set {
             match event.data.u64() {
                 BELL => {
                     let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+                    self.is_ringing.store(false, Ordering::Release);
                 }
                 number => self.heat(number as c_int),
             }
@@ -322,7 +360,15 @@ impl Set {
 
     /// Whether a wait would report a stream. Consumes no event.
     pub(crate) fn has_ready(&self) -> bool {
+        // The caller waits in the kernel.
+        self.has_outsiders.store(true, Ordering::SeqCst);
+        let driver = self.driver();
+        if let Some(stream) = driver.as_ref().and_then(|driver| driver.stream()) {
+            stream.drive();
+            stream.stop_driving();
+        }
         self.drain();
+        self.take_reports();
         let hot: Vec<c_int> = self.interests.lock().hot.iter().copied().collect();
         hot.into_iter().any(|number| {
             let interests = self.interests.lock();
@@ -340,7 +386,8 @@ impl Set {
             let Some(socket) = socket.filter(|_| !is_disabled) else {
                 return false;
             };
-            let seen = look(&socket, number, wanted as c_short);
+            let next = Next::Call { always: true };
+            let seen = look(&socket, number, wanted as c_short, next);
             match is_edge {
                 true => seen.edge.news(last, seen.events) != 0,
                 false => seen.events != 0,
@@ -372,8 +419,9 @@ impl Set {
             return Err(Errno::INVAL);
         }
         let until = timeout.map(|timeout| Instant::now() + timeout);
+        let mut turns = None;
         loop {
-            let mut found = self.collect(events);
+            let mut found = self.collect_driving(events, &mut turns, until);
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             let is_over = left.is_some_and(|left| left.is_zero());
             let mut sleep = match found {
@@ -386,7 +434,11 @@ impl Set {
             let mut is_marked = false;
             if found < events.len() {
                 let room = &mut events[found..];
-                self.sleepers.fetch_add(1, Ordering::AcqRel);
+                self.sleepers.fetch_add(1, Ordering::SeqCst);
+                if self.has_reports.load(Ordering::SeqCst) {
+                    // Reported before the device knew of the sleeper.
+                    sleep = Some(Duration::ZERO);
+                }
                 let kernels = kernel_wait(self.number, room, sleep, mask);
                 self.sleepers.fetch_sub(1, Ordering::AcqRel);
                 let kernels = match kernels {
@@ -406,10 +458,12 @@ impl Set {
                     self.drain();
                 }
             }
+            is_marked |= self.has_reports.load(Ordering::SeqCst);
             if found > 0 || is_over && !is_marked {
                 return Ok(found);
             }
             if is_over {
+                self.take_reports();
                 return Ok(self.collect(events));
             }
         }
@@ -465,7 +519,7 @@ impl Watcher for Set {
         let Some(socket) = interest.socket.upgrade() else {
             return;
         };
-        let watch = socket.watch();
+        let watch = socket.watch_in_set();
         if interest.is_disabled && watch.kernel {
             // The kernel did not report this one-shot event itself, so it must be told to report nothing.
             interest.events &= EPOLLONESHOT as u32;
@@ -483,6 +537,12 @@ impl Watcher for Set {
 
     fn touched(&self, number: c_int) {
         self.heat(number);
+        self.wake();
+    }
+
+    fn reported(&self, number: c_int) {
+        self.reports.lock().push(number);
+        self.has_reports.store(true, Ordering::SeqCst);
         self.wake();
     }
 

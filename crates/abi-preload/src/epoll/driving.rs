@@ -1,0 +1,103 @@
+//! Streams whose device calls: what it reports, and the polling of a waiting thread.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use libc::epoll_event;
+use portolan::stream::Turns;
+
+use super::{Interest, Set};
+use crate::socket::{Kind, Socket, Watch};
+
+impl Set {
+    /// Marks the sockets that devices have reported as hot. Returns whether there were any.
+    pub(super) fn take_reports(&self) -> bool {
+        if !self.has_reports.load(Ordering::SeqCst) {
+            return false;
+        }
+        self.has_reports.store(false, Ordering::SeqCst);
+        let reports = std::mem::take(&mut *self.reports.lock());
+        let mut interests = self.interests.lock();
+        reports.iter().for_each(|number| interests.heat(*number));
+        drop(interests);
+        // Its memory serves the next reports.
+        let mut kept = reports;
+        kept.clear();
+        let mut reports = self.reports.lock();
+        if reports.is_empty() && reports.capacity() < kept.capacity() {
+            *reports = kept;
+        }
+        true
+    }
+
+    /// A socket whose stream can drive the device.
+    pub(super) fn driver(&self) -> Option<Arc<Socket>> {
+        let interests = self.interests.lock();
+        let socket = |interest: &Interest| {
+            let is_driver = interest.placed == Watch::default();
+            is_driver.then(|| interest.socket.upgrade()).flatten()
+        };
+        let known = interests
+            .by_number
+            .get(&self.driver.load(Ordering::Relaxed));
+        if let Some(known) = known.and_then(socket)
+            && known.kind() == Kind::Connected
+        {
+            return Some(known);
+        }
+        let mut all = interests.by_number.iter();
+        all.find_map(|(number, interest)| {
+            let found = socket(interest).filter(|found| found.kind() == Kind::Connected)?;
+            self.driver.store(*number, Ordering::Relaxed);
+            Some(found)
+        })
+    }
+
+    /// [`collect`](Self::collect)s. While nothing is ready, drives the device for a short time before a sleep.
+    pub(super) fn collect_driving(
+        &self,
+        events: &mut [epoll_event],
+        turns: &mut Option<Turns>,
+        until: Option<Instant>,
+    ) -> usize {
+        let driver = self.driver();
+        let Some(stream) = driver.as_ref().and_then(|driver| driver.stream()) else {
+            self.take_reports();
+            return self.collect(events);
+        };
+        let mut is_first = true;
+        loop {
+            stream.drive();
+            if self.take_reports() || is_first {
+                is_first = false;
+                let found = self.collect(events);
+                if found > 0 {
+                    return found;
+                }
+            }
+            let is_over = until.is_some_and(|until| Instant::now() >= until);
+            let turns = turns.get_or_insert_with(|| self.spin.start());
+            if is_over || !self.spin.goes_on(turns) {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        stream.stop_driving();
+        0
+    }
+}
+
+/// Whether a set is itself in another one. `/proc` lists the members of each.
+pub(super) fn is_in_another_set(number: c_int) -> bool {
+    let Ok(all) = std::fs::read_dir("/proc/self/fdinfo") else {
+        return true;
+    };
+    let member = number.to_string();
+    all.flatten().any(|entry| {
+        let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
+        let mut members = text.lines().filter_map(|line| line.strip_prefix("tfd:"));
+        members.any(|line| line.split_ascii_whitespace().next() == Some(&member))
+    })
+}

@@ -1,0 +1,108 @@
+//! Streams by turns with TCP, between two processes over the loopback interface.
+//!
+//! `cargo bench -p portolan --features tokio --bench streams -- [ROUNDS]` prints a line for each measurement: the
+//! medians of both, and the median of the rounds' ratios. `cargo xtask figures sockets` runs it.
+
+mod calls;
+mod ping_pong;
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+type Error = Box<dyn std::error::Error + Send + Sync>;
+
+/// The argument by which the program starts its peer.
+const SERVE: &str = "serve";
+
+/// The two transports that take turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Transport {
+    Tcp,
+    Stream,
+}
+
+/// The listeners of the peer.
+struct Peer {
+    process: Child,
+    addresses: Vec<String>,
+}
+
+impl Peer {
+    fn start() -> Result<Self, Error> {
+        let mut process = Command::new(std::env::current_exe()?)
+            .arg(SERVE)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut line = String::new();
+        let output = process.stdout.take().ok_or("its output is a pipe")?;
+        BufReader::new(output).read_line(&mut line)?;
+        let addresses = line.split_whitespace().map(str::to_owned).collect();
+        Ok(Self { process, addresses })
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The peer: answers until the end of its input.
+fn serve() -> Result<(), Error> {
+    let mut addresses = ping_pong::serve()?;
+    addresses.extend(calls::serve()?);
+    println!("{}", addresses.join(" "));
+    std::io::stdout().flush()?;
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
+    Ok(())
+}
+
+/// Measures by turns and prints the medians.
+fn compare(
+    what: &str,
+    rounds: usize,
+    mut measure: impl FnMut(Transport) -> Result<Duration, Error>,
+) -> Result<(), Error> {
+    let (mut tcp, mut streams, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        let (one, other) = (measure(Transport::Tcp)?, measure(Transport::Stream)?);
+        ratios.push(other.as_secs_f64() / one.as_secs_f64());
+        tcp.push(one.as_secs_f64() * 1e6);
+        streams.push(other.as_secs_f64() * 1e6);
+    }
+    println!(
+        "{what}: streams {:.2} us, TCP {:.2} us, ratio {:.3}",
+        median(streams),
+        median(tcp),
+        median(ratios)
+    );
+    Ok(())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// The median of the times of calls.
+fn p50(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
+
+fn main() -> Result<(), Error> {
+    let mut arguments = std::env::args().skip(1).filter(|each| each != "--bench");
+    let first = arguments.next();
+    if first.as_deref() == Some(SERVE) {
+        return serve();
+    }
+    let rounds = first.map_or(Ok(7), |rounds| rounds.parse())?;
+    let peer = Peer::start()?;
+    let (pings, calls) = peer.addresses.split_at(ping_pong::LISTENERS);
+    ping_pong::measure(pings, rounds)?;
+    calls::measure(calls, rounds)
+}

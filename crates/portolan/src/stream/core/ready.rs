@@ -1,0 +1,54 @@
+//! What can be done with a stream without waiting.
+
+use portolan_rsocket::Phase;
+
+use super::State;
+
+/// The direction that a caller waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Data, or the end of the peer's direction.
+    Read = 0,
+    /// Room for data.
+    Write = 1,
+}
+
+/// What can be done without waiting.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ready {
+    /// Data, the end of the peer's direction, or an error can be read.
+    pub readable: bool,
+    /// Data can be written, or an error is reported.
+    pub writable: bool,
+    /// Both directions have ended, and everything was read.
+    pub hung_up: bool,
+    /// The stream broke.
+    pub failed: bool,
+    /// The peer has ended its direction. Data that it sent before may still be unread.
+    pub read_closed: bool,
+    /// Number of received bytes that are not read yet.
+    pub unread_bytes: u32,
+}
+
+impl Ready {
+    pub(super) fn of(state: &State) -> Self {
+        let endpoint = &state.endpoint;
+        let phase = endpoint.phase();
+        Self {
+            readable: endpoint.unread_bytes() > 0 || endpoint.is_read_closed(),
+            writable: state.is_established && endpoint.can_send() || endpoint.is_write_closed(),
+            hung_up: phase == Phase::Disconnected && endpoint.unread_bytes() == 0,
+            failed: phase == Phase::Failed,
+            read_closed: endpoint.is_read_closed(),
+            unread_bytes: endpoint.unread_bytes(),
+        }
+    }
+
+    /// Whether a direction is ready.
+    pub fn is(self, direction: Direction) -> bool {
+        match direction {
+            Direction::Read => self.readable,
+            Direction::Write => self.writable,
+        }
+    }
+}

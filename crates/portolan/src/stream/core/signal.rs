@@ -1,0 +1,162 @@
+//! What the device of a stream calls when the stream may have advanced.
+//!
+//! A stream needs a descriptor only while an event loop or a sleeping thread waits for it, so the descriptor is made
+//! then. A device without such calls has descriptors of its own ([`Readiness`](super::Readiness)).
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
+
+use portolan_provider::Result;
+use portolan_provider::traits::Notify;
+use portolan_threads::lock::Mutex;
+
+use super::{make_bell, ring, silence};
+
+/// A program's function that is called when a stream may have become ready.
+pub(super) type Call = Box<dyn Fn() + Send + Sync>;
+
+pub(crate) struct Signal {
+    /// Whether it was raised and not lowered since. The descriptor is readable exactly then. Locked last of all locks.
+    is_raised: Mutex<bool>,
+    bell: OnceLock<OwnedFd>,
+    call: OnceLock<Call>,
+    /// In the place of a descriptor that could not be made: always readable.
+    spare: &'static OwnedFd,
+}
+
+impl Signal {
+    /// # Errors
+    /// No descriptor is left for the first one of the process.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        static SPARE: OnceLock<OwnedFd> = OnceLock::new();
+        let spare = match SPARE.get() {
+            Some(spare) => spare,
+            None => {
+                let made = make_bell()?;
+                ring(&made);
+                SPARE.get_or_init(|| made)
+            }
+        };
+        Ok(Arc::new(Self {
+            is_raised: Mutex::new(false),
+            bell: OnceLock::new(),
+            call: OnceLock::new(),
+            spare,
+        }))
+    }
+
+    pub(super) fn raise(&self) {
+        let mut is_raised = self.is_raised.lock();
+        if std::mem::replace(&mut *is_raised, true) {
+            return;
+        }
+        if let Some(bell) = self.bell.get() {
+            ring(bell);
+        }
+        if let Some(call) = self.call.get() {
+            call();
+        }
+    }
+
+    /// Returns whether it was raised.
+    pub(super) fn lower(&self) -> bool {
+        let mut is_raised = self.is_raised.lock();
+        let was_raised = std::mem::replace(&mut *is_raised, false);
+        if was_raised && let Some(bell) = self.bell.get() {
+            silence(bell);
+        }
+        was_raised
+    }
+
+    /// Whether the descriptor exists: an event loop may wait for it.
+    pub(super) fn has_bell(&self) -> bool {
+        self.bell.get().is_some()
+    }
+
+    /// Sets the function to call. Calls it if the signal is raised.
+    pub(super) fn set_call(&self, call: Call) {
+        let is_raised = self.is_raised.lock();
+        if self.call.set(call).is_ok()
+            && *is_raised
+            && let Some(call) = self.call.get()
+        {
+            call();
+        }
+    }
+}
+
+impl Notify for Signal {
+    fn notify(&self) {
+        self.raise();
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        if let Some(bell) = self.bell.get() {
+            return bell.as_fd();
+        }
+        let is_raised = self.is_raised.lock();
+        if self.bell.get().is_none()
+            && let Ok(made) = make_bell()
+        {
+            if *is_raised {
+                ring(&made);
+            }
+            let _ = self.bell.set(made);
+        }
+        self.bell.get().unwrap_or(self.spare).as_fd()
+    }
+}
+
+impl std::fmt::Debug for Signal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Signal").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+
+    fn is_readable(signal: &Signal) -> bool {
+        let fd = signal.as_fd();
+        poll(
+            &mut [PollFd::new(&fd, PollFlags::IN)],
+            Some(&Timespec::default()),
+        )
+        .unwrap()
+            == 1
+    }
+
+    #[test]
+    fn the_descriptor_is_readable_exactly_while_the_signal_is_raised_even_if_it_was_made_later() {
+        let signal = Signal::new().unwrap();
+        signal.raise();
+        assert!(is_readable(&signal));
+        assert!(signal.lower());
+        assert!(!is_readable(&signal) && !signal.lower());
+        signal.raise();
+        signal.raise();
+        assert!(is_readable(&signal) && signal.lower());
+        assert!(!is_readable(&signal));
+    }
+
+    #[test]
+    fn the_function_is_called_once_for_each_time_that_the_signal_is_raised() {
+        let (signal, calls) = (Signal::new().unwrap(), Arc::new(AtomicU32::new(0)));
+        signal.raise();
+        let counted = calls.clone();
+        signal.set_call(Box::new(move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+        }));
+        assert_eq!(calls.load(Ordering::Relaxed), 1, "it was raised before");
+        signal.raise();
+        assert_eq!(calls.load(Ordering::Relaxed), 1);
+        signal.lower();
+        signal.raise();
+        assert_eq!(calls.load(Ordering::Relaxed), 2);
+    }
+}
