@@ -139,9 +139,8 @@ fn run() {
 
 /// Advances a stream. Disconnects it if it is flushed or late.
 fn is_done(core: &Core, is_late: bool) -> bool {
-    // Requests the next notification before checking.
-    core.prepare_flush();
-    let is_done = core.is_flushed() || is_late;
+    // Checked again after the next notification was requested.
+    let is_done = core.is_flushed() || core.prepare_flush() || is_late;
     if is_done {
         core.disconnect();
     }

@@ -94,13 +94,21 @@ struct State {
     wanted: [bool; 2],
     is_ringing: bool,
     /// The peer or this side broke the connection: the reason is in a completion of what was sent.
-    is_flushed: bool,
+    has_flushed_receives: bool,
     /// Tasks that wait, by direction.
     wakers: [Option<Waker>; 2],
     /// Read and write timeouts.
     timeouts: [Option<Duration>; 2],
     /// The time of the last keepalive.
     last_message: Instant,
+}
+
+impl State {
+    /// Whether all sent data has reached the peer or never will.
+    fn is_flushed(&self) -> bool {
+        let is_broken = self.endpoint.phase() == Phase::Failed || self.is_hung_up;
+        is_broken || self.endpoint.is_flushed() && self.is_established
+    }
 }
 
 impl Core {
@@ -128,7 +136,7 @@ impl Core {
                 waiters: 0,
                 wanted: [false; 2],
                 is_ringing: false,
-                is_flushed: false,
+                has_flushed_receives: false,
                 wakers: [None, None],
                 timeouts: [None; 2],
                 last_message: Instant::now(),
@@ -311,15 +319,13 @@ impl Core {
     pub(crate) fn is_flushed(&self) -> bool {
         let mut state = self.state.lock();
         self.advance(&mut state, true);
-        let is_broken = state.endpoint.phase() == Phase::Failed || state.is_hung_up;
-        is_broken || state.endpoint.is_flushed() && state.is_established
+        state.is_flushed()
     }
 
     /// Waits until all sent data has reached the peer, the stream is broken, or the deadline passes.
     pub(crate) fn flush(&self, wait: Wait) -> io::Result<()> {
         self.wait_until(Direction::Write, wait, |state| {
-            let is_broken = state.endpoint.phase() == Phase::Failed || state.is_hung_up;
-            (is_broken || state.endpoint.is_flushed() && state.is_established).then_some(())
+            state.is_flushed().then_some(())
         })
     }
 
@@ -347,15 +353,18 @@ impl Core {
     pub(crate) fn prepare_wait(&self, directions: [bool; 2]) -> Ready {
         let mut state = self.state.lock();
         state.wanted = directions;
+        self.advance(&mut state, false);
         self.rest(&mut state, directions[Direction::Write as usize]);
-        self.advance(&mut state, true);
+        self.check(&mut state);
         Ready::of(&state)
     }
 
-    /// Prepares the descriptor for a wait until all data has reached the peer.
-    pub(crate) fn prepare_flush(&self) {
+    /// As [`Core::is_flushed`], and prepares the descriptor for a wait until it is so.
+    pub(crate) fn prepare_flush(&self) -> bool {
         let mut state = self.state.lock();
         self.rest(&mut state, true);
+        self.check(&mut state);
+        state.is_flushed()
     }
 
     /// As [`Core::prepare_wait`], for a caller that drives the device itself, until [`Core::stop_driving`]. `None` if the device does not call.
@@ -370,22 +379,16 @@ impl Core {
         if !state.is_driven {
             signal.lower();
         }
-        self.take_all(&mut state);
+        self.check(&mut state);
         let [read, write] = directions;
         let found = Ready::of(&state);
         if !arms && (read && found.readable || write && found.writable) {
             return Some(found);
         }
         self.arm(&mut state, write, true);
-        self.take_all(&mut state);
+        self.check(&mut state);
         state.wanted = directions;
         Some(Ready::of(&state))
-    }
-
-    /// Handles what the device has for the stream, without driving it.
-    fn take_all(&self, state: &mut State) {
-        let any = self.collect(state, Drive::No);
-        self.handled(state, any, true);
     }
 
     /// Drives the device for all streams of the process.
@@ -425,7 +428,7 @@ impl Core {
         }
         let sends = state.wakers[Direction::Write as usize].is_some();
         self.rest(&mut state, sends);
-        self.advance(&mut state, true);
+        self.check(&mut state);
         Ready::of(&state)
     }
 
@@ -456,7 +459,7 @@ impl Core {
     pub(crate) fn keep_alive(&self, now: Instant) -> Option<Instant> {
         let interval = (*self.keepalive.lock())?;
         let mut state = self.state.lock();
-        self.advance(&mut state, true);
+        self.check(&mut state);
         if matches!(state.endpoint.phase(), Phase::Disconnected | Phase::Failed) {
             return None;
         }
@@ -483,7 +486,7 @@ impl Core {
                     let mut state = self.state.lock();
                     self.rest(&mut state, true);
                     state.wanted = [true; 2];
-                    self.advance(&mut state, true);
+                    self.check(&mut state);
                     return fd;
                 }
                 signal.as_fd()

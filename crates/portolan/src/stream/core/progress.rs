@@ -19,6 +19,13 @@ impl Core {
         self.handled(state, any, with_events)
     }
 
+    /// Handles completions and events, without driving the device. A caller that has armed the queues and is about to
+    /// sleep must not drive it: the device would leave what arrives next to the caller.
+    pub(super) fn check(&self, state: &mut State) -> bool {
+        let any = self.collect(state, Drive::No);
+        self.handled(state, any, true)
+    }
+
     /// After completions were handled: handles events if requested, and posts and announces what follows.
     pub(super) fn handled(&self, state: &mut State, mut any: bool, with_events: bool) -> bool {
         if with_events || state.failure.is_some() {
@@ -72,7 +79,7 @@ impl Core {
                 }
             }
             // The event or the failed work that follows has the reason.
-            Reaped::Flushed => state.is_flushed = true,
+            Reaped::Flushed => state.has_flushed_receives = true,
             Reaped::Message { number, place } => {
                 // A peer that sends has confirmed the connection.
                 state.is_established = true;

@@ -54,7 +54,7 @@ impl Core {
                 Wait::No => {
                     state.wanted[direction as usize] = true;
                     self.rest(&mut state, direction == Direction::Write);
-                    if self.advance(&mut state, true) {
+                    if self.check(&mut state) {
                         continue;
                     }
                     return Err(io::ErrorKind::WouldBlock.into());
@@ -124,7 +124,7 @@ impl Core {
         };
         let sends = direction == Direction::Write || state.waiters > 0;
         self.rest(&mut state, sends);
-        if self.advance(&mut state, true) {
+        if self.check(&mut state) {
             return Ok(state);
         }
         state.is_driven = true;
@@ -191,7 +191,7 @@ impl Core {
 
     /// Requests notifications. `polls`: the caller goes on polling.
     pub(super) fn arm(&self, state: &mut State, sends: bool, polls: bool) {
-        let sends = sends || state.is_flushed || state.endpoint.waits_for_room();
+        let sends = sends || state.has_flushed_receives || state.endpoint.waits_for_room();
         let armed = match sends {
             true => self.queues.sends_cq.arm_and_poll(),
             false => Ok(()),
