@@ -26,7 +26,7 @@ pub(crate) use signal::Signal;
 use super::check_peer;
 use super::error::io_error;
 use super::options::StreamOptions;
-use super::queues::{Drive, Queues};
+use super::queues::Queues;
 use crate::cm::{CmId, EventChannel};
 use crate::connection::Spin;
 #[cfg(feature = "tokio")]
