@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use harness::{End, Pair, Shape, config};
 use portolan_provider::verbs::{RecvWr, SendData, SendFlags, SendOp, SendWr, WorkCompletion};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 const ROUNDS: usize = 7;
 const REQUESTS: usize = 20_000;
@@ -271,6 +272,28 @@ fn round_trips(mut once: impl FnMut()) -> f64 {
     median(&mut times) / 2.0
 }
 
+/// Runs both on threads of their own, each on its own processor if there are two.
+fn apart<R: Send>(other: impl FnOnce() + Send, own: impl FnOnce() -> R + Send) -> R {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            stay_on(1);
+            other();
+        });
+        let own = scope.spawn(|| {
+            stay_on(0);
+            own()
+        });
+        own.join().unwrap()
+    })
+}
+
+/// Keeps the calling thread on a processor, if there is such a one.
+fn stay_on(processor: usize) {
+    let mut set = CpuSet::new();
+    set.set(processor);
+    let _ = sched_setaffinity(None, &set);
+}
+
 /// Two threads hand a word to each other.
 fn bare_flag() -> f64 {
     let words = [AtomicU64::new(0), AtomicU64::new(0)];
@@ -279,13 +302,13 @@ fn bare_flag() -> f64 {
             std::hint::spin_loop();
         }
     };
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            for value in 1..=REQUESTS as u64 {
-                wait(&words[0], value);
-                words[1].store(value, Ordering::Release);
-            }
-        });
+    let answer = || {
+        for value in 1..=REQUESTS as u64 {
+            wait(&words[0], value);
+            words[1].store(value, Ordering::Release);
+        }
+    };
+    apart(answer, || {
         let mut value = 0;
         round_trips(|| {
             value += 1;
@@ -305,13 +328,13 @@ fn polled_udp() -> f64 {
     }
     let send = |end: &UdpSocket| assert_eq!(end.send(&[1; 64]).unwrap(), 64);
     let receive = |end: &UdpSocket| while end.recv(&mut [0; 64]).is_err() {};
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            for _ in 0..REQUESTS {
-                receive(&ends[1]);
-                send(&ends[1]);
-            }
-        });
+    let answer = || {
+        for _ in 0..REQUESTS {
+            receive(&ends[1]);
+            send(&ends[1]);
+        }
+    };
+    apart(answer, || {
         round_trips(|| {
             send(&ends[0]);
             receive(&ends[0]);
@@ -320,26 +343,26 @@ fn polled_udp() -> f64 {
 }
 
 /// The median that ucx_perftest reports for a test with 64 bytes over its posix transport, in nanoseconds. `None` if
-/// it is not installed.
+/// it is not installed or fails.
 fn ucx(test: &str, count: u32) -> Option<f64> {
     let port = free_port().to_string();
-    let command = || {
-        let mut command = Command::new("ucx_perftest");
-        let set = command.env("UCX_TLS", "posix,self").args(["-p", &port]);
+    let command = |processor| {
+        let mut command = Command::new("taskset");
+        let set = command.env("UCX_TLS", "posix,self");
+        let set = set.args(["-c", processor, "ucx_perftest", "-p", &port]);
         set.stdout(Stdio::piped()).stderr(Stdio::null());
         command
     };
-    let mut server = command().spawn().ok()?;
+    let mut server = command("1").spawn().ok()?;
     std::thread::sleep(Duration::from_millis(500));
     let count = count.to_string();
     let args = ["127.0.0.1", "-t", test, "-s", "64", "-n", &count];
-    let ended = command().args(args).output().unwrap();
+    let ended = command("0").args(args).output().unwrap();
     server.kill().unwrap();
     server.wait().unwrap();
     let text = String::from_utf8_lossy(&ended.stdout).into_owned();
     let line = text.lines().find(|line| line.starts_with("Final:"));
-    let line = line.unwrap_or_else(|| panic!("what ucx_perftest says: {text}"));
-    let us: f64 = line.split_whitespace().nth(2).unwrap().parse().unwrap();
+    let us: f64 = line?.split_whitespace().nth(2).unwrap().parse().unwrap();
     Some(us * 1000.0)
 }
 
@@ -361,13 +384,13 @@ fn ping_pong(pair: &Pair) -> f64 {
         end.receive(2, end.sge(64, 64));
     };
     let send = |end: &End| end.post(1, SendOp::Send, end.sge(0, 64));
-    let time = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            for _ in 0..REQUESTS {
-                receive(b);
-                send(b);
-            }
-        });
+    let answer = || {
+        for _ in 0..REQUESTS {
+            receive(b);
+            send(b);
+        }
+    };
+    let time = apart(answer, || {
         round_trips(|| {
             send(a);
             receive(a);

@@ -22,6 +22,8 @@ use crate::io::net::tap::{Direction, TappedPacket, with_icrc};
 const CALLS_PER_TURN: usize = 4;
 /// Batches of records read from one ring in one turn.
 const BATCHES_PER_TURN: usize = 2;
+/// How often a poll looks at rings that are empty.
+const LOOKS_PER_POLL: usize = 8;
 /// If all queue pairs send by rings, a poller reads the sockets only in every n-th poll.
 const LOOKS_AT_RINGS: u32 = 64;
 
@@ -162,61 +164,55 @@ impl<Q> Receiver<Q> {
         monitor: &Monitor,
         sink: &mut impl RingSink<Q>,
     ) -> usize {
+        if !self.finds_more() {
+            return 0;
+        }
         let mut taken = 0;
-        let (port, recent) = (self.port, &mut self.recent);
-        let mut records = std::mem::take(&mut self.records);
-        let mut arrived: Vec<Arrived<'_>> = std::mem::take(&mut self.spare);
-        self.incoming.retain_mut(|incoming| {
-            let Incoming { reader, bell } = incoming;
-            if !reader.has_more() {
-                return true;
-            }
-            let from = reader.from();
+        let mut at = 0;
+        while let Some(incoming) = self.incoming.get_mut(at) {
+            let mut result = Ok(());
             for _ in 0..BATCHES_PER_TURN {
-                let (count, result) = drain_compact(reader, recent, port, monitor, sink);
-                taken += count;
-                if result.is_ok() && !reader.has_more() {
-                    if reader.release(board) {
-                        bell.ring();
-                    }
+                if !incoming.reader.has_more() {
                     break;
                 }
-                let read = result.and_then(|()| reader.read(&mut records));
-                taken += records.len();
-                // The records are copies, so their room can be freed before they are handled.
-                if reader.release(board) {
-                    bell.ring();
-                }
-                let mut packets: Vec<Arrived<'_>> = emptied(std::mem::take(&mut arrived));
-                for record in records.iter() {
-                    let head = &record.head;
-                    for (place, payload) in (0..).zip(record.payload.chunks(head.packet_len)) {
-                        let unchecked = Unchecked {
-                            source: head.source,
-                            destination: SocketAddr::new(head.destination, port),
-                            ip: IpFields::default(),
-                            payload,
-                        };
-                        packets.extend(take_from_ring(&unchecked, from, place, monitor));
+                let reader = &mut incoming.reader;
+                let recent = &mut self.recent;
+                let (count, ended) = drain_compact(reader, recent, self.port, monitor, sink);
+                taken += count;
+                result = ended;
+                if result.is_ok() && reader.has_more() {
+                    let (records, spare) = (&mut self.records, &mut self.spare);
+                    result = reader.read(records);
+                    // The records are copies, so their room can be freed before they are handled.
+                    if reader.release(board) {
+                        incoming.bell.ring();
                     }
+                    taken += records.len();
+                    let from = reader.from();
+                    deliver_records(records, spare, from, self.port, monitor, sink);
+                } else if reader.release(board) {
+                    incoming.bell.ring();
                 }
-                count_from_ring(&packets, monitor);
-                sink.packets(&packets);
-                arrived = emptied(packets);
-                records.clear();
-                if read == Err(Broken) {
-                    tracing::warn!(?from, "a ring is wrong and is not read any more");
-                    return false;
-                }
-                if !reader.has_more() {
+                if result.is_err() {
                     break;
                 }
             }
-            true
-        });
-        self.spare = emptied(arrived);
-        self.records = records;
+            if result.is_err() {
+                let from = incoming.reader.from();
+                tracing::warn!(?from, "a ring is wrong and is not read any more");
+                self.incoming.remove(at);
+            } else {
+                at += 1;
+            }
+        }
         taken
+    }
+
+    /// Whether any ring has packets. Looks several times: that costs less than another call, and packets that arrive
+    /// meanwhile are found sooner.
+    #[inline]
+    fn finds_more(&self) -> bool {
+        (0..LOOKS_PER_POLL).any(|_| self.has_more())
     }
 
     /// Reads a socket, within bounds, and delivers the valid packets of one system call at a time. Returns the number
@@ -292,6 +288,36 @@ fn drain_compact<Q>(
         monitor.from_rings.add(packets, bytes);
     }
     (count, result)
+}
+
+/// Delivers the valid packets of copied records.
+fn deliver_records<Q>(
+    records: &mut Records,
+    spare: &mut Vec<Arrived<'static>>,
+    from: Block,
+    port: u16,
+    monitor: &Monitor,
+    sink: &mut impl RingSink<Q>,
+) {
+    // A panic while they are handled must not deliver them again.
+    let taken = std::mem::take(records);
+    let mut packets: Vec<Arrived<'_>> = emptied(std::mem::take(spare));
+    for record in taken.iter() {
+        let head = &record.head;
+        for (place, payload) in (0..).zip(record.payload.chunks(head.packet_len)) {
+            let unchecked = Unchecked {
+                source: head.source,
+                destination: SocketAddr::new(head.destination, port),
+                ip: IpFields::default(),
+                payload,
+            };
+            packets.extend(take_from_ring(&unchecked, from, place, monitor));
+        }
+    }
+    count_from_ring(&packets, monitor);
+    sink.packets(&packets);
+    *spare = emptied(packets);
+    *records = taken;
 }
 
 /// Delivers the packets that a record in the short form stands for.

@@ -556,7 +556,7 @@ impl Reader {
 }
 
 impl Records {
-    pub(crate) fn clear(&mut self) {
+    fn clear(&mut self) {
         self.bytes.clear();
         self.heads.clear();
     }
