@@ -41,8 +41,6 @@ pub(super) struct Retransmit {
     wait_initial: Duration,
     /// Smoothed round trip and its variation, nanoseconds.
     round_trip: Option<(u64, u64)>,
-    /// Time without any acknowledgement after which it gives up.
-    patience: Option<Duration>,
     /// A packet sent once, and its send time: its acknowledgement measures the round trip.
     sample: Option<(u64, Duration)>,
     backoff: u32,
@@ -69,7 +67,6 @@ impl Retransmit {
             wait_min: flow.retransmit_min,
             wait_initial: flow.retransmit_initial,
             round_trip: None,
-            patience: None,
             sample: None,
             backoff: 0,
             progress_at: Duration::ZERO,
@@ -85,9 +82,6 @@ impl Retransmit {
         self.ack_timeout =
             (attr.timeout > 0).then(|| Duration::from_micros(cm_timeout_us(attr.timeout)));
         self.retry_cnt = attr.retry_cnt;
-        self.patience = self
-            .ack_timeout
-            .map(|timeout| timeout * (u32::from(attr.retry_cnt) + 1));
         self.rnr_retry = attr.rnr_retry;
         self.retries_left = attr.retry_cnt;
         self.rnr_retries_left = attr.rnr_retry;
@@ -254,7 +248,8 @@ impl Retransmit {
     }
 
     fn give_up_at(&self) -> Option<Duration> {
-        Some(self.progress_at + self.patience?)
+        let tries = u32::from(self.retry_cnt) + 1;
+        Some(self.progress_at + self.ack_timeout? * tries)
     }
 
     /// RFC 6298, section 2.

@@ -211,7 +211,7 @@ proptest! {
                 reader.release(&board);
             }
         };
-        for (number, (is_compact, len)) in (0_u8..).cycle().zip(records) {
+        for (number, (is_compact, len)) in (0..=u8::MAX).cycle().zip(records) {
             let payload = vec![number; len];
             for attempt in 0..2 {
                 let is_written = match is_compact {
