@@ -175,19 +175,20 @@ fn the_environment_can_hold_a_request_until_the_program_asks_for_the_next_event(
     run_in(&folder, "held", script);
 }
 
-/// The lines of [`CALLS`] that differ on software devices, from the table in docs/compatibility.md.
-fn listed_differences() -> BTreeSet<(String, String)> {
+/// The differences that docs/compatibility.md lists in the table with this header.
+fn listed_differences(header: &str) -> BTreeSet<(String, String)> {
     let text = include_str!("../../../docs/compatibility.md");
-    let table = text
-        .split("| on rdma_rxe | on the software device | reason |\n")
-        .nth(1);
+    let table = text.split(&format!("{header}\n")).nth(1);
     let rows = table.unwrap().lines().skip(1);
     let rows = rows.take_while(|line| line.starts_with("| "));
-    let cell = |cell: &str| cell.trim().trim_matches('`').to_owned();
+    let cell = |cell: &str| {
+        let text = cell.trim().trim_matches('`');
+        text.replace("\\|", "|")
+    };
     let pairs = rows.map(|row| {
-        let mut cells = row.split('|').skip(1);
-        let (theirs, ours) = (cells.next().unwrap(), cells.next().unwrap());
-        (cell(theirs), cell(ours))
+        let mut cells = row.split(" | ");
+        let theirs = cells.next().unwrap().trim_start_matches("| ");
+        (cell(theirs), cell(cells.next().unwrap()))
     });
     pairs.collect()
 }
@@ -210,5 +211,33 @@ fn every_call_gives_the_same_as_debians_over_rdma_rxe_except_listed_differences(
     let found: BTreeSet<_> = differ
         .map(|(theirs, ours)| (theirs.trim().to_owned(), ours.trim().to_owned()))
         .collect();
-    assert_eq!(found, listed_differences());
+    assert_eq!(
+        found,
+        listed_differences("| on rdma_rxe | on the software device | reason |")
+    );
+}
+
+/// Output of errnos.c with Debian's librdmacm over rdma_rxe, the same on Linux 6.1 and 7.
+const ERRNOS: &str = include_str!("c/errnos.txt");
+
+#[test]
+fn wrong_socket_calls_give_the_errno_of_debians_except_listed_differences() {
+    let folder = Folder::new("errnos");
+    build(&folder, "errnos.c");
+    let script = "timeout 120 $folder/program $here > $folder/said < /dev/null
+                  tail -n 1 $folder/said | grep -x '== end' || fail \"$(cat $folder/said)\"";
+    run_in(&folder, "errnos", script);
+    let said = std::fs::read_to_string(folder.0.join("said")).unwrap();
+    assert_eq!(said.lines().count(), ERRNOS.lines().count(), "{said}");
+    let pairs = ERRNOS.lines().zip(said.lines());
+    // Each line begins with the state of the socket.
+    let call = |line: &str| line.split_once(": ").unwrap_or(("", line)).1.to_owned();
+    let found: BTreeSet<_> = pairs
+        .filter(|(theirs, ours)| theirs != ours)
+        .map(|(theirs, ours)| (call(theirs), call(ours)))
+        .collect();
+    assert_eq!(
+        found,
+        listed_differences("| librdmacm's socket call | ours | reason |")
+    );
 }

@@ -166,6 +166,10 @@ fn set_own(socket: &Rsocket, level: c_int, name: c_int, value: &[u8]) -> Result<
         }
         (IPPROTO_IPV6, libc::IPV6_V6ONLY) => {
             let on = int()? != 0;
+            // The kernel permits it until the socket listens or connects.
+            if !matches!(&*socket.state.lock(), State::Fresh(_)) {
+                return Err(Errno::INVAL);
+            }
             id_option(socket, IdOption::AfOnly(on))?;
             remember(on.into())
         }
