@@ -1,7 +1,7 @@
 //! C programs that make every call, with both of our libraries, over a software device in the test's own
 //! network namespace.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -240,4 +240,68 @@ fn wrong_socket_calls_give_the_errno_of_debians_except_listed_differences() {
         found,
         listed_differences("| librdmacm's socket call | ours | reason |")
     );
+}
+
+/// Output of af_ib.c with Debian's librdmacm over rdma_rxe on Linux 6.1.
+const AF_IB: &str = include_str!("c/af_ib.txt");
+
+/// The lines of each look-up, by its first line without the result: "found" or "refused", and what it found.
+fn look_ups(text: &str) -> BTreeMap<String, Vec<String>> {
+    let mut look_ups = BTreeMap::new();
+    let mut name = String::new();
+    for line in text.lines() {
+        if let Some((question, result)) =
+            line.rsplit_once(": ").filter(|_| line.starts_with("name"))
+        {
+            question.clone_into(&mut name);
+            look_ups.insert(name.clone(), vec![result.to_owned()]);
+        } else if line.starts_with("  ") {
+            if let Some(lines) = look_ups.get_mut(&name) {
+                lines.push(line.trim().to_owned());
+            }
+        } else {
+            name.clear();
+        }
+    }
+    look_ups
+}
+
+#[test]
+fn names_lead_to_the_af_ib_addresses_of_debians_and_ids_refuse_them_on_software_devices() {
+    let folder = Folder::new("af-ib");
+    build(&folder, "af_ib.c");
+    let script = "timeout 120 $folder/program $here > $folder/said; echo \"ended with $?\"
+                  tail -n 1 $folder/said | grep -x '== end' || fail \"$(cat $folder/said)\"";
+    run_in(&folder, "af-ib", script);
+    let said = std::fs::read_to_string(folder.0.join("said")).unwrap();
+    let (theirs, ours) = (look_ups(AF_IB), look_ups(&said));
+    let names = |look_ups: &BTreeMap<String, _>| look_ups.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&theirs), names(&ours));
+    let mut refused = Vec::new();
+    for (name, found) in &ours {
+        // We return the source, as the manual page says.
+        let is_compared = |line: &&String| !line.starts_with("source: ");
+        let compared = |lines: &[String]| {
+            lines
+                .iter()
+                .filter(is_compared)
+                .cloned()
+                .collect::<Vec<_>>()
+        };
+        match found[0] == "refused" && theirs[name][0] == "found" {
+            true => refused.push(name.as_str()),
+            false => assert_eq!(compared(found), compared(&theirs[name]), "{name}"),
+        }
+    }
+    // librdmacm copies the IPv4 address as if it were a GID.
+    let no_gid = "name 10.7.0.1 7471 flags 0xa family 27 type 2 space 0x106";
+    assert_eq!(refused, [no_gid]);
+    let calls: Vec<_> = said
+        .lines()
+        .filter(|line| line.starts_with("  rdma_"))
+        .collect();
+    assert_eq!(calls.len(), 10, "{said}");
+    for call in calls {
+        assert!(call.ends_with("= -1, EAFNOSUPPORT"), "{call}");
+    }
 }
