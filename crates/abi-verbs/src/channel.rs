@@ -34,7 +34,7 @@ pub(crate) unsafe fn create(context: *mut Context) -> Result<*mut CompChannel> {
     // SAFETY: the caller keeps `context` alive during this call.
     let channel = unsafe { own(context) }?.device.create_comp_channel();
     let channel = channel.map_err(|error| errno_of(&error))?;
-    let fd = channel.as_fd();
+    let fd = channel.descriptor().map_err(|error| errno_of(&error))?;
     // From here on the flag says whether the program wants to block.
     fcntl_setfl(fd, fcntl_getfl(fd)? - OFlags::NONBLOCK)?;
     let whole = CompChannel {

@@ -67,6 +67,7 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use portolan_provider::{Cause, Error, Result, Step};
@@ -108,6 +109,8 @@ pub struct PortGroup {
     /// Readable when [`process`](Self::process) has work: combines `wake` and the role's descriptors.
     epoll: PrivateFd,
     wake: PrivateFd,
+    /// Whether `wake` may be readable, so that most calls need not read it.
+    is_woken: AtomicBool,
     /// Wakes the leading waiter when another thread has found its answer.
     nudge: PrivateFd,
     fork_guard: ForkGuard,
@@ -169,6 +172,7 @@ impl PortGroup {
             delivery: Mutex::default(),
             epoll,
             wake,
+            is_woken: AtomicBool::new(false),
             nudge,
             fork_guard,
         })
@@ -198,7 +202,10 @@ impl PortGroup {
         if !self.fork_guard.is_owner() {
             return;
         }
-        take_count(&self.wake);
+        // Cleared before the work, so that no later call is lost.
+        if self.is_woken.swap(false, Ordering::AcqRel) {
+            take_count(&self.wake);
+        }
         let mut delivery = self.delivery.lock();
         let mut shared = self.lock();
         let turned = shared.state.turn(Instant::now());
@@ -333,7 +340,7 @@ impl PortGroup {
         let undelivered = !shared.state.context.inbox.is_empty();
         drop(shared);
         if undelivered {
-            add_count(&self.wake);
+            self.wake();
         }
     }
 
@@ -348,7 +355,7 @@ impl PortGroup {
         let waits_here = delivered && !shared.state.context.inbox.is_empty();
         drop(shared);
         if waits_here {
-            add_count(&self.wake);
+            self.wake();
         }
         delivered
     }
@@ -376,6 +383,13 @@ impl PortGroup {
         self.lock().state.status()
     }
 
+    /// Makes a thread call [`process`](Self::process).
+    fn wake(&self) {
+        add_count(&self.wake);
+        // After the count: a call that sees the flag finds the count.
+        self.is_woken.store(true, Ordering::Release);
+    }
+
     fn lock(&self) -> MutexGuard<'_, Shared> {
         // Only a service can panic; the group's own state is consistent during calls to it.
         self.shared.lock()
@@ -394,7 +408,7 @@ impl PortGroup {
         };
         let context = &shared.state.context;
         if sooner || !context.inbox.is_empty() || !context.replayed.is_empty() {
-            add_count(&self.wake);
+            self.wake();
         }
         shared
     }

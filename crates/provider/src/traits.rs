@@ -45,6 +45,9 @@ pub trait Provider: Send + Sync + std::fmt::Debug {
     fn device_of(&self, ip: IpAddr) -> Result<(Arc<dyn Device>, u32)>;
 }
 
+/// The result of [`CmChannel::attend`].
+pub trait Attendance: std::fmt::Debug {}
+
 /// What completion queues and event channels without a descriptor call.
 pub trait Notify: Send + Sync + std::fmt::Debug {
     /// Something has arrived. The caller holds locks of its device: this must neither wait nor call the device.
@@ -59,6 +62,18 @@ pub trait CmChannel: Send + Sync + std::fmt::Debug {
     /// The channel's descriptor, readable while an event is queued. Use it for poll and epoll, and
     /// to set `O_NONBLOCK` (fcntl(2)), which `wait_event` honors.
     fn as_fd(&self) -> BorrowedFd<'_>;
+    /// As `as_fd`, for a provider that creates the descriptor at its first use.
+    ///
+    /// # Errors
+    /// `Os` if the process has no descriptor left.
+    fn descriptor(&self) -> Result<BorrowedFd<'_>> {
+        Ok(self.as_fd())
+    }
+    /// The calling thread will wait for an event within a few microseconds, and then handles what brings it. A hint,
+    /// valid until the result is dropped; the thread must not wait for anything else meanwhile.
+    fn attend(&self) -> Option<Box<dyn Attendance + '_>> {
+        None
+    }
     /// Takes the next event; `WouldBlock` when there is none.
     fn take_event(&self) -> Result<CmEvent>;
     /// Waits for an event. With a `timeout` it fails with `TimedOut` when that passes; without one
@@ -425,6 +440,13 @@ pub trait Mw: Send + Sync + std::fmt::Debug {
 pub trait CompChannel: Send + Sync + std::fmt::Debug {
     /// The descriptor, readable while an event is queued.
     fn as_fd(&self) -> BorrowedFd<'_>;
+    /// As `as_fd`, for a provider that creates the descriptor at its first use.
+    ///
+    /// # Errors
+    /// `Os` if the process has no descriptor left.
+    fn descriptor(&self) -> Result<BorrowedFd<'_>> {
+        Ok(self.as_fd())
+    }
     /// Takes the cookie of a queue with a completion since it was armed; `None` if there is none.
     fn take_event(&self) -> Result<Option<u64>>;
     /// For the provider's own downcasts.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portolan_provider::cm::{CmEvent, EventType};
-use portolan_provider::traits::{Notify, Provider};
+use portolan_provider::traits::{Attendance, Notify, Provider};
 use portolan_provider::{Cause, Error, Result, Step};
 
 use super::event::Event;
@@ -117,6 +117,18 @@ impl EventChannel {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// The calling thread will wait for an event within microseconds ([`CmChannel::attend`]).
+    ///
+    /// [`CmChannel::attend`]: portolan_provider::traits::CmChannel::attend
+    pub(crate) fn attend(&self) -> Option<Box<dyn Attendance + '_>> {
+        self.shared.channel.attend()
+    }
+
+    /// As [`AsFd::as_fd`], but fails if no descriptor is left.
+    pub(crate) fn descriptor(&self) -> Result<BorrowedFd<'_>> {
+        self.shared.channel.descriptor()
     }
 
     /// The underlying provider.

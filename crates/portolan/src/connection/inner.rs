@@ -1,7 +1,7 @@
 //! The state of a connection, shared by its handle, its transfers and its messages.
 
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -202,8 +202,8 @@ impl Inner {
     }
 
     fn sleep(&self, roused: BorrowedFd<'_>, deadline: Option<Instant>) -> Result<()> {
-        let completions: BorrowedFd<'_> = self.work.channel.as_fd();
-        let events = self.events.as_fd();
+        let completions = self.work.channel.descriptor()?;
+        let events = self.events.descriptor()?;
         let mut fds = [
             PollFd::new(&completions, PollFlags::IN),
             PollFd::new(&events, PollFlags::IN),

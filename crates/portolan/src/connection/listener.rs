@@ -413,7 +413,11 @@ impl Incoming {
     /// exceed the device's limits. A peer that still waits receives a reject.
     pub fn accept_with(self, options: &Options) -> Result<Connection> {
         let deadline = deadline::after(options.timeout);
-        let (inner, request) = self.start_accept(options)?;
+        let events = EventChannel::open_on(self.id.provider())?;
+        // This thread is the one that waits for the peer's confirmation.
+        let _attendance = events.attend();
+        let accepted = self.accept_on(events.clone(), options);
+        let (inner, request) = accepted.map_err(withdrawn)?;
         loop {
             let left = deadline::left(deadline);
             let event = inner.events.next_event_within(left);
@@ -426,13 +430,13 @@ impl Incoming {
     }
 
     /// Moves the id to its own channel, creates its queue pair and sends the reply.
+    #[cfg(feature = "tokio")]
     pub(crate) fn start_accept(self, options: &Options) -> Result<(Arc<Inner>, ConnParam)> {
-        self.reply(options).map_err(withdrawn)
+        let events = EventChannel::open_on(self.id.provider())?;
+        self.accept_on(events, options).map_err(withdrawn)
     }
 
-    fn reply(self, options: &Options) -> Result<(Arc<Inner>, ConnParam)> {
-        let provider = self.id.provider();
-        let events = EventChannel::open_on(provider)?;
+    fn accept_on(self, events: EventChannel, options: &Options) -> Result<(Arc<Inner>, ConnParam)> {
         self.id.migrate(&events, options.timeout)?;
         let inner = Inner::new(self.id.clone(), events, options)?;
         let mut param = options.conn_param(inner.work.transport);

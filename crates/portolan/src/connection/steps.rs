@@ -141,10 +141,16 @@ pub(crate) trait Attempt: Sized {
 
     /// Waits until the attempt succeeds or fails, at the latest at its deadline.
     fn finish(mut self) -> Result<Self::Prize> {
+        let events = self.steps().events.clone();
+        let mut attendance = None;
         loop {
             let steps = self.steps();
             let event = steps.events.next_event_within(steps.left());
             let event = event.map_err(|error| steps.explain(error))?;
+            if event.event_type() == EventType::RouteResolved {
+                // This thread is the one that waits for the peer's answer.
+                attendance = attendance.or_else(|| events.attend());
+            }
             if let Some(prize) = self.advance(&event)? {
                 return Ok(prize);
             }

@@ -75,6 +75,13 @@ impl Core {
         let known = self.state().cm.addresses(id)?;
         let inet = |address: Option<Address>| address.and_then(|address| address.inet());
         let checked = match (inet(known.local), inet(known.remote)) {
+            // The route to an own address exists while the address does.
+            (Some(local), Some(remote))
+                if self.active_device(local.ip()).is_some()
+                    && self.active_device(remote.ip()).is_some() =>
+            {
+                Ok(())
+            }
             (Some(local), Some(remote)) => {
                 resolve_addr::find_route(Some(local), remote).map(|_| ())
             }
@@ -128,6 +135,22 @@ impl Core {
             };
             state.cm.address_resolved(now, id, query, answer)
         });
+    }
+
+    /// As [`bound_device`](Self::bound_device), for an address that packets of this host reach without the routing
+    /// tables: its interface is up, and it is not link-local.
+    pub(super) fn active_device(&self, ip: IpAddr) -> Option<BoundDevice> {
+        use portolan_provider::traits::Device;
+        let is_link_local = match ip {
+            IpAddr::V4(v4) => v4.is_link_local(),
+            IpAddr::V6(v6) => v6.is_unicast_link_local(),
+        };
+        if is_link_local {
+            return None;
+        }
+        let (device, _) = self.stack().device_of(ip, 0)?;
+        let port = device.port_attr(1).ok()?;
+        port.active.then(|| self.bound_device(ip, 0)).flatten()
     }
 
     /// The device, port and GID of a local address, in the engine's format. `interface` distinguishes link-local

@@ -10,9 +10,10 @@ use portolan_provider::cm::{
     CmEvent, ConnParam, Ece, EventType, IdAddresses, IdNumber, IdOption, JoinKind,
     MembershipNumber, PathRecord, Service, UserId,
 };
-use portolan_provider::traits::{CmChannel, Notify};
+use portolan_provider::traits::{Attendance, CmChannel, Notify};
 use portolan_provider::verbs::{QpAttr, QpAttrMask, QpState};
 use portolan_provider::{Cause, Error, Result, Step};
+use portolan_roce::io::EventWaiter;
 use portolan_wire::cm::RejectReason;
 
 use super::core::Core;
@@ -28,13 +29,13 @@ pub(super) struct SoftwareChannel {
 
 impl SoftwareChannel {
     pub(super) fn new(core: Arc<Core>) -> Result<Self> {
-        let queue = Arc::new(EventQueue::new()?);
+        let queue = Arc::new(EventQueue::new(core.stack().nudge())?);
         Ok(Self { core, queue })
     }
 
     /// A channel without a descriptor of its own.
     pub(super) fn calling(core: Arc<Core>, notify: Arc<dyn Notify>) -> Self {
-        let queue = Arc::new(EventQueue::calling(notify));
+        let queue = Arc::new(EventQueue::calling(notify, core.stack().nudge()));
         Self { core, queue }
     }
 
@@ -45,9 +46,24 @@ impl SoftwareChannel {
     }
 }
 
+/// The calling thread waits for management datagrams.
+#[derive(Debug)]
+struct Attending<'a>(#[expect(dead_code, reason = "held")] portolan_roce::io::Attendance<'a>);
+
+impl Attendance for Attending<'_> {}
+
 impl CmChannel for SoftwareChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.queue.as_fd()
+    }
+
+    fn descriptor(&self) -> Result<BorrowedFd<'_>> {
+        EventWaiter::descriptor(&*self.queue)
+    }
+
+    fn attend(&self) -> Option<Box<dyn Attendance + '_>> {
+        let attendance = self.core.stack().attend()?;
+        Some(Box::new(Attending(attendance)))
     }
 
     fn take_event(&self) -> Result<CmEvent> {
@@ -83,7 +99,7 @@ impl CmChannel for SoftwareChannel {
             if left.is_none() && self.queue.is_nonblocking()? {
                 return Err(Error::new(Step::Event, Cause::WouldBlock));
             }
-            self.core.stack().wait_readable(self.queue.as_fd(), left)?;
+            self.core.stack().wait_for(&*self.queue, left)?;
         }
     }
 

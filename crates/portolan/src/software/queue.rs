@@ -9,7 +9,7 @@ use portolan_port_sharing::room;
 use portolan_provider::cm::{CmEvent, IdNumber};
 use portolan_provider::traits::Notify;
 use portolan_provider::{Error, Result, Step};
-use portolan_roce::io::Readiness;
+use portolan_roce::io::{EventWaiter, LazyReadiness, Nudge, Readiness};
 use rustix::io::Errno;
 
 /// The queued events of a channel, and the ids that they belong to.
@@ -21,13 +21,16 @@ pub(super) struct EventQueue {
     waiting: Mutex<Waiting>,
     ids: Mutex<HashSet<IdNumber>>,
     ready: Ready,
+    /// Wakes the thread that waits for the group.
+    nudge: Arc<Nudge>,
 }
 
 /// How the owner learns of events.
 #[derive(Debug)]
 enum Ready {
-    /// By a descriptor. It blocks, unless the owner changes its flags.
-    Descriptor(Readiness),
+    /// By a descriptor. It blocks, unless the owner changes its flags. It is created at its first use: a thread that
+    /// takes events by waiting for the group needs none.
+    Descriptor(LazyReadiness),
     /// By a call. The queue never blocks.
     Call(Arc<dyn Notify>),
 }
@@ -49,39 +52,33 @@ impl Ready {
     }
 }
 
-impl AsFd for Ready {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Descriptor(ready) => ready.as_fd(),
-            Self::Call(notify) => notify.as_fd(),
-        }
-    }
-}
-
 /// The events, each with its ticket. Tickets ascend.
 #[derive(Debug, Default)]
 struct Waiting {
     next_ticket: u64,
     events: VecDeque<(u64, CmEvent)>,
+    /// The next event nudges a waiting thread.
+    is_awaited: bool,
 }
 
 impl EventQueue {
-    pub(super) fn new() -> Result<Self> {
-        let ready =
-            Readiness::new().map_err(|errno| os_error("socketpair", Step::OpenChannel, errno))?;
-        Ok(Self::with(Ready::Descriptor(ready)))
+    pub(super) fn new(nudge: Arc<Nudge>) -> Result<Self> {
+        let ready = LazyReadiness::new(false)
+            .map_err(|errno| os_error("eventfd", Step::OpenChannel, errno))?;
+        Ok(Self::with(Ready::Descriptor(ready), nudge))
     }
 
     /// A queue that calls when it gets its first event.
-    pub(super) fn calling(notify: Arc<dyn Notify>) -> Self {
-        Self::with(Ready::Call(notify))
+    pub(super) fn calling(notify: Arc<dyn Notify>, nudge: Arc<Nudge>) -> Self {
+        Self::with(Ready::Call(notify), nudge)
     }
 
-    fn with(ready: Ready) -> Self {
+    fn with(ready: Ready, nudge: Arc<Nudge>) -> Self {
         Self {
             waiting: Mutex::default(),
             ids: Mutex::default(),
             ready,
+            nudge,
         }
     }
 
@@ -93,6 +90,9 @@ impl EventQueue {
         waiting.events.push_back((ticket, event));
         if waiting.events.len() == 1 {
             self.ready.raise();
+        }
+        if std::mem::take(&mut waiting.is_awaited) {
+            self.nudge.give();
         }
         ticket
     }
@@ -109,8 +109,9 @@ impl EventQueue {
 
     /// Waits until an event is queued, like the kernel's GET_EVENT. Another thread may take it first.
     pub(super) fn sleep(&self) -> Result<()> {
+        self.descriptor()?;
         let woken = match &self.ready {
-            Ready::Descriptor(ready) => ready.wait(),
+            Ready::Descriptor(ready) => ready.made().map_or(Ok(()), Readiness::wait),
             Ready::Call(_) => Ok(()),
         };
         woken.map_err(|errno| os_error("recv", Step::Event, errno))
@@ -169,15 +170,47 @@ impl EventQueue {
         let Ready::Descriptor(ready) = &self.ready else {
             return Ok(true);
         };
+        // Nobody can have changed the flags of a descriptor that nobody has seen.
+        let Some(ready) = ready.made() else {
+            return Ok(false);
+        };
         let flags = rustix::fs::fcntl_getfl(ready);
         let flags = flags.map_err(|errno| os_error("fcntl", Step::Event, errno))?;
         Ok(flags.contains(rustix::fs::OFlags::NONBLOCK))
     }
 }
 
+impl EventWaiter for EventQueue {
+    fn begin(&self) -> bool {
+        let mut waiting = self.waiting.lock();
+        waiting.is_awaited = waiting.events.is_empty();
+        waiting.is_awaited
+    }
+
+    fn end(&self) {
+        self.waiting.lock().is_awaited = false;
+    }
+
+    fn descriptor(&self) -> Result<BorrowedFd<'_>> {
+        let ready = match &self.ready {
+            Ready::Descriptor(ready) => ready,
+            Ready::Call(notify) => return Ok(notify.as_fd()),
+        };
+        let waiting = self.waiting.lock();
+        let descriptor = ready.descriptor(!waiting.events.is_empty());
+        descriptor.map_err(|errno| os_error("socketpair", Step::Event, errno))
+    }
+}
+
 impl AsFd for EventQueue {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.ready.as_fd()
+        match &self.ready {
+            Ready::Descriptor(ready) => {
+                let waiting = self.waiting.lock();
+                ready.descriptor_or_stand_in(!waiting.events.is_empty())
+            }
+            Ready::Call(notify) => notify.as_fd(),
+        }
     }
 }
 

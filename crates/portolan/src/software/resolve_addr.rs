@@ -76,6 +76,9 @@ fn look_up(
     source: Option<SocketAddr>,
     destination: SocketAddr,
 ) -> Result<(ResolvedAddress, Option<(IpAddr, u32)>), Cause> {
+    if let Some(resolved) = look_up_here(core, source, destination) {
+        return Ok((resolved, None));
+    }
     let route = find_route(source, destination)?;
     let source_ip = pinned(source).unwrap_or(route.source);
     // A link-local source must be on the link to the destination.
@@ -101,6 +104,28 @@ fn look_up(
         resolved,
         asks.then(|| (route.next_hop(), route.interface_index)),
     ))
+}
+
+/// The device for an address of this host, as the table of local routes has it: an interface's own address is the source
+/// of packets to itself. `None` if the routing tables must be asked.
+fn look_up_here(
+    core: &Core,
+    source: Option<SocketAddr>,
+    destination: SocketAddr,
+) -> Option<ResolvedAddress> {
+    let source_ip = pinned(source).unwrap_or(destination.ip());
+    let device = core.active_device(source_ip)?;
+    if source_ip != destination.ip() {
+        core.active_device(destination.ip())?;
+    }
+    Some(ResolvedAddress {
+        source: SocketAddr::new(source_ip, source.map_or(0, |s| s.port())),
+        destination,
+        device,
+        dgid: ip_to_gid(destination.ip()),
+        hop_limit: HOP_LIMIT,
+        neighbour: None,
+    })
 }
 
 /// The route that the routing tables select to a destination, from a source if given.

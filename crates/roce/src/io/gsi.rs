@@ -20,7 +20,7 @@ pub(crate) const MAD_PACKET_LEN: usize =
 
 /// Receives management datagrams and manages its own timeout.
 ///
-/// The progress thread calls the methods, and a thread in [`Stack::wait_readable`](crate::io::Stack::wait_readable)
+/// The progress thread calls the methods, and a thread in [`Stack::wait_for`](crate::io::Stack::wait_for)
 /// calls `mad`, without a lock of the stack. They may call the stack. Datagrams are passed one at a time, in order.
 pub trait Gsi: Send + Sync + std::fmt::Debug {
     /// Handles a datagram for this process.

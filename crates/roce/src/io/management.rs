@@ -5,7 +5,7 @@
 //! a time. While none does, the progress thread does.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,10 +27,24 @@ use crate::io::net::receive::{self, Arrived, IpFields, Unchecked};
 use crate::io::net::send_batch::SendBatch;
 use crate::io::net::tap::{Direction, TappedPacket};
 use crate::io::net::transmit::Room;
+use crate::io::polling::attendance::Attendance;
 use crate::io::verbs::devices::Devices;
 
 /// The hop limit of datagrams that name none.
 const HOP_LIMIT_DEFAULT: u8 = 64;
+
+/// The events that a thread waits for.
+pub trait EventWaiter {
+    /// The thread begins to wait: the next event gives it a [`Nudge`](crate::io::Nudge). `false` if there is an event.
+    fn begin(&self) -> bool;
+    /// The thread has stopped waiting.
+    fn end(&self);
+    /// A descriptor that is readable while there is an event.
+    ///
+    /// # Errors
+    /// `Os` if the process has no descriptor left.
+    fn descriptor(&self) -> Result<BorrowedFd<'_>>;
+}
 
 /// Delivers what arrives by the group.
 #[derive(Debug)]
@@ -49,38 +63,35 @@ impl Management {
         }
     }
 
-    /// Waits until `fd` is readable or `timeout` has passed. May return early. If no other thread does, it also waits
-    /// for the group, and handles what arrives. A datagram may be what makes `fd` readable.
+    /// Waits until `waiter` has an event or `timeout` has passed. May return early. If no other thread does, it also
+    /// waits for the group, and handles what arrives.
     ///
     /// # Errors
-    /// Those of poll(2), except `EINTR`.
-    pub(crate) fn wait(
-        &self,
-        fd: BorrowedFd<'_>,
-        timeout: Option<Duration>,
-    ) -> std::result::Result<(), Errno> {
-        let timeout = timeout.map(|timeout| Timespec {
-            tv_sec: timeout.as_secs() as i64,
-            tv_nsec: i64::from(timeout.subsec_nanos()),
-        });
-        let group = &self.host.group;
-        let attendance = self.host.progress.attend(group);
-        let group_fd = group.as_fd();
-        let mut fds = [
-            PollFd::new(&fd, PollFlags::IN),
-            PollFd::new(&group_fd, PollFlags::IN),
-        ];
-        let watched = if attendance.is_some() { 2 } else { 1 };
-        let watched = fds.get_mut(..watched).unwrap_or_default();
-        match poll(watched, timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
+    /// Those of poll(2), except `EINTR`, and of the waiter's descriptor.
+    pub(crate) fn wait(&self, waiter: &dyn EventWaiter, timeout: Option<Duration>) -> Result<()> {
+        let Some(_attendance) = self.attend() else {
+            return sleep(&[waiter.descriptor()?], timeout).map(drop);
+        };
+        if !waiter.begin() {
+            return Ok(());
         }
-        let arrived = watched.get(1).is_some_and(|fd| !fd.revents().is_empty());
-        if arrived {
+        let nudge = self.host.progress.attendant.nudge();
+        let slept = sleep(&[self.host.group.as_fd(), nudge.as_fd()], timeout);
+        waiter.end();
+        let [has_arrived, is_nudged] = slept?;
+        if is_nudged {
+            nudge.take();
+        }
+        if has_arrived {
             self.serve_in_place();
         }
         Ok(())
+    }
+
+    /// The calling thread waits for the group instead of the progress thread, until the result is dropped. `None` if
+    /// another thread does.
+    pub(crate) fn attend(&self) -> Option<Attendance<'_>> {
+        Attendance::begin(&self.host.progress, &self.host.group)
     }
 
     /// Runs the group in a thread that is not the progress thread.
@@ -166,6 +177,26 @@ impl Management {
         called
             .inspect_err(|_| tracing::error!("the connection manager panicked"))
             .ok()
+    }
+}
+
+/// Waits until a descriptor is readable; returns which are.
+fn sleep<const N: usize>(
+    fds: &[BorrowedFd<'_>; N],
+    timeout: Option<Duration>,
+) -> Result<[bool; N]> {
+    let timeout = timeout.map(|timeout| Timespec {
+        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(timeout.subsec_nanos()),
+    });
+    let mut polled = fds.each_ref().map(|fd| PollFd::new(fd, PollFlags::IN));
+    match poll(&mut polled, timeout.as_ref()) {
+        Ok(_) => Ok(polled.map(|fd| !fd.revents().is_empty())),
+        Err(Errno::INTR) => Ok([false; N]),
+        Err(errno) => {
+            let (call, errno) = ("poll", errno.raw_os_error());
+            Err(Error::new(Step::Event, Cause::Os { call, errno }))
+        }
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -24,13 +23,14 @@ use crate::io::host::qp_table::QpTable;
 use crate::io::host::readings::Readings;
 use crate::io::host::way::Way;
 use crate::io::host::{Gauges, Host, Receiver};
-use crate::io::management::{self, Management};
+use crate::io::management::{self, EventWaiter, Management};
 use crate::io::net::counters::{Counters, Monitor};
 use crate::io::net::interface_monitor::InterfaceMonitor;
 use crate::io::net::receive_batch;
 use crate::io::net::shm::links::{LinkServer, Links};
 use crate::io::net::tap::Tap;
 use crate::io::net::transmit::Transmitter;
+use crate::io::polling::attendance::{Attendance, Nudge};
 use crate::io::polling::clock::Clock;
 use crate::io::polling::deadlines::Deadlines;
 use crate::io::polling::noted::Noted;
@@ -312,25 +312,31 @@ impl Stack {
         self.host.progress.gsi_changed();
     }
 
-    /// Waits until a descriptor is readable or `timeout` has passed, and may return early. `None` waits without limit.
+    /// Waits until `waiter` has an event or `timeout` has passed, and may return early. `None` waits without limit.
     ///
     /// If no other thread does, the calling thread also handles the management datagrams that arrive meanwhile, and
     /// calls [`Gsi::mad`] for them. So call it without locks that [`Gsi`] takes.
     ///
     /// # Errors
-    /// `Unsupported` in a forked child; `Os` for errors of poll(2), except `EINTR`.
-    pub fn wait_readable(&self, fd: BorrowedFd<'_>, timeout: Option<Duration>) -> Result<()> {
+    /// `Unsupported` in a forked child; `Os` for errors of poll(2), except `EINTR`, and if no descriptor is left.
+    pub fn wait_for(&self, waiter: &dyn EventWaiter, timeout: Option<Duration>) -> Result<()> {
         self.host.entry.check(Step::Event)?;
-        let Some(management) = self.management.get() else {
-            return Err(Error::new(Step::Event, Cause::WouldBlock));
-        };
-        management.wait(fd, timeout).map_err(|errno| {
-            let cause = Cause::Os {
-                call: "poll",
-                errno: errno.raw_os_error(),
-            };
-            Error::new(Step::Event, cause)
-        })
+        match self.management.get() {
+            Some(management) => management.wait(waiter, timeout),
+            None => Err(Error::new(Step::Event, Cause::WouldBlock)),
+        }
+    }
+
+    /// The calling thread will call [`wait_for`](Self::wait_for) within microseconds. Until the result is dropped, the
+    /// progress thread leaves management datagrams to it. `None` if they are left to another thread.
+    pub fn attend(&self) -> Option<Attendance<'_>> {
+        self.host.entry.check(Step::Event).ok()?;
+        self.management.get()?.attend()
+    }
+
+    /// Wakes the thread in [`wait_for`](Self::wait_for).
+    pub fn nudge(&self) -> Arc<Nudge> {
+        Arc::clone(self.host.progress.attendant.nudge())
     }
 
     /// Sets a tap, which sees every packet from now on, or removes it.

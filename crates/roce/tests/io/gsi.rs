@@ -1,13 +1,16 @@
 //! Management datagrams, and the connection manager's timers, on the progress thread.
 
 use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use portolan_port_sharing::{Block, CoordinatorService, Datagram, Route};
+use portolan_provider::Result;
 use portolan_provider::traits::Device;
-use portolan_roce::io::{Gsi, MadOptions, ReceivedMad, Stack, StackConfig};
+use portolan_roce::io::{EventWaiter, Gsi, MadOptions, Readiness, ReceivedMad, Stack, StackConfig};
 use portolan_wire::Qpn;
 
 use crate::harness::{Nobody, PATIENCE, config};
@@ -27,6 +30,8 @@ struct Manager {
     mads: Mutex<Sender<Seen>>,
     due: Mutex<Option<Instant>>,
     called: Mutex<Sender<Instant>>,
+    /// The thread that handled the last datagram.
+    handler: Mutex<Option<ThreadId>>,
 }
 
 impl Gsi for Manager {
@@ -40,6 +45,7 @@ impl Gsi for Manager {
             hop_limit,
         };
         let seen = (mad.remote.ip(), mad.local, device, options, *mad.mad);
+        *self.handler.lock().unwrap() = Some(thread::current().id());
         self.mads.lock().unwrap().send(seen).unwrap();
     }
 
@@ -82,6 +88,7 @@ fn managed(config: &StackConfig) -> (Arc<Stack>, Arc<Manager>, Receiver<Seen>, R
         mads: Mutex::new(mads),
         due: Mutex::default(),
         called: Mutex::new(called),
+        handler: Mutex::default(),
     });
     let (coordinator, member) = (Box::new(ByFirstByte), Arc::new(Nobody));
     let stack = Stack::start(config.clone(), manager.clone(), coordinator, member).unwrap();
@@ -174,4 +181,91 @@ fn a_panicking_manager_does_not_fail_the_device() {
     send(&fatal);
     send(&mad(0));
     assert_eq!(seen.recv_timeout(PATIENCE).unwrap().4, mad(0));
+}
+
+/// A thread that waits for an event that never comes.
+#[derive(Debug)]
+struct Patient(Readiness);
+
+impl EventWaiter for Patient {
+    fn begin(&self) -> bool {
+        true
+    }
+    fn end(&self) {}
+    fn descriptor(&self) -> Result<BorrowedFd<'_>> {
+        Ok(self.0.as_fd())
+    }
+}
+
+/// Sends a datagram for the first stack, and returns the thread that handles it.
+fn handler(
+    stacks: &[(Arc<Stack>, Arc<Manager>, Receiver<Seen>, Receiver<Instant>); 2],
+) -> ThreadId {
+    let [(to, manager, seen, _), (from, ..)] = stacks;
+    let local: IpAddr = "127.0.0.1".parse().unwrap();
+    let mut mad = [0x5a; 256];
+    mad[..2].copy_from_slice(&[to.block().index(), 0]);
+    from.send_mad(local, (local, 0).into(), OPTIONS, &mad)
+        .unwrap();
+    seen.recv_timeout(PATIENCE).unwrap();
+    manager.handler.lock().unwrap().unwrap()
+}
+
+#[test]
+fn a_thread_that_waits_for_an_event_handles_datagrams_and_otherwise_the_progress_thread_does() {
+    for receiver_is_coordinator in [true, false] {
+        let config = config();
+        let mut stacks = [managed(&config), managed(&config)];
+        if !receiver_is_coordinator {
+            stacks.swap(0, 1);
+        }
+        let progress = handler(&stacks);
+        assert_ne!(progress, thread::current().id());
+        let (stack, nudge) = (stacks[0].0.clone(), stacks[0].0.nudge());
+        let (stop, stopped) = channel::<()>();
+        let waiting = thread::spawn(move || {
+            let patient = Patient(Readiness::new().unwrap());
+            while stopped.try_recv().is_err() {
+                stack.wait_for(&patient, Some(PATIENCE)).unwrap();
+            }
+        });
+        // The first ones may arrive before it waits.
+        let end = Instant::now() + PATIENCE;
+        while handler(&stacks) != waiting.thread().id() {
+            assert!(Instant::now() < end, "the waiting thread handles none");
+        }
+        stop.send(()).unwrap();
+        nudge.give();
+        waiting.join().unwrap();
+        assert_eq!(handler(&stacks), progress);
+    }
+}
+
+#[test]
+fn of_two_waiting_threads_one_handles_datagrams_and_the_other_waits_for_its_own_descriptor() {
+    let (stack, ..) = managed(&config());
+    let attendance = stack.attend().unwrap();
+    let other = stack.clone();
+    let waiting = thread::spawn(move || {
+        assert!(other.attend().is_none());
+        let readiness = Readiness::new().unwrap();
+        readiness.raise();
+        other.wait_for(&Patient(readiness), None).unwrap();
+    });
+    waiting.join().unwrap();
+    // The same thread may say so twice.
+    drop(stack.attend().unwrap());
+    let (other, nudge) = (stack.clone(), stack.nudge());
+    thread::spawn(move || assert!(other.attend().is_none()))
+        .join()
+        .unwrap();
+    nudge.give();
+    stack
+        .wait_for(&Patient(Readiness::new().unwrap()), None)
+        .unwrap();
+    drop(attendance);
+    let other = stack.clone();
+    thread::spawn(move || assert!(other.attend().is_some()))
+        .join()
+        .unwrap();
 }

@@ -6,17 +6,18 @@ use std::os::fd::{AsFd, BorrowedFd};
 use portolan_port_sharing::room;
 use portolan_provider::{Error, Result, Step};
 use portolan_threads::lock::{Mutex, MutexGuard};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use crate::io::net::readiness::Readiness;
+use crate::io::net::readiness::LazyReadiness;
 
 /// A completion channel.
+///
+/// Its descriptor is created at its first use, because many programs only poll.
 ///
 /// The queue is as long as the number of completion queues on the channel, because a completion queue has at most one
 /// event here. The thread that takes the event polls that completion queue until it is empty.
 #[derive(Debug)]
 pub(crate) struct ChannelCore {
-    ready: Readiness,
+    ready: LazyReadiness,
     events: Mutex<VecDeque<ChannelEvent>>,
 }
 
@@ -28,10 +29,7 @@ struct ChannelEvent {
 
 impl ChannelCore {
     pub(crate) fn new() -> Result<Self> {
-        let ready = Readiness::new().map_err(|errno| os_error("socketpair", errno))?;
-        fcntl_getfl(&ready)
-            .and_then(|flags| fcntl_setfl(&ready, flags | OFlags::NONBLOCK))
-            .map_err(|errno| os_error("fcntl", errno))?;
+        let ready = LazyReadiness::new(true).map_err(|errno| os_error("eventfd", errno))?;
         Ok(Self {
             ready,
             events: Mutex::default(),
@@ -70,6 +68,13 @@ impl ChannelCore {
         }
     }
 
+    /// Its descriptor, readable while an event is queued. It is created at the first call.
+    pub(crate) fn descriptor(&self) -> Result<BorrowedFd<'_>> {
+        let events = self.lock();
+        let descriptor = self.ready.descriptor(!events.is_empty());
+        descriptor.map_err(|errno| os_error("socketpair", errno))
+    }
+
     fn lock(&self) -> MutexGuard<'_, VecDeque<ChannelEvent>> {
         self.events.lock()
     }
@@ -77,7 +82,8 @@ impl ChannelCore {
 
 impl AsFd for ChannelCore {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.ready.as_fd()
+        let events = self.lock();
+        self.ready.descriptor_or_stand_in(!events.is_empty())
     }
 }
 
@@ -91,7 +97,7 @@ mod tests {
     use rustix::event::{PollFd, PollFlags, poll};
 
     fn readable(channel: &ChannelCore) -> bool {
-        let mut fds = [PollFd::new(&channel.ready, PollFlags::IN)];
+        let mut fds = [PollFd::new(channel, PollFlags::IN)];
         let now = rustix::event::Timespec {
             tv_sec: 0,
             tv_nsec: 0,

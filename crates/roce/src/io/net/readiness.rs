@@ -1,8 +1,11 @@
 //! A descriptor that is readable while something is queued.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 
 use portolan_port_sharing::room::with_room;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Result;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
@@ -58,6 +61,85 @@ impl AsFd for Readiness {
     }
 }
 
+/// A [`Readiness`] that is created when its descriptor is first used.
+#[derive(Debug)]
+pub struct LazyReadiness {
+    made: OnceLock<Readiness>,
+    nonblocking: bool,
+    /// Readable for ever: stands in for a descriptor that cannot be created.
+    stand_in: &'static OwnedFd,
+}
+
+impl LazyReadiness {
+    /// `nonblocking` sets `O_NONBLOCK` on the descriptor.
+    ///
+    /// # Errors
+    /// `EMFILE` or `ENFILE`: the first of a process needs one descriptor.
+    pub fn new(nonblocking: bool) -> Result<Self> {
+        Ok(Self {
+            made: OnceLock::new(),
+            nonblocking,
+            stand_in: stand_in()?,
+        })
+    }
+
+    /// Its descriptor. The owner serializes this with raising, and says whether it is raised.
+    ///
+    /// # Errors
+    /// `EMFILE` or `ENFILE`: it needs two descriptors.
+    pub fn descriptor(&self, is_raised: bool) -> Result<BorrowedFd<'_>> {
+        if let Some(made) = self.made.get() {
+            return Ok(made.as_fd());
+        }
+        let made = Readiness::new()?;
+        if self.nonblocking {
+            fcntl_getfl(&made).and_then(|flags| fcntl_setfl(&made, flags | OFlags::NONBLOCK))?;
+        }
+        let made = self.made.get_or_init(|| made);
+        if is_raised {
+            made.raise();
+        }
+        Ok(made.as_fd())
+    }
+
+    /// As [`descriptor`](Self::descriptor). If the process has no descriptor left, one that is always readable: a
+    /// waiting program then polls.
+    pub fn descriptor_or_stand_in(&self, is_raised: bool) -> BorrowedFd<'_> {
+        self.descriptor(is_raised).unwrap_or_else(|errno| {
+            tracing::warn!(%errno, "a program polls, because there is no descriptor to wait for");
+            self.stand_in.as_fd()
+        })
+    }
+
+    /// The readiness, if its descriptor has been used.
+    pub fn made(&self) -> Option<&Readiness> {
+        self.made.get()
+    }
+
+    /// As [`Readiness::raise`].
+    pub fn raise(&self) {
+        if let Some(made) = self.made.get() {
+            made.raise();
+        }
+    }
+
+    /// As [`Readiness::lower`].
+    pub fn lower(&self) {
+        if let Some(made) = self.made.get() {
+            made.lower();
+        }
+    }
+}
+
+fn stand_in() -> Result<&'static OwnedFd> {
+    static STAND_IN: OnceLock<OwnedFd> = OnceLock::new();
+    if let Some(made) = STAND_IN.get() {
+        return Ok(made);
+    }
+    let made = with_room(|| eventfd(1, EventfdFlags::CLOEXEC))?;
+    Ok(STAND_IN.get_or_init(|| made))
+}
+
 #[cfg(test)]
 mod tests {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -80,6 +162,21 @@ mod tests {
         assert!(is_readable(&readiness));
         readiness.lower();
         assert!(!is_readable(&readiness));
+    }
+
+    #[test]
+    fn a_lazy_one_is_created_at_its_first_use_and_reports_what_was_raised_before() {
+        let lazy = LazyReadiness::new(true).unwrap();
+        lazy.raise();
+        assert!(lazy.made().is_none());
+        let fd = lazy.descriptor(true).unwrap();
+        assert!(fcntl_getfl(fd).unwrap().contains(OFlags::NONBLOCK));
+        let made = lazy.made().unwrap();
+        assert!(is_readable(made));
+        lazy.lower();
+        assert!(!is_readable(made));
+        lazy.raise();
+        assert!(is_readable(made));
     }
 
     #[test]

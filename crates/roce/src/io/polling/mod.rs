@@ -3,6 +3,7 @@
 //! [`policy`] names the states of the progress thread. Times and counts decide between them; queue pairs appear only
 //! as numbers.
 
+pub(crate) mod attendance;
 pub(crate) mod busy_poll;
 pub(crate) mod clock;
 pub(crate) mod deadlines;

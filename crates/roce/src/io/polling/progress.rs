@@ -12,6 +12,7 @@ use crate::io::net::interface_monitor::InterfaceMonitor;
 use crate::io::net::shm::links::Links;
 use crate::io::net::sockopt::IpVersion;
 use crate::io::net::transmit::{SendSocket, Transmitter};
+use crate::io::polling::attendance::Attendant;
 use crate::io::polling::clock::as_nanos;
 use crate::io::polling::poll_handoff::{PollHandoff, Sleep};
 use portolan_port_sharing::PortGroup;
@@ -66,8 +67,8 @@ pub(crate) struct Progress {
     reading_asked: AtomicBool,
     /// The interfaces have changed, and the thread reads them soon.
     reading_due: AtomicBool,
-    /// Another thread than the progress thread waits for the group.
-    attended: AtomicBool,
+    /// The thread that waits for the group instead of the progress thread.
+    pub(crate) attendant: Attendant,
     /// A thread of the program panicked, possibly with queue pairs locked.
     panicked: AtomicBool,
 }
@@ -113,7 +114,7 @@ impl Progress {
             gsi_changed: AtomicBool::new(true),
             reading_asked: AtomicBool::new(false),
             reading_due: AtomicBool::new(false),
-            attended: AtomicBool::new(false),
+            attendant: Attendant::new().map_err(|errno| os_error("eventfd", errno))?,
             panicked: AtomicBool::new(false),
         })
     }
@@ -297,20 +298,12 @@ impl Progress {
         self.reading_due.load(Ordering::Acquire)
     }
 
-    /// The calling thread waits for the group instead of the progress thread, until the result is dropped. `None` if
-    /// another thread does.
-    pub(crate) fn attend<'a>(&'a self, group: &'a PortGroup) -> Option<Attendance<'a>> {
-        if self.attended.swap(true, Ordering::AcqRel) {
-            return None;
-        }
-        self.watch_group(group, epoll::EventFlags::empty());
-        Some(Attendance {
-            progress: self,
-            group,
-        })
-    }
-
-    fn watch_group(&self, group: &PortGroup, flags: epoll::EventFlags) {
+    /// Watches the group, or not.
+    pub(crate) fn watch_group(&self, group: &PortGroup, watching: bool) {
+        let flags = match watching {
+            true => epoll::EventFlags::IN,
+            false => epoll::EventFlags::empty(),
+        };
         // The descriptor is in the set and both are open, so this cannot fail.
         let _ = epoll::modify(
             &self.epoll,
@@ -354,21 +347,6 @@ impl Progress {
     pub(crate) fn wake(&self) {
         // Fails only if 2^64 wake-ups are pending, and then the thread is awake.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-    }
-}
-
-/// While it exists, its thread waits for the group ([`Progress::attend`]).
-#[derive(Debug)]
-pub(crate) struct Attendance<'a> {
-    progress: &'a Progress,
-    group: &'a PortGroup,
-}
-
-impl Drop for Attendance<'_> {
-    fn drop(&mut self) {
-        // Datagrams that this thread has not taken wake the progress thread at once.
-        self.progress.watch_group(self.group, epoll::EventFlags::IN);
-        self.progress.attended.store(false, Ordering::Release);
     }
 }
 

@@ -38,6 +38,10 @@ impl CompChannel for SoftChannel {
         self.core.as_fd()
     }
 
+    fn descriptor(&self) -> Result<BorrowedFd<'_>> {
+        self.core.descriptor()
+    }
+
     fn take_event(&self) -> Result<Option<u64>> {
         // A forked child shares the descriptor with its parent, and would take the parent's event.
         self.entry.check(Step::PollCq)?;

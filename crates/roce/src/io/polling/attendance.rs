@@ -1,0 +1,106 @@
+//! Which thread waits for the group's descriptor: the progress thread, or a thread of the program that waits for an event
+//! of the connection manager.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use portolan_port_sharing::PortGroup;
+use portolan_port_sharing::room::with_room;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Result;
+
+use crate::io::polling::progress::Progress;
+
+/// The thread that waits for the group instead of the progress thread.
+#[derive(Debug)]
+pub(crate) struct Attendant {
+    /// [`this_thread`], or 0 for the progress thread.
+    thread: AtomicUsize,
+    nudge: Arc<Nudge>,
+}
+
+/// Wakes the thread that waits for the group.
+#[derive(Debug)]
+pub struct Nudge(OwnedFd);
+
+/// While it exists, its thread waits for the group, and the progress thread does not. Dropping it changes that.
+#[derive(Debug)]
+pub struct Attendance<'a> {
+    progress: &'a Progress,
+    group: &'a PortGroup,
+    /// The thread already attended, so dropping this changes nothing.
+    is_nested: bool,
+}
+
+impl Attendant {
+    pub(crate) fn new() -> Result<Self> {
+        let make = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        Ok(Self {
+            thread: AtomicUsize::new(0),
+            nudge: Arc::new(Nudge(with_room(make)?)),
+        })
+    }
+
+    pub(crate) fn nudge(&self) -> &Arc<Nudge> {
+        &self.nudge
+    }
+}
+
+impl Nudge {
+    /// Makes the descriptor readable.
+    pub fn give(&self) {
+        // Fails only if 2^64 nudges are pending.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    pub(crate) fn take(&self) {
+        let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
+    }
+}
+
+impl AsFd for Nudge {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl<'a> Attendance<'a> {
+    /// The calling thread waits for the group from now on. `None` if another thread of the program does.
+    pub(crate) fn begin(progress: &'a Progress, group: &'a PortGroup) -> Option<Self> {
+        let me = this_thread();
+        let attendant = &progress.attendant.thread;
+        let is_nested = match attendant.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed)
+        {
+            Ok(_) => false,
+            Err(other) if other == me => true,
+            Err(_) => return None,
+        };
+        if !is_nested {
+            progress.watch_group(group, false);
+        }
+        Some(Self {
+            progress,
+            group,
+            is_nested,
+        })
+    }
+}
+
+impl Drop for Attendance<'_> {
+    fn drop(&mut self) {
+        if !self.is_nested {
+            // Datagrams that this thread has not taken wake the progress thread at once.
+            self.progress.watch_group(self.group, true);
+            self.progress.attendant.thread.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// A number of the calling thread, unique while it runs, and not 0.
+fn this_thread() -> usize {
+    thread_local! {
+        static PLACE: u8 = const { 0 };
+    }
+    PLACE.with(|place| std::ptr::from_ref(place).addr())
+}
