@@ -41,14 +41,14 @@ const FLOORS: &[Floor] = &[
         yardstick: "UDP, polled",
         bound: Bound::AtMost(3.0),
     },
-    // The promise of three times TCP's bare connect is missed (docs/performance.md explains why). This gate
-    // keeps the cost from growing: it compares with the wake-ups that a connect needs. 2.7 times them was
-    // measured.
+    // The promise of 1.5 times TCP until accepted is missed (docs/performance.md explains why). This gate keeps the
+    // cost from growing. Five wake-ups are a steadier yardstick than TCP, whose accept wakes one thread on either
+    // processor. On a very busy machine 2.9 to 3.4 was measured, and twice that when a connect needed all five.
     Floor {
         bench: &["connect", "--rounds", "9", "--count", "100"],
         subject: "RDMA connect",
         yardstick: "5 wake-ups",
-        bound: Bound::AtMost(4.0),
+        bound: Bound::AtMost(3.5),
     },
     Floor {
         bench: &["bandwidth", "--rounds", "7", "--time", "150"],

@@ -45,16 +45,15 @@ impl MemberConnections {
         }
     }
 
-    /// Sends a datagram to its block. The block is not the coordinator's role.
+    /// Sends a datagram to its block. The block is not the coordinator's role. `false` if a queue is full.
     pub(super) fn dispatch(
         &mut self,
         block: Block,
         datagram: Datagram<'_>,
         context: &mut RoleContext,
-    ) {
+    ) -> bool {
         if block == context.own {
-            context.deliver(&datagram);
-            return;
+            return context.deliver(&datagram);
         }
         let connection = self
             .registry
@@ -62,17 +61,23 @@ impl MemberConnections {
             .and_then(|id| self.connections.get_mut(&id));
         let Some(connection) = connection else {
             self.keep(block, datagram, context);
-            return;
+            return true;
         };
         if !connection.pending_notices.is_empty() {
             context.counters.queue_full += 1;
-            return;
+            return false;
         }
         let message = context.encode(&Message::Datagram { block, datagram });
         match connection.send(message) {
-            Ok(()) => context.counters.forwarded += 1,
+            Ok(()) => {
+                context.counters.forwarded += 1;
+                true
+            }
             // The member is too slow, or dead.
-            Err(_) => context.counters.queue_full += 1,
+            Err(_) => {
+                context.counters.queue_full += 1;
+                false
+            }
         }
     }
 
@@ -109,11 +114,12 @@ impl MemberConnections {
         }
     }
 
-    /// Delivers a datagram that arrived at block 0 to the members it is for.
-    pub(super) fn route(&mut self, datagram: Datagram<'_>, context: &mut RoleContext) {
+    /// Delivers a datagram that arrived at block 0 to the members it is for. `false` if the queue of its only receiver
+    /// is full.
+    pub(super) fn route(&mut self, datagram: Datagram<'_>, context: &mut RoleContext) -> bool {
         let Some(qpn) = destination_qpn(datagram.payload) else {
             context.counters.malformed += 1;
-            return;
+            return true;
         };
         if qpn == GSI_QPN {
             match context.service.route(&datagram) {
@@ -122,13 +128,12 @@ impl MemberConnections {
                 Route::Local if self.registry.grace(Instant::now()).is_some() => {
                     context.counters.unrouted += 1;
                 }
-                Route::Local => context.deliver(&datagram),
+                Route::Local => return context.deliver(&datagram),
                 Route::Member(block) if block != Block::COORDINATOR => {
-                    if self.is_dead(block, context) {
-                        context.deliver(&datagram);
-                    } else {
-                        self.dispatch(block, datagram, context);
-                    }
+                    return match self.is_dead(block, context) {
+                        true => context.deliver(&datagram),
+                        false => self.dispatch(block, datagram, context),
+                    };
                 }
                 Route::Everyone => {
                     context.deliver(&datagram);
@@ -139,11 +144,14 @@ impl MemberConnections {
                 }
                 Route::Member(_) | Route::Drop => context.counters.unrouted += 1,
             }
-            return;
+            return true;
         }
         match Block::of_qpn(qpn) {
             Some(block) if block != Block::COORDINATOR => self.dispatch(block, datagram, context),
-            _ => context.counters.no_member += 1,
+            _ => {
+                context.counters.no_member += 1;
+                true
+            }
         }
     }
 
@@ -280,7 +288,7 @@ impl MemberConnections {
                 match block {
                     Block::COORDINATOR => self.route(datagram, context),
                     block => self.dispatch(block, datagram, context),
-                }
+                };
                 true
             }
             Ok(Message::Observe { version }) => match self.registry.observes(id, version, now) {

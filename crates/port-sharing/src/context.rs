@@ -136,11 +136,11 @@ impl RoleContext {
         self.last_connection
     }
 
-    /// Keeps a datagram for this process.
-    pub(super) fn deliver(&mut self, datagram: &Datagram<'_>) {
-        if !self.inbox.push(datagram) {
-            self.counters.inbox_full += 1;
-        }
+    /// Keeps a datagram for this process. `false` if the inbox is full.
+    pub(super) fn deliver(&mut self, datagram: &Datagram<'_>) -> bool {
+        let kept = self.inbox.push(datagram);
+        self.counters.inbox_full += u64::from(!kept);
+        kept
     }
 
     /// Calls this process's coordinator service.

@@ -83,13 +83,14 @@ impl Coordinator {
         self.connections.registry.replayed(context.own);
     }
 
-    /// Sends a datagram to the process that owns the block. For block 0, routes it to the members it is for.
+    /// Sends a datagram to the process that owns the block. For block 0, routes it to the members it is for. `false` if
+    /// the receiver's queue is full.
     pub(super) fn forward(
         &mut self,
         block: Block,
         datagram: Datagram<'_>,
         context: &mut RoleContext,
-    ) {
+    ) -> bool {
         match block {
             Block::COORDINATOR => self.connections.route(datagram, context),
             block => self.connections.dispatch(block, datagram, context),
@@ -189,7 +190,9 @@ impl Coordinator {
             let received = self
                 .batch
                 .receive(socket.as_fd(), |datagram| match datagram {
-                    Some(datagram) => self.connections.route(datagram, context),
+                    Some(datagram) => {
+                        self.connections.route(datagram, context);
+                    }
                     None => context.counters.malformed += 1,
                 });
             match received {

@@ -163,7 +163,7 @@ impl MemberState {
         }
         match &mut self.role {
             Role::Coordinator(coordinator) => {
-                coordinator.forward(block, datagram, &mut self.context)
+                coordinator.forward(block, datagram, &mut self.context);
             }
             Role::Member(uplink) => uplink.forward(block, datagram, &mut self.context),
             Role::Orphan(_) | Role::Left => self.context.counters.no_member += 1,
@@ -173,9 +173,9 @@ impl MemberState {
     /// Delivers a datagram that this process sends to QP1 of its own host, without a socket. `false` if it must be sent.
     pub(super) fn deliver_here(&mut self, datagram: Datagram<'_>) -> bool {
         match &mut self.role {
+            // A socket's buffer holds more than the queues.
             Role::Coordinator(coordinator) => {
-                coordinator.forward(Block::COORDINATOR, datagram, &mut self.context);
-                true
+                coordinator.forward(Block::COORDINATOR, datagram, &mut self.context)
             }
             Role::Member(_) | Role::Orphan(_) | Role::Left => false,
         }

@@ -254,7 +254,9 @@ impl Uplink {
             Ok(Message::ResponseLater { id, after_ms }) => {
                 requests.postponed(id, Duration::from_millis(after_ms.into()), now);
             }
-            Ok(Message::Datagram { datagram, .. }) => context.deliver(&datagram),
+            Ok(Message::Datagram { datagram, .. }) => {
+                context.deliver(&datagram);
+            }
             Ok(Message::Survey { id }) => context.note_survey(id),
             Ok(Message::PeerDeath { blocks }) => context.inbox.push_peer_death(blocks),
             Ok(unexpected) => {

@@ -62,7 +62,7 @@ impl RdmaCm {
     /// The provider's error.
     pub fn open(self: &Arc<Self>) -> portolan_provider::Result<Arc<Channel>> {
         let commands = self.provider.open_channel()?;
-        let fd = commands.as_fd().as_raw_fd();
+        let fd = commands.descriptor()?.as_raw_fd();
         let channel = Arc::new(Channel {
             device: self.clone(),
             commands,

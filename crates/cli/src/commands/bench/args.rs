@@ -88,7 +88,7 @@ pub(crate) struct StormArgs {
     pub(crate) connects: u32,
     /// Number of idle connections
     #[arg(long, value_name = "N", default_value_t = 10_000,
-          value_parser = clap::value_parser!(u32).range(1..=20_000))]
+          value_parser = clap::value_parser!(u32).range(1..=28_000))]
     pub(crate) hold: u32,
     /// Messages and replies over randomly chosen connections
     #[arg(long, value_name = "N", default_value_t = 1000,

@@ -1,7 +1,7 @@
-//! Measures a chain of five sleeping threads in two processes that wake each other. This is a lower bound for
-//! connecting with a protocol that runs in a program on each side.
+//! Measures a chain of five sleeping threads in two processes that wake each other. This is the chain of a
+//! connect between programs that wait in event loops, and a yardstick for programs that wait in the library.
 //!
-//! The chain of a connect: the caller's request wakes the thread that holds the peer's port (1), which wakes the
+//! The caller's request wakes the thread that holds the peer's port (1), which wakes the
 //! listening program (2). Its reply goes back to the port's thread (3), which passes it to the caller's own thread (4),
 //! which wakes the caller (5). Here each passes on one byte.
 

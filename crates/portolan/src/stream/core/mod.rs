@@ -123,7 +123,7 @@ impl Core {
         let (queues, channel) = Queues::new(&id, &device, options, &signal)?;
         let readiness = match channel {
             None => Readiness::Called(signal),
-            Some(channel) => Readiness::of(channel, events.as_fd())?,
+            Some(channel) => Readiness::of(channel, events.descriptor()?)?,
         };
         let endpoint = Endpoint::new(queues.config, queues.local_memory());
         Ok(Self {
@@ -521,7 +521,7 @@ impl Readiness {
         let all = with_room(|| epoll::create(epoll::CreateFlags::CLOEXEC)).map_err(failed)?;
         let bell = make_bell()?;
         let data = epoll::EventData::new_u64(0);
-        for fd in [channel.as_fd(), events, bell.as_fd()] {
+        for fd in [channel.descriptor()?, events, bell.as_fd()] {
             epoll::add(&all, fd, data, epoll::EventFlags::IN).map_err(failed)?;
         }
         Ok(Self::Watched {

@@ -74,14 +74,25 @@ fn hold(args: &StormArgs, peer: &mut Peer, output: &mut Output) -> Result<()> {
     let connections = args.hold;
     let mut active = start(peer, connections)?;
     let mut left = connections;
+    // The time for each connection of a wave, in µs: from creating its id until all of the wave are established.
+    let mut waves = Vec::new();
     while left > 0 {
         let wave = left.min(args.connects);
+        let started = Instant::now();
         active.resolve(wave)?;
         active.connect()?;
+        let took_us = started.elapsed().as_secs_f64() * 1e6 / f64::from(wave);
+        waves.push(took_us);
         left -= wave;
         let held = connections - left;
         if wave < connections {
-            progress(&format!("{held} connections held"), output)?;
+            let memory = bytes(active.bytes_per_connection()?);
+            progress(
+                &format!(
+                    "{held} connections held, {memory} each; the last {wave} took {took_us:.0} µs each"
+                ),
+                output,
+            )?;
         }
     }
     let theirs = peer.answer()?["bytes_per_connection"].as_u64();
@@ -95,6 +106,7 @@ fn hold(args: &StormArgs, peer: &mut Peer, output: &mut Output) -> Result<()> {
             "type": "held",
             "connections": connections,
             "messages": latencies.count(),
+            "waves_us": waves,
             "bytes_per_connection": ours,
             "peer_bytes_per_connection": theirs,
         }))?;
