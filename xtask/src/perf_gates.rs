@@ -1,4 +1,4 @@
-//! Performance floors on this machine: each subject is compared with a yardstick in the same run.
+//! Performance gates on this machine: each subject is compared with a yardstick in the same run.
 
 use std::process::{Command, Stdio};
 use std::thread;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::processes::output_within;
 use crate::test::{Outcome, Workspace};
 
-/// Attempts at each floor. The best counts, because other work on the machine can only make a ratio worse, for
+/// Attempts at each gate. The best counts, because other work on the machine can only make a ratio worse, for
 /// a while at a time.
 const ATTEMPTS: usize = 3;
 /// Time for other work to end before the next attempt.
@@ -27,15 +27,15 @@ enum Bound {
 }
 
 /// A ratio reported by a bench.
-struct Floor {
+struct Gate {
     bench: &'static [&'static str],
     subject: &'static str,
     yardstick: &'static str,
     bound: Bound,
 }
 
-const FLOORS: &[Floor] = &[
-    Floor {
+const GATES: &[Gate] = &[
+    Gate {
         bench: &["latency", "--rounds", "9", "--count", "5000"],
         subject: "RDMA send, polled",
         yardstick: "UDP, polled",
@@ -44,25 +44,25 @@ const FLOORS: &[Floor] = &[
     // The promise of 1.5 times TCP until accepted is missed (docs/performance.md explains why). This gate keeps the
     // cost from growing. Five wake-ups are a steadier yardstick than TCP, whose accept wakes one thread on either
     // processor. On a very busy machine 2.9 to 3.4 was measured, and twice that when a connect needed all five.
-    Floor {
+    Gate {
         bench: &["connect", "--rounds", "9", "--count", "100"],
         subject: "RDMA connect",
         yardstick: "5 wake-ups",
         bound: Bound::AtMost(3.5),
     },
-    Floor {
+    Gate {
         bench: &["bandwidth", "--rounds", "7", "--time", "150"],
         subject: "RDMA writes of 64 KiB",
         yardstick: "UDP with GSO and GRO",
         bound: Bound::AtLeast(0.25),
     },
-    Floor {
+    Gate {
         bench: &["resolve", "--rounds", "9"],
         subject: "number, source given, no route",
         yardstick: "libc",
         bound: Bound::AtMost(2.0),
     },
-    Floor {
+    Gate {
         bench: &["resolve", "--rounds", "9"],
         subject: "number, with its source",
         yardstick: "libc + routes",
@@ -73,18 +73,18 @@ const FLOORS: &[Floor] = &[
 pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     own_network::enter();
     let (mut told, mut missed) = (Vec::new(), Vec::new());
-    for floor in FLOORS {
-        match floor.best_ratio(workspace) {
+    for gate in GATES {
+        match gate.best_ratio(workspace) {
             Ok(ratio) => {
-                let text = floor.text(ratio);
+                let text = gate.text(ratio);
                 println!("{text}");
-                if floor.bound.holds(ratio) {
+                if gate.bound.holds(ratio) {
                     told.push(format!("{ratio:.2}"));
                 } else {
                     missed.push(text);
                 }
             }
-            Err(error) => missed.push(format!("{}: {error:#}", floor.subject)),
+            Err(error) => missed.push(format!("{}: {error:#}", gate.subject)),
         }
     }
     if !missed.is_empty() {
@@ -93,7 +93,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     Ok(Outcome::Passed(format!("ratios {}", told.join(", "))))
 }
 
-impl Floor {
+impl Gate {
     /// The best ratio of the attempts. The first one within the bound ends them. An error if there is none.
     fn best_ratio(&self, workspace: &Workspace) -> Result<f64> {
         let mut best = self.ratio(workspace);

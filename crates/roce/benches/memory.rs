@@ -474,15 +474,15 @@ fn sends(pair: &Pair) -> f64 {
             };
             post(400);
             ready.store(true, Ordering::Release);
-            let (mut taken, mut owed) = (0, 0);
+            let (mut taken, mut to_post) = (0, 0);
             let mut out = [WorkCompletion::EMPTY; 64];
             while taken < SENDS {
                 let count = b.cq.poll(&mut out).unwrap() as u64;
                 taken += count;
-                owed += count;
-                if owed >= 32 {
-                    post(owed);
-                    owed = 0;
+                to_post += count;
+                if to_post >= 32 {
+                    post(to_post);
+                    to_post = 0;
                 }
             }
         });

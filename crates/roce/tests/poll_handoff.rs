@@ -51,22 +51,22 @@ fn a_timer_set_while_the_thread_falls_asleep_is_seen_or_wakes_it() {
 }
 
 /// The state that epoll would get.
-fn model(turns: PollHandoff) -> (Arc<PollHandoff>, Arc<AtomicBool>) {
-    (Arc::new(turns), Arc::new(AtomicBool::new(true)))
+fn model(handoff: PollHandoff) -> (Arc<PollHandoff>, Arc<AtomicBool>) {
+    (Arc::new(handoff), Arc::new(AtomicBool::new(true)))
 }
 
 #[test]
 fn a_poller_that_leaves_as_the_thread_yields_leaves_the_sockets_watched() {
     loom::model(|| {
-        let (turns, watched) = model(PollHandoff::new(100));
-        turns.poller_is_here(1);
+        let (handoff, watched) = model(PollHandoff::new(100));
+        handoff.poller_is_here(1);
         let poller = {
-            let (turns, watched) = (turns.clone(), watched.clone());
+            let (handoff, watched) = (handoff.clone(), watched.clone());
             thread::spawn(move || {
-                turns.poller_leaves(|watching| watched.store(watching, Ordering::Relaxed));
+                handoff.poller_leaves(|watching| watched.store(watching, Ordering::Relaxed));
             })
         };
-        let _ = turns.yield_to_pollers(2, |watching| watched.store(watching, Ordering::Relaxed));
+        let _ = handoff.yield_to_pollers(2, |watching| watched.store(watching, Ordering::Relaxed));
         poller.join().unwrap();
         assert!(watched.load(Ordering::Relaxed), "nobody reads the sockets");
     });
@@ -75,17 +75,17 @@ fn a_poller_that_leaves_as_the_thread_yields_leaves_the_sockets_watched() {
 #[test]
 fn whatever_two_pollers_do_a_long_sleeping_thread_watches_the_sockets() {
     loom::model(|| {
-        let (turns, watched) = model(PollHandoff::new(100));
+        let (handoff, watched) = model(PollHandoff::new(100));
         let poller = {
-            let (turns, watched) = (turns.clone(), watched.clone());
+            let (handoff, watched) = (handoff.clone(), watched.clone());
             thread::spawn(move || {
-                turns.poller_is_here(1);
-                turns.poller_leaves(|watching| watched.store(watching, Ordering::Relaxed));
+                handoff.poller_is_here(1);
+                handoff.poller_leaves(|watching| watched.store(watching, Ordering::Relaxed));
             })
         };
-        turns.poller_is_here(1);
+        handoff.poller_is_here(1);
         let yields =
-            turns.yield_to_pollers(2, |watching| watched.store(watching, Ordering::Relaxed));
+            handoff.yield_to_pollers(2, |watching| watched.store(watching, Ordering::Relaxed));
         poller.join().unwrap();
         assert!(
             yields || watched.load(Ordering::Relaxed),
@@ -97,13 +97,13 @@ fn whatever_two_pollers_do_a_long_sleeping_thread_watches_the_sockets() {
 #[test]
 fn visits_count_only_for_their_time() {
     loom::model(|| {
-        let (turns, watched) = model(PollHandoff::new(100));
+        let (handoff, watched) = model(PollHandoff::new(100));
         let watch = |watching| watched.store(watching, Ordering::Relaxed);
-        assert!(!turns.yield_to_pollers(0, watch));
-        turns.poller_is_here(50);
-        assert!(turns.yield_to_pollers(149, watch));
+        assert!(!handoff.yield_to_pollers(0, watch));
+        handoff.poller_is_here(50);
+        assert!(handoff.yield_to_pollers(149, watch));
         assert!(!watched.load(Ordering::Relaxed));
-        assert!(!turns.yield_to_pollers(150, watch));
+        assert!(!handoff.yield_to_pollers(150, watch));
         assert!(watched.load(Ordering::Relaxed));
     });
 }
@@ -111,17 +111,17 @@ fn visits_count_only_for_their_time() {
 #[test]
 fn a_thread_that_watches_beside_pollers_keeps_watching_as_they_come_and_go() {
     loom::model(|| {
-        let (turns, watched) = model(PollHandoff::new(100));
-        turns.poller_is_here(1);
-        assert!(turns.yield_to_pollers(2, |watching| watched.store(watching, Ordering::Relaxed)));
+        let (handoff, watched) = model(PollHandoff::new(100));
+        handoff.poller_is_here(1);
+        assert!(handoff.yield_to_pollers(2, |watching| watched.store(watching, Ordering::Relaxed)));
         let poller = {
-            let (turns, watched) = (turns.clone(), watched.clone());
+            let (handoff, watched) = (handoff.clone(), watched.clone());
             thread::spawn(move || {
-                turns.poller_is_here(3);
-                turns.poller_leaves(|watching| watched.store(watching, Ordering::Relaxed));
+                handoff.poller_is_here(3);
+                handoff.poller_leaves(|watching| watched.store(watching, Ordering::Relaxed));
             })
         };
-        turns.watch_beside_pollers(|watching| watched.store(watching, Ordering::Relaxed));
+        handoff.watch_beside_pollers(|watching| watched.store(watching, Ordering::Relaxed));
         poller.join().unwrap();
         assert!(watched.load(Ordering::Relaxed), "nobody reads the sockets");
     });
@@ -130,12 +130,12 @@ fn a_thread_that_watches_beside_pollers_keeps_watching_as_they_come_and_go() {
 #[test]
 fn a_poller_is_away_after_its_last_visit_until_it_leaves() {
     loom::model(|| {
-        let (turns, watched) = model(PollHandoff::new(100));
-        assert!(!turns.is_poller_away(1000, 20));
-        turns.poller_is_here(50);
-        assert!(!turns.is_poller_away(69, 20));
-        assert!(turns.is_poller_away(70, 20));
-        turns.poller_leaves(|watching| watched.store(watching, Ordering::Relaxed));
-        assert!(!turns.is_poller_away(70, 20));
+        let (handoff, watched) = model(PollHandoff::new(100));
+        assert!(!handoff.is_poller_away(1000, 20));
+        handoff.poller_is_here(50);
+        assert!(!handoff.is_poller_away(69, 20));
+        assert!(handoff.is_poller_away(70, 20));
+        handoff.poller_leaves(|watching| watched.store(watching, Ordering::Relaxed));
+        assert!(!handoff.is_poller_away(70, 20));
     });
 }

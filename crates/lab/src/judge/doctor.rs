@@ -17,7 +17,7 @@ doctor() {
 }
 # told TEXT: that it said so, except blanks.
 told() { grep -qF -- "$1" /tmp/told || fail "it does not say $1"; }
-untold() { ! grep -qF -- "$1" /tmp/told || fail "it says $1"; }
+not_told() { ! grep -qF -- "$1" /tmp/told || fail "it says $1"; }
 # The remedy of a finding, up to what is in brackets.
 remedy() { sed -n "s/.*\"code\":\"$1\",\"remedy\":\"\([^\"(]*\).*/\1/p" /tmp/told; }
 active() { rdma link show rxe0/1 | grep -q 'state ACTIVE'; }

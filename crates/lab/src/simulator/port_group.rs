@@ -84,7 +84,7 @@ pub(super) struct PortGroup {
     /// Living members that have not registered with the coordinator.
     pub(super) unregistered: BTreeSet<Process>,
     /// Dead members whose death the coordinator has not noticed.
-    pub(super) departed: BTreeMap<Process, Departure>,
+    pub(super) dead_members: BTreeMap<Process, Departure>,
     /// Dead members to which the coordinator tries to announce a death. It reads nothing from them
     /// meanwhile. Only with a planted defect.
     pub(super) behind: BTreeSet<Process>,
@@ -101,7 +101,7 @@ impl PortGroup {
             coordinator: None,
             ports: PortTable::new(PortConfig::default(), rng.next_u64()),
             unregistered: BTreeSet::new(),
-            departed: BTreeMap::new(),
+            dead_members: BTreeMap::new(),
             behind: BTreeSet::new(),
             waiting: VecDeque::new(),
             last_block: 0,
@@ -116,7 +116,7 @@ impl PortGroup {
 
     /// Whether the coordinator answers claims.
     pub(super) fn is_ready(&self) -> bool {
-        self.coordinator.is_some() && self.unregistered.is_empty() && self.departed.is_empty()
+        self.coordinator.is_some() && self.unregistered.is_empty() && self.dead_members.is_empty()
     }
 
     /// The coordinator died, and its state with it.
@@ -124,7 +124,7 @@ impl PortGroup {
         self.coordinator = None;
         self.ports = PortTable::new(PortConfig::default(), seed);
         self.unregistered.clear();
-        self.departed.clear();
+        self.dead_members.clear();
         self.behind.clear();
     }
 

@@ -149,7 +149,7 @@ impl World {
             },
             Some(Recipient::Process(process)) => {
                 let is_alive = self.process(process.host) == process;
-                let is_known = self.port_groups[group].departed.contains_key(&process);
+                let is_known = self.port_groups[group].dead_members.contains_key(&process);
                 ensure!(
                     is_alive || is_known,
                     "a request goes to {process}, which is dead"
@@ -185,10 +185,10 @@ impl World {
             .filter(|coordinator| *coordinator != process)
         {
             let at = self.now;
-            if group.departed.values().any(|other| other.at == at) {
+            if group.dead_members.values().any(|other| other.at == at) {
                 self.tally.count("deaths at one instant");
             }
-            group.departed.insert(process, Departure { at, block });
+            group.dead_members.insert(process, Departure { at, block });
             let after = self.hosts[coordinator.host].reaction();
             self.plan_on(coordinator.host, after, HostTask::SeeDeparture(process));
             return;
@@ -270,7 +270,7 @@ impl World {
             return;
         }
         group.ports.release_owner(&process);
-        let departure = group.departed.remove(&process);
+        let departure = group.dead_members.remove(&process);
         self.tally.count("ports of a dead process freed");
         if let Some(Departure { block, .. }) = departure {
             self.announce_death(index, block);
@@ -285,7 +285,7 @@ impl World {
             return;
         }
         let group = &mut self.port_groups[index];
-        for process in group.departed.keys() {
+        for process in group.dead_members.keys() {
             self.tally.count("news of a death for a dead process");
             if is_planted(Mutant::DeadMemberStaysBehind) {
                 group.behind.insert(*process);
@@ -316,7 +316,7 @@ impl World {
         let late = group.coordinator.map_or(Duration::ZERO, |coordinator| {
             self.hosts[coordinator.host].stalled_for
         });
-        for (process, departure) in &group.departed {
+        for (process, departure) in &group.dead_members {
             ensure!(
                 self.now <= departure.at + DEPARTURE_SEEN_MAX + late,
                 "the coordinator has not noticed the death of {process}, block {}, at {:?}",

@@ -176,12 +176,12 @@ impl Inner {
     /// Handles completions and events. Sleeps until there are some, another thread has handled some
     /// since `turn`, or the deadline passes.
     fn drive(&self, turn: Turn, deadline: Option<Instant>) -> Result<()> {
-        let mut turns = self.spin.start();
+        let mut polling = self.spin.start();
         loop {
             if self.work.collect()? > 0 {
                 return Ok(());
             }
-            if !self.spin.goes_on(&mut turns) {
+            if !self.spin.goes_on(&mut polling) {
                 break;
             }
             std::hint::spin_loop();

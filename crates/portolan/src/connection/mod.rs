@@ -55,6 +55,6 @@ pub(crate) use race::no_address;
 pub(crate) use race::{ATTEMPT_DELAY, Failures};
 pub use readiness::Readiness;
 #[doc(hidden)]
-pub use spin::{Spin, Turns};
+pub use spin::{Polling, Spin};
 pub(crate) use steps::{Attempt, Steps};
 pub use transport::Transport;

@@ -22,7 +22,7 @@ pub struct Spin {
 
 /// The polling of one waiting thread.
 #[derive(Debug)]
-pub struct Turns {
+pub struct Polling {
     end: Instant,
     last: Instant,
 }
@@ -48,11 +48,11 @@ impl Spin {
     }
 
     /// Starts a wait.
-    pub fn start(&self) -> Turns {
+    pub fn start(&self) -> Polling {
         self.start_at(Instant::now())
     }
 
-    fn start_at(&self, now: Instant) -> Turns {
+    fn start_at(&self, now: Instant) -> Polling {
         // Two concurrent waits may count as one; the heuristic tolerates that.
         let skips = self.skips.load(Ordering::Relaxed);
         let time = if skips > 0 {
@@ -61,25 +61,25 @@ impl Spin {
         } else {
             self.longest
         };
-        Turns {
+        Polling {
             end: now + time,
             last: now,
         }
     }
 
     /// Returns whether to poll again after an unsuccessful poll.
-    pub fn goes_on(&self, turns: &mut Turns) -> bool {
-        self.goes_on_at(turns, Instant::now())
+    pub fn goes_on(&self, polling: &mut Polling) -> bool {
+        self.goes_on_at(polling, Instant::now())
     }
 
-    fn goes_on_at(&self, turns: &mut Turns, now: Instant) -> bool {
-        let took = now.saturating_duration_since(turns.last);
-        turns.last = now;
+    fn goes_on_at(&self, polling: &mut Polling, now: Instant) -> bool {
+        let took = now.saturating_duration_since(polling.last);
+        polling.last = now;
         if took >= INTERRUPTED {
             self.skips.store(WAITS_WITHOUT, Ordering::Relaxed);
             return false;
         }
-        now < turns.end
+        now < polling.end
     }
 }
 
@@ -99,9 +99,9 @@ mod tests {
     #[test]
     fn a_waiter_polls_for_its_time_and_then_sleeps() {
         let (spin, start) = (spin(), Instant::now());
-        let mut turns = spin.start_at(start);
-        assert!(spin.goes_on_at(&mut turns, start + SPIN / 2));
-        assert!(!spin.goes_on_at(&mut turns, start + SPIN_AND_A_BIT));
+        let mut polling = spin.start_at(start);
+        assert!(spin.goes_on_at(&mut polling, start + SPIN / 2));
+        assert!(!spin.goes_on_at(&mut polling, start + SPIN_AND_A_BIT));
         assert!(spin.goes_on_at(&mut spin.start_at(start), start + SPIN / 2));
     }
 

@@ -66,7 +66,7 @@ pub use self::tokio::{AsyncStream, AsyncStreamListener, ReadHalf, WriteHalf};
 pub use portolan_rsocket::{Iomap, Sge};
 
 #[doc(hidden)]
-pub use crate::connection::{Spin, Turns};
+pub use crate::connection::{Polling, Spin};
 
 use portolan_provider::{Error, Result, Step};
 use portolan_rsocket::ConnData;

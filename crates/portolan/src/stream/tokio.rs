@@ -21,7 +21,7 @@ use super::listener::StreamListener;
 use super::options::StreamOptions;
 use super::socket::Connecting;
 use super::stream::Stream;
-use crate::connection::{ATTEMPT_DELAY, Failures, Turns};
+use crate::connection::{ATTEMPT_DELAY, Failures, Polling};
 use crate::deadline;
 use crate::resolve::resolve_async;
 use crate::tokio::runtime::{of_ended_task, off_runtime, runtime_error, watch, within};
@@ -58,7 +58,7 @@ struct Watched {
     /// The waiting tasks, by direction. One of them polls the descriptor for both.
     tasks: Arc<Tasks>,
     /// The polls of a reading task that waits.
-    polls: Mutex<Option<Turns>>,
+    polls: Mutex<Option<Polling>>,
 }
 
 #[derive(Debug, Default)]

@@ -321,7 +321,7 @@ impl Worker {
             _ => host.receiver.try_lock(),
         };
         let one_sided = receiver.is_some_and(|mut receiver| {
-            links.bell().heard();
+            links.bell().reset();
             let taken = host.read_rings(&mut receiver, links, Answer::Now);
             if receiver.has_more() {
                 links.bell().ring();

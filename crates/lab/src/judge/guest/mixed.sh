@@ -120,10 +120,10 @@ rping_pair() {
     must_say server '^server ping data: rdma-ping-' "$count"
 }
 
-# rping_crowd CLIENTS COUNT: clients of one rping -s -P. It has room for one request and loses one
+# rping_many CLIENTS COUNT: clients of one rping -s -P. It has room for one request and loses one
 # that arrives while it handles another, so each client waits until the previous one has been
 # answered.
-rping_crowd() {
+rping_many() {
     program_limit_s=800
     serve rping -s -P -a "$to" -p 7471 -S 64
     await_service 7471

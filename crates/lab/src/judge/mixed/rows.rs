@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// Clients of one persistent rping, and connections of one cmtime run.
-const CROWD: u32 = 100;
+const CLIENTS: u32 = 100;
 
 /// A pair of programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,7 +152,7 @@ pub(super) fn all() -> Vec<Row> {
 
 fn librdmacm() -> Vec<Row> {
     let row = |name: &str, script: &str| Row::new(Group::Librdmacm, name, script);
-    let crowd = format!("rping -s -P, {CROWD} clients");
+    let many = format!("rping -s -P, {CLIENTS} clients");
     vec![
         row("rping", "rping_pair 64 100"),
         row("rping -V -S 10000", "rping_pair 10000 100 -V")
@@ -163,15 +163,15 @@ fn librdmacm() -> Vec<Row> {
             .quick(&[Ends::OursOverTheKernels]),
         Row {
             is_long: true,
-            ..row(&crowd, &format!("rping_crowd {CROWD} 3")).showing(Shows::Data)
+            ..row(&many, &format!("rping_many {CLIENTS} 3")).showing(Shows::Data)
         },
         row("ucmatose", "ucmatose_pair").quick(&[Ends::OursCalls]),
         row("udaddy", "udaddy_pair"),
         row("mckey", "in_three_tries mckey_pair"),
         row("rdma_server, rdma_client", "in_three_tries endpoints_pair"),
         row(
-            &format!("cmtime, {CROWD} connections"),
-            &format!("cmtime_pair {CROWD}"),
+            &format!("cmtime, {CLIENTS} connections"),
+            &format!("cmtime_pair {CLIENTS}"),
         ),
     ]
 }

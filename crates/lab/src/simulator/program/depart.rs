@@ -298,10 +298,10 @@ impl World {
     pub(in crate::simulator) fn check_nothing_left(&self) -> Result<(), Violation> {
         for group in &self.port_groups {
             ensure!(
-                group.departed.is_empty(),
+                group.dead_members.is_empty(),
                 "{}: the coordinator has not noticed these deaths: {:?}",
                 group.addr,
-                group.departed
+                group.dead_members
             );
             ensure!(
                 group.ports.is_empty() && group.waiting.is_empty(),

@@ -28,9 +28,9 @@ use super::error::io_error;
 use super::options::StreamOptions;
 use super::queues::Queues;
 use crate::cm::{CmId, EventChannel};
-use crate::connection::Spin;
 #[cfg(feature = "tokio")]
-use crate::connection::Turns;
+use crate::connection::Polling;
+use crate::connection::Spin;
 use crate::deadline;
 
 /// How long a caller waits.
@@ -411,11 +411,11 @@ impl Core {
         true
     }
 
-    /// Whether a caller whose polls have found nothing polls on. `turns` begins with `None`.
+    /// Whether a caller whose polls have found nothing polls on. `polling` begins with `None`.
     #[cfg(feature = "tokio")]
-    pub(crate) fn polls_on(&self, turns: &mut Option<Turns>) -> bool {
-        let turns = turns.get_or_insert_with(|| self.spin.start());
-        self.spin.goes_on(turns)
+    pub(crate) fn polls_on(&self, polling: &mut Option<Polling>) -> bool {
+        let polling = polling.get_or_insert_with(|| self.spin.start());
+        self.spin.goes_on(polling)
     }
 
     #[cfg(feature = "tokio")]

@@ -23,7 +23,7 @@ impl Core {
     ) -> io::Result<T> {
         let mut state = self.state.lock();
         state.wanted[direction as usize] = false;
-        let mut turns = None;
+        let mut polling = None;
         // Without a descriptor no event loop waits, and such a caller calls again and again.
         let polls = match &self.readiness {
             Readiness::Called(signal) => matches!(wait, Wait::No) && !signal.has_bell(),
@@ -72,8 +72,8 @@ impl Core {
                 }
                 continue;
             }
-            let turns = turns.get_or_insert_with(|| self.spin.start());
-            if self.spin.goes_on(turns) {
+            let polling = polling.get_or_insert_with(|| self.spin.start());
+            if self.spin.goes_on(polling) {
                 drop(state);
                 std::hint::spin_loop();
                 state = self.state.lock();

@@ -38,7 +38,7 @@ fn buffers_of_zero_and_of_absurd_length_are_refused() {
 /// A way to spoil an offer of memory.
 type Spoil = fn(RemoteMemory) -> RemoteMemory;
 
-fn untold(remote: RemoteMemory) -> RemoteMemory {
+fn without_rights(remote: RemoteMemory) -> RemoteMemory {
     RemoteMemory::new(remote.addr, remote.length, remote.rkey)
 }
 
@@ -73,8 +73,18 @@ fn wrong_keys_ranges_and_rights_are_refused_by_the_peer_without_effect() {
             },
         ),
         // A description without access rights, as in other protocols.
-        ("no right to write", Access::REMOTE_READ, true, untold),
-        ("no right to read", Access::REMOTE_WRITE, false, untold),
+        (
+            "no right to write",
+            Access::REMOTE_READ,
+            true,
+            without_rights,
+        ),
+        (
+            "no right to read",
+            Access::REMOTE_WRITE,
+            false,
+            without_rights,
+        ),
     ];
     for (what, access, is_write, spoil) in cases {
         let (active, passive) = pair();

@@ -29,7 +29,7 @@ impl Bell {
     }
 
     /// Resets it. The caller looks for packets after this.
-    pub(crate) fn heard(&self) {
+    pub(crate) fn reset(&self) {
         // Fails only if it was not rung.
         let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
     }
