@@ -9,6 +9,28 @@ use crate::test::Workspace;
 /// Longest permitted file.
 const FILE_LINES_MAX: usize = 600;
 
+/// Words that once named modules and types and said too little. The field's terms replace them: coordinator, member
+/// connections, descriptor store, keepalive, deferred acknowledgements, query coalescer, provider and so on.
+const RETIRED_NAMES: [&str; 17] = [
+    "board",
+    "crowd",
+    "departed",
+    "desk",
+    "floor",
+    "floors",
+    "ground",
+    "heard",
+    "hub",
+    "lanes",
+    "owed",
+    "seam",
+    "survivors",
+    "turns",
+    "untold",
+    "vault",
+    "vigil",
+];
+
 /// All files of Rust below a folder, except build outputs.
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
@@ -44,6 +66,39 @@ fn no_file_is_too_long() {
     let long: Vec<String> = long.collect();
     assert!(long.is_empty(), "at most {FILE_LINES_MAX} lines: {long:#?}");
     assert!(files.len() > 500);
+}
+
+/// The names of the items that a line defines, and of its file.
+fn defined<'a>(file: &'a Path, text: &'a str) -> impl Iterator<Item = &'a str> {
+    let stem = file.file_stem().and_then(|stem| stem.to_str());
+    let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
+    let words = words.filter(|word| !word.is_empty());
+    let keywords = [
+        "const", "enum", "fn", "mod", "static", "struct", "trait", "type",
+    ];
+    let items = words.clone().zip(words.skip(1));
+    let items = items.filter(move |(before, _)| keywords.contains(before));
+    stem.into_iter().chain(items.map(|(_, name)| name))
+}
+
+#[test]
+fn no_retired_name_is_left() {
+    let root = Workspace::here().unwrap().root;
+    let mut files = Vec::new();
+    for folder in ["crates", "fuzz", "xtask"] {
+        sources(&root.join(folder), &mut files);
+    }
+    let mut left = Vec::new();
+    for file in &files {
+        let text = fs::read_to_string(file).unwrap();
+        let is_retired = |name: &&str| RETIRED_NAMES.contains(&name.to_lowercase().as_str());
+        left.extend(
+            defined(file, &text)
+                .filter(is_retired)
+                .map(|name| format!("{}: {name}", file.display())),
+        );
+    }
+    assert!(left.is_empty(), "{left:#?}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use libc::epoll_event;
-use portolan::stream::Turns;
+use portolan::stream::Polling;
 
 use super::{Interest, Set};
 use crate::socket::{Kind, Socket, Watch};
@@ -59,7 +59,7 @@ impl Set {
     pub(super) fn collect_driving(
         &self,
         events: &mut [epoll_event],
-        turns: &mut Option<Turns>,
+        polling: &mut Option<Polling>,
         until: Option<Instant>,
     ) -> usize {
         let driver = self.driver();
@@ -78,8 +78,8 @@ impl Set {
                 }
             }
             let is_over = until.is_some_and(|until| Instant::now() >= until);
-            let turns = turns.get_or_insert_with(|| self.spin.start());
-            if is_over || !self.spin.goes_on(turns) {
+            let polling = polling.get_or_insert_with(|| self.spin.start());
+            if is_over || !self.spin.goes_on(polling) {
                 break;
             }
             std::hint::spin_loop();

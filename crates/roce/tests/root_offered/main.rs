@@ -22,8 +22,8 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use harness::*;
 
 const ALICE: u32 = 40_001;
-/// Bytes of a board, and of a table of rights (`crates/roce/src/io/net/shm`).
-const BOARD_LEN: usize = 20_480;
+/// Bytes of a head page, and of a table of rights (`crates/roce/src/io/net/shm`).
+const HEAD_PAGE_LEN: usize = 20_480;
 const KEYS_AT: usize = 4096 + 4096 * 16;
 const TABLE_LEN: usize = KEYS_AT + 2048 * 64;
 const RKEY: u32 = 0x1234_5678;
@@ -107,10 +107,10 @@ fn is_asked_for_memory(uid: u32) -> bool {
             };
             let (hello, files): (Vec<u8>, Vec<PrivateFd>) = until_some("its ring", &mut hear);
             let ring = File::from(files[0].as_fd().try_clone_to_owned().unwrap());
-            let board = memory_file(&[0; BOARD_LEN]);
+            let head_page = memory_file(&[0; HEAD_PAGE_LEN]);
             let theirs = (first..).map(Qpn::new);
             let rights = memory_file(&table(theirs.zip(owns.iter().copied()), tag()));
-            link.send(&[hello[0], 0], &[board.as_fd(), rights.as_fd()])
+            link.send(&[hello[0], 0], &[head_page.as_fd(), rights.as_fd()])
                 .unwrap();
             let written = || {
                 let mut word = [0; 8];

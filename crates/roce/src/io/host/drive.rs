@@ -211,7 +211,7 @@ impl Host {
             answer,
             one_sided: false,
         };
-        let datagrams = receiver.drain_rings(links.board(), &self.monitor, &mut sink);
+        let datagrams = receiver.drain_rings(links.head_page(), &self.monitor, &mut sink);
         Taken {
             datagrams,
             one_sided: sink.one_sided,

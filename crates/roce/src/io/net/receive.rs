@@ -15,7 +15,7 @@ use crate::io::net::counters::Monitor;
 use crate::io::net::path::Path;
 use crate::io::net::receive_batch::ReceiveBatch;
 use crate::io::net::shm::handshake::Incoming;
-use crate::io::net::shm::ring::{Board, Broken, RECORDS_MAX, Reader, Records};
+use crate::io::net::shm::ring::{Broken, HeadPage, RECORDS_MAX, Reader, Records};
 use crate::io::net::tap::{Direction, TappedPacket, with_icrc};
 
 /// System calls on one socket in one turn.
@@ -130,7 +130,7 @@ impl<Q> Receiver<Q> {
         self.incoming.push(incoming);
     }
 
-    /// Removes the ring with that place on the board.
+    /// Removes the ring with that place on the head page.
     pub(crate) fn remove_ring(&mut self, place: u8) {
         self.incoming
             .retain(|incoming| incoming.reader.place() != place);
@@ -142,7 +142,7 @@ impl<Q> Receiver<Q> {
         self.looks == 0
     }
 
-    /// Whether the ring with that place on the board has packets.
+    /// Whether the ring with that place on the head page has packets.
     pub(crate) fn has_more_from(&self, place: u8) -> bool {
         self.incoming
             .iter()
@@ -160,7 +160,7 @@ impl<Q> Receiver<Q> {
     /// other records at a time. Returns the number of records.
     pub(crate) fn drain_rings(
         &mut self,
-        board: &Board,
+        head_page: &HeadPage,
         monitor: &Monitor,
         sink: &mut impl RingSink<Q>,
     ) -> usize {
@@ -184,13 +184,13 @@ impl<Q> Receiver<Q> {
                     let (records, spare) = (&mut self.records, &mut self.spare);
                     result = reader.read(records);
                     // The records are copies, so their room can be freed before they are handled.
-                    if reader.release(board) {
+                    if reader.release(head_page) {
                         incoming.bell.ring();
                     }
                     taken += records.len();
                     let from = reader.from();
                     deliver_records(records, spare, from, self.port, monitor, sink);
-                } else if reader.release(board) {
+                } else if reader.release(head_page) {
                     incoming.bell.ring();
                 }
                 if result.is_err() {

@@ -193,8 +193,8 @@ impl Progress {
     fn watch(&self, sources: Sources<'_>, watching: bool) {
         if let Some(links) = sources.links {
             match watching {
-                true => links.board().asleep().announce(),
-                false => links.board().asleep().end(),
+                true => links.head_page().asleep().announce(),
+                false => links.head_page().asleep().end(),
             }
         }
         let flags = match watching {

@@ -9,7 +9,7 @@ use super::bell::Doorbell;
 use super::message::VERSION;
 use super::peer_memory::PeerMemory;
 use super::rights::Rights;
-use super::ring::{Board, PendingWriter, Reader};
+use super::ring::{HeadPage, PendingWriter, Reader};
 use crate::io::net::transmit::SendSocket;
 
 /// The reading end of a link, and the bell of its writer.
@@ -21,7 +21,7 @@ pub(crate) struct Incoming {
 
 /// The files that this process passes to a process that called.
 pub(super) struct OwnEnd<'a> {
-    pub(super) board: &'a Board,
+    pub(super) head_page: &'a HeadPage,
     pub(super) rights: &'a Rights,
 }
 
@@ -35,7 +35,7 @@ pub(super) fn accepted(
 ) -> Option<Incoming> {
     let block = Block::new(block).filter(|block| *block != Block::COORDINATOR)?;
     let [file] = <[PrivateFd; 1]>::try_from(descriptors).ok()?;
-    let reader = Reader::open(file.as_fd(), block, place, own.board).ok()??;
+    let reader = Reader::open(file.as_fd(), block, place, own.head_page).ok()??;
     if link.is_trusted_with_memory() {
         own.rights.add_user(place, Arc::clone(reader.mapping()));
     }
@@ -47,14 +47,14 @@ pub(super) fn accepted(
 
 /// Answers a process that called. It writes to its ring after this. `None` if the answer fails.
 pub(super) fn answer(own: &OwnEnd<'_>, link: &MemberLink, place: u8) -> Option<()> {
-    let mut descriptors = vec![own.board.file()?];
+    let mut descriptors = vec![own.head_page.file()?];
     if link.is_trusted_with_memory() {
         descriptors.push(own.rights.file());
     }
     link.send(&[VERSION, place], &descriptors).ok()
 }
 
-/// Accepts the board of the process that was called.
+/// Accepts the head page of the process that was called.
 pub(super) fn answered(
     pending: PendingWriter,
     link: &Arc<MemberLink>,
@@ -63,7 +63,7 @@ pub(super) fn answered(
     port: u16,
 ) -> Option<SendSocket> {
     let mut descriptors = descriptors.into_iter();
-    let board = descriptors.next()?;
+    let head_page = descriptors.next()?;
     let ring = Arc::clone(pending.mapping());
     let memory = match descriptors.next() {
         // Use only memory of users that are trusted with memory. Other users' memory could vanish during a copy (huge
@@ -73,7 +73,7 @@ pub(super) fn answered(
         }
         _ => None,
     };
-    let writer = pending.open(board.as_fd(), place).ok()??;
+    let writer = pending.open(head_page.as_fd(), place).ok()??;
     let bell = Doorbell::of(link);
     Some(SendSocket::of_ring(writer, bell, memory, port))
 }

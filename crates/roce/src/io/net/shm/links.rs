@@ -1,7 +1,7 @@
 //! The links of this process: their creation and their end.
 //!
 //! A queue pair that is connected to another process of this host requests a link ([`Links::want`]). The progress
-//! thread creates it: it calls the other process, passes a ring and waits for the board. Until then packets use the
+//! thread creates it: it calls the other process, passes a ring and waits for the head page. Until then packets use the
 //! socket, and again if the link fails or ends.
 
 use std::collections::HashMap;
@@ -18,19 +18,19 @@ use crate::io::net::shm::handshake::{Incoming, OwnEnd, accepted, answer, answere
 use crate::io::net::shm::memory_files::MemoryFiles;
 use crate::io::net::shm::message::{FILE, RING, VERSION, file_message};
 use crate::io::net::shm::rights::Rights;
-use crate::io::net::shm::ring::{Board, PLACES, PendingWriter, Writer};
+use crate::io::net::shm::ring::{HeadPage, PLACES, PendingWriter, Writer};
 use crate::io::net::transmit::SendSocket;
 
 /// Members accepted in one turn.
 const ACCEPTS_PER_TURN: usize = 16;
-/// Maximum of accepted connections. Each may have a place on the board.
+/// Maximum of accepted connections. Each may have a place on the head page.
 const ACCEPTED_MAX: usize = PLACES;
 
 /// The links as all threads see them.
 #[derive(Debug)]
 pub(crate) struct Links {
     own: Block,
-    board: Board,
+    head_page: HeadPage,
     /// Wakes the progress thread for the rings.
     bell: Bell,
     /// The rights of other processes to access this process's memory directly, and that memory.
@@ -71,13 +71,13 @@ struct Connection {
 
 #[derive(Debug)]
 enum Stage {
-    /// Called. The ring is passed, and the board is awaited.
+    /// Called. The ring is passed, and the head page is awaited.
     Called(Block, PendingWriter),
     /// A link to that block.
     Writing(Block, Arc<SendSocket>),
     /// Accepted. The ring is awaited.
     Accepted,
-    /// A link to this process, with its place on the board.
+    /// A link to this process, with its place on the head page.
     Reading(u8),
 }
 
@@ -89,7 +89,7 @@ pub(crate) enum Served {
     Rung,
     /// A link from another process. [`LinkServer::answer`] it once packets from its ring are read.
     Incoming(Incoming),
-    /// The link with that place on the board has ended.
+    /// The link with that place on the head page has ended.
     Ended(u8),
 }
 
@@ -97,7 +97,7 @@ impl Links {
     pub(crate) fn new(own: Block) -> Result<Self, Errno> {
         Ok(Self {
             own,
-            board: Board::create()?,
+            head_page: HeadPage::create()?,
             bell: Bell::new()?,
             rights: Rights::create()?,
             files: Arc::new(MemoryFiles::new()),
@@ -154,8 +154,8 @@ impl Links {
         up.collect()
     }
 
-    pub(crate) fn board(&self) -> &Board {
-        &self.board
+    pub(crate) fn head_page(&self) -> &HeadPage {
+        &self.head_page
     }
 
     /// The rights of other processes to access this process's memory directly.
@@ -176,7 +176,7 @@ impl Links {
 
     fn own_end(&self) -> OwnEnd<'_> {
         OwnEnd {
-            board: &self.board,
+            head_page: &self.head_page,
             rights: &self.rights,
         }
     }
@@ -329,7 +329,7 @@ impl LinkServer {
         self.connections.values().filter(is_accepted).count()
     }
 
-    /// A place on the board that no link uses.
+    /// A place on the head page that no link uses.
     fn free_place(&self) -> u8 {
         let is_taken = |place: &u8| {
             let mut connections = self.connections.values();

@@ -1,7 +1,7 @@
 //! Packets between two processes of one host that trust each other, through rings in memory files instead of sockets.
 //!
 //! A link has one direction. The sender creates the ring and passes it to the receiver over a connection of the
-//! port-sharing group ([`MemberLinks`](portolan_port_sharing::MemberLinks)). The receiver replies with its board,
+//! port-sharing group ([`MemberLinks`](portolan_port_sharing::MemberLinks)). The receiver replies with its head page,
 //! which holds its read position and whether it sleeps. A message on the same connection wakes a sleeping process. A
 //! ring carries the same packets as the socket, so a queue pair's engine sees no difference.
 //!

@@ -116,7 +116,7 @@ impl Rights {
         header.open.store(open.into(), Ordering::Release);
     }
 
-    /// Adds a user of the table. It has `place` on the board, and announces in its ring's file.
+    /// Adds a user of the table. It has `place` on the head page, and announces in its ring's file.
     pub(super) fn add_user(&self, place: u8, ring: Arc<Mapping>) {
         self.users.lock().push((place, ring));
     }

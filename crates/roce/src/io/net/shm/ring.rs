@@ -1,7 +1,7 @@
 //! A ring of datagrams in a memory file. One process writes, another one reads.
 //!
 //! The writer's file contains its [`Tail`] in the first page, and then the ring. The reader's positions are in
-//! another file, the [`Board`], with a place for each writer. Neither process can write to the other's file. Data of
+//! another file, the [`HeadPage`], with a place for each writer. Neither process can write to the other's file. Data of
 //! the other process is checked like a packet from the network. After a violation, the ring is not used any more.
 
 #![allow(unsafe_code, reason = "atomics in memory that processes share")]
@@ -44,15 +44,15 @@ const COMPACT_LEN: usize = 4 * Compact::WORDS;
 /// Maximum payload of a record.
 const PAYLOAD_MAX: usize = 1 << 16;
 
-/// Distance of the heads on a board, and offset of the first: each has a cache line.
+/// Distance of the heads on a head page, and offset of the first: each has a cache line.
 const LINE: usize = 64;
-const BOARD_LEN: usize = (LINE + LINE * PLACES).next_multiple_of(4096);
-/// Number of writers that a board has places for.
+const HEAD_PAGE_LEN: usize = (LINE + LINE * PLACES).next_multiple_of(4096);
+/// Number of writers that a head page has places for.
 pub(super) const PLACES: usize = 256;
 
 /// The reader's positions, which its writers read.
 #[derive(Debug)]
-pub(crate) struct Board {
+pub(crate) struct HeadPage {
     mapping: Mapping,
     /// The file to pass to writers; `None` in a writer's copy.
     file: Option<OwnedFd>,
@@ -62,7 +62,7 @@ pub(crate) struct Board {
 #[derive(Debug)]
 pub(crate) struct Writer {
     mapping: Arc<Mapping>,
-    board: Board,
+    head_page: HeadPage,
     place: u8,
     /// The end of the written records, and the end of those that the reader can see.
     tail: u64,
@@ -141,20 +141,20 @@ pub(crate) enum Written {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Broken;
 
-impl Board {
-    /// Creates this process's board. Initially the reader counts as asleep.
+impl HeadPage {
+    /// Creates this process's head page. Initially the reader counts as asleep.
     pub(crate) fn create() -> Result<Self, Errno> {
-        let (mapping, file) = Mapping::create("portolan-board", BOARD_LEN)?;
-        let board = Self {
+        let (mapping, file) = Mapping::create("portolan-heads", HEAD_PAGE_LEN)?;
+        let head_page = Self {
             mapping,
             file: Some(file),
         };
-        board.asleep().announce();
-        Ok(board)
+        head_page.asleep().announce();
+        Ok(head_page)
     }
 
     fn open(file: BorrowedFd<'_>) -> Result<Option<Self>, Errno> {
-        let mapping = Mapping::open(file, BOARD_LEN)?;
+        let mapping = Mapping::open(file, HEAD_PAGE_LEN)?;
         Ok(mapping.map(|mapping| Self {
             mapping,
             file: None,
@@ -168,16 +168,16 @@ impl Board {
 
     #[inline]
     pub(crate) fn asleep(&self) -> &Asleep {
-        // SAFETY: the first word of every board.
+        // SAFETY: the first word of every head page.
         let asleep = unsafe { self.mapping.at(0) };
-        asleep.unwrap_or_else(|| unreachable!("a board is longer"))
+        asleep.unwrap_or_else(|| unreachable!("a head page is longer"))
     }
 
     #[inline]
     fn head(&self, place: u8) -> &Head {
-        // SAFETY: every board has its places there.
+        // SAFETY: every head page has its places there.
         let head = unsafe { self.mapping.at(LINE + LINE * usize::from(place)) };
-        head.unwrap_or_else(|| unreachable!("a board has 256 places"))
+        head.unwrap_or_else(|| unreachable!("a head page has 256 places"))
     }
 }
 
@@ -295,7 +295,9 @@ impl Writer {
 
     /// Updates `room_until` from the reader's position.
     fn look_for_room(&mut self) -> Result<(), Broken> {
-        let used = self.tail.wrapping_sub(self.board.head(self.place).read());
+        let used = self
+            .tail
+            .wrapping_sub(self.head_page.head(self.place).read());
         if used > RING_LEN as u64 {
             return Err(Broken);
         }
@@ -313,8 +315,8 @@ impl Writer {
     #[inline]
     pub(crate) fn publish(&mut self) -> bool {
         let from = std::mem::replace(&mut self.published, self.tail);
-        let head = self.board.head(self.place);
-        tail_of(&self.mapping).publish(from, self.tail, head, self.board.asleep())
+        let head = self.head_page.head(self.place);
+        tail_of(&self.mapping).publish(from, self.tail, head, self.head_page.asleep())
     }
 
     /// Asks the reader to ring this process's bell when there is more room. Try to write once more after this: there
@@ -341,12 +343,16 @@ impl PendingWriter {
         &self.mapping
     }
 
-    /// The writing end, with the reader's board and the place on it. `None` if the file is not a board.
-    pub(crate) fn open(self, board: BorrowedFd<'_>, place: u8) -> Result<Option<Writer>, Errno> {
-        let board = Board::open(board)?;
-        Ok(board.map(|board| Writer {
+    /// The writing end, with the reader's head page and the place on it. `None` if the file is not a head page.
+    pub(crate) fn open(
+        self,
+        head_page: BorrowedFd<'_>,
+        place: u8,
+    ) -> Result<Option<Writer>, Errno> {
+        let head_page = HeadPage::open(head_page)?;
+        Ok(head_page.map(|head_page| Writer {
             mapping: self.mapping,
-            board,
+            head_page,
             place,
             tail: 0,
             published: 0,
@@ -361,7 +367,7 @@ impl Reader {
         file: BorrowedFd<'_>,
         from: Block,
         place: u8,
-        own: &Board,
+        own: &HeadPage,
     ) -> Result<Option<Self>, Errno> {
         let Some(mapping) = Mapping::open(file, FILE_LEN)? else {
             return Ok(None);
@@ -391,7 +397,7 @@ impl Reader {
         self.from
     }
 
-    /// The place on this process's board.
+    /// The place on this process's head page.
     pub(crate) fn place(&self) -> u8 {
         self.place
     }
@@ -549,7 +555,7 @@ impl Reader {
 
     /// Frees the room of the records that were read. Returns whether the writer waits for room and must be woken.
     #[inline]
-    pub(crate) fn release(&self, own: &Board) -> bool {
+    pub(crate) fn release(&self, own: &HeadPage) -> bool {
         own.head(self.place)
             .release(self.head, tail_of(&self.mapping))
     }

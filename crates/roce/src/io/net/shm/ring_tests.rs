@@ -5,17 +5,17 @@ use proptest::prelude::*;
 use super::*;
 use crate::engine::CompactSend;
 
-/// Both ends of a ring, and the reader's board. The writer has its own handle on the file, as in another
+/// Both ends of a ring, and the reader's head page. The writer has its own handle on the file, as in another
 /// process.
-fn ring() -> (Writer, Reader, Board) {
-    let board = Board::create().unwrap();
+fn ring() -> (Writer, Reader, HeadPage) {
+    let head_page = HeadPage::create().unwrap();
     let (pending, file) = Writer::create().unwrap();
     let from = Block::new(7).unwrap();
-    let reader = Reader::open(file.as_fd(), from, 3, &board)
+    let reader = Reader::open(file.as_fd(), from, 3, &head_page)
         .unwrap()
         .unwrap();
-    let writer = pending.open(board.file().unwrap(), 3).unwrap().unwrap();
-    (writer, reader, board)
+    let writer = pending.open(head_page.file().unwrap(), 3).unwrap().unwrap();
+    (writer, reader, head_page)
 }
 
 fn record(payload: &[u8]) -> Record<'_> {
@@ -38,7 +38,7 @@ fn read_one(reader: &mut Reader) -> Result<Option<(RecordHead, Vec<u8>)>, Broken
 
 #[test]
 fn a_record_arrives_with_its_addresses() {
-    let (mut writer, mut reader, board) = ring();
+    let (mut writer, mut reader, head_page) = ring();
     for (source, destination) in [
         ("10.0.0.1:50000", "10.0.0.2"),
         ("[2001:db8::1]:4791", "2001:db8::2"),
@@ -52,7 +52,7 @@ fn a_record_arrives_with_its_addresses() {
         assert_eq!(writer.write(&Record { head, payload }), Ok(Written::Ring));
         assert!(reader.has_more());
         assert_eq!(read_one(&mut reader), Ok(Some((head, payload.to_vec()))));
-        assert!(!reader.release(&board));
+        assert!(!reader.release(&head_page));
         assert!(!reader.has_more());
     }
     assert_eq!(read_one(&mut reader), Ok(None));
@@ -60,21 +60,21 @@ fn a_record_arrives_with_its_addresses() {
 
 #[test]
 fn the_bell_is_rung_only_for_a_sleeping_reader_that_has_read_everything() {
-    let (mut writer, mut reader, board) = ring();
+    let (mut writer, mut reader, head_page) = ring();
     assert_eq!(writer.write(&record(b"1")), Ok(Written::Ring));
     assert_eq!(writer.write(&record(b"2")), Ok(Written::Unnoticed));
     while read_one(&mut reader).unwrap().is_some() {
-        reader.release(&board);
+        reader.release(&head_page);
     }
-    board.asleep().end();
+    head_page.asleep().end();
     assert_eq!(writer.write(&record(b"3")), Ok(Written::Unnoticed));
-    board.asleep().announce();
+    head_page.asleep().announce();
     assert!(reader.has_more(), "it checks once more before it sleeps");
 }
 
 #[test]
 fn a_full_ring_takes_no_more_until_its_reader_releases_room_and_signals_that() {
-    let (mut writer, mut reader, board) = ring();
+    let (mut writer, mut reader, head_page) = ring();
     let payload = [7; 60_000];
     let mut written = 0;
     while writer.write(&record(&payload)).unwrap() != Written::Full {
@@ -84,16 +84,16 @@ fn a_full_ring_takes_no_more_until_its_reader_releases_room_and_signals_that() {
     writer.want_room();
     assert_eq!(writer.write(&record(&payload)), Ok(Written::Full));
     assert_eq!(read_one(&mut reader).unwrap().unwrap().1, payload);
-    assert!(reader.release(&board), "the writer waits");
+    assert!(reader.release(&head_page), "the writer waits");
     assert_ne!(writer.write(&record(&payload)), Ok(Written::Full));
     writer.have_room();
     assert_eq!(read_one(&mut reader).unwrap().unwrap().1, payload);
-    assert!(!reader.release(&board));
+    assert!(!reader.release(&head_page));
 }
 
 #[test]
 fn records_are_read_together_up_to_a_bound_and_those_before_a_broken_one_count() {
-    let (mut writer, mut reader, board) = ring();
+    let (mut writer, mut reader, head_page) = ring();
     let mut records = Records::default();
     for number in 0..100 {
         writer.write(&record(&[number; 9])).unwrap();
@@ -101,7 +101,7 @@ fn records_are_read_together_up_to_a_bound_and_those_before_a_broken_one_count()
     assert_eq!(reader.read(&mut records), Ok(()));
     let firsts: Vec<u8> = records.iter().map(|record| record.payload[0]).collect();
     assert_eq!(firsts, (0..RECORDS_MAX as u8).collect::<Vec<_>>());
-    reader.release(&board);
+    reader.release(&head_page);
     // Corrupt the length of the last record: it is too great.
     let last = writer.tail as usize - (HEADER_LEN + 9).next_multiple_of(ALIGN);
     writer
@@ -118,7 +118,7 @@ fn records_are_read_together_up_to_a_bound_and_those_before_a_broken_one_count()
 
 #[test]
 fn records_are_seen_when_they_are_published_and_one_that_was_not_ended_never() {
-    let (mut writer, mut reader, board) = ring();
+    let (mut writer, mut reader, head_page) = ring();
     let mut records = Records::default();
     let begin = |writer: &mut Writer, byte: u8| {
         let place = writer.begin(&record(&[]).head, 5).unwrap().unwrap();
@@ -135,7 +135,7 @@ fn records_are_seen_when_they_are_published_and_one_that_was_not_ended_never() {
     reader.read(&mut records).unwrap();
     let payloads: Vec<&[u8]> = records.iter().map(|record| record.payload).collect();
     assert_eq!(payloads, [[1; 5], [2; 5]]);
-    reader.release(&board);
+    reader.release(&head_page);
     writer.write(&record(b"after")).unwrap();
     assert_eq!(read_one(&mut reader).unwrap().unwrap().1, b"after");
 }
@@ -193,7 +193,7 @@ proptest! {
     fn both_forms_of_records_arrive_unchanged_and_in_order(
         records in proptest::collection::vec((any::<bool>(), 0..=4096_usize), 1..400),
     ) {
-        let (mut writer, mut reader, board) = ring();
+        let (mut writer, mut reader, head_page) = ring();
         let mut sent = std::collections::VecDeque::new();
         let mut read = |sent: &mut std::collections::VecDeque<(bool, Vec<u8>)>| {
             while let Some((is_compact, payload)) = sent.pop_front() {
@@ -208,7 +208,7 @@ proptest! {
                     None => (false, read_one(&mut reader).unwrap().unwrap().1),
                 };
                 assert_eq!(got, (is_compact, payload));
-                reader.release(&board);
+                reader.release(&head_page);
             }
         };
         for (number, (is_compact, len)) in (0..=u8::MAX).cycle().zip(records) {
@@ -234,7 +234,7 @@ proptest! {
         lens in proptest::collection::vec(0..=65_536_usize, 1..60),
         reads in proptest::collection::vec(0..4_usize, 1..60),
     ) {
-        let (mut writer, mut reader, board) = ring();
+        let (mut writer, mut reader, head_page) = ring();
         let mut sent = std::collections::VecDeque::new();
         let mut reads = reads.into_iter().cycle();
         for (number, len) in (0_u8..).zip(lens) {
@@ -244,13 +244,13 @@ proptest! {
             }
             for _ in 0..reads.next().unwrap_or_default() {
                 let got = read_one(&mut reader).unwrap().map(|(_, payload)| payload);
-                reader.release(&board);
+                reader.release(&head_page);
                 prop_assert_eq!(got, sent.pop_front());
             }
         }
         while let Some(expected) = sent.pop_front() {
             let got = read_one(&mut reader).unwrap().map(|(_, payload)| payload);
-            reader.release(&board);
+            reader.release(&head_page);
             prop_assert_eq!(got, Some(expected));
         }
         prop_assert!(!reader.has_more());
@@ -263,7 +263,7 @@ proptest! {
         tail: u64,
         near in proptest::option::of(0..3 * RING_LEN as u64),
     ) {
-        let (writer, mut reader, board) = ring();
+        let (writer, mut reader, head_page) = ring();
         writer.mapping.copy_in(RING_AT + at.min(RING_LEN - junk.len()), &junk);
         writer.mapping.copy_in(RING_AT, junk.get(..64.min(junk.len())).unwrap());
         writer.mapping.copy_in(0, &near.unwrap_or(tail).to_ne_bytes());
@@ -280,14 +280,14 @@ proptest! {
                 }
                 Ok(()) | Err(Broken) => break,
             }
-            reader.release(&board);
+            reader.release(&head_page);
         }
     }
 
     #[test]
     fn a_reader_with_an_invalid_position_is_not_written_to(word in RING_LEN as u64..) {
-        let (mut writer, _, board) = ring();
-        board.head(3).release(word.wrapping_neg(), tail_of(&writer.mapping));
+        let (mut writer, _, head_page) = ring();
+        head_page.head(3).release(word.wrapping_neg(), tail_of(&writer.mapping));
         let written = writer.write(&record(b"x"));
         prop_assert!(matches!(written, Err(Broken) | Ok(Written::Full)), "{:?}", written);
     }
