@@ -8,6 +8,7 @@ use portolan_provider::verbs::Counter;
 use portolan_provider::{Error, Result, Step};
 use portolan_wire::addr::Qpn;
 
+use super::background::Registration;
 use super::inner::Inner;
 use super::transport::Transport;
 use crate::cm::CmId;
@@ -24,13 +25,16 @@ use crate::work::{Message, Transfer};
 pub struct Connection {
     pub(crate) inner: Arc<Inner>,
     peer_private_data: Vec<u8>,
+    background: Registration,
 }
 
 impl Connection {
     pub(crate) fn new(inner: Arc<Inner>, peer_private_data: Vec<u8>) -> Self {
+        let background = Registration::new(&inner);
         Self {
             inner,
             peer_private_data,
+            background,
         }
     }
 
@@ -142,6 +146,9 @@ impl Connection {
     /// Disconnects and waits for the peer's confirmation, at most for `timeout`. Posted work is
     /// flushed.
     ///
+    /// A peer of this library confirms at once, whatever its program does. A C program confirms when it takes the
+    /// event.
+    ///
     /// # Errors
     /// `TimedOut` if the peer does not answer; the connection is closed in any case.
     pub fn close(self, timeout: Duration) -> Result<()> {
@@ -155,7 +162,7 @@ impl Connection {
             })
     }
 
-    /// Disconnects without waiting. Posted work is flushed.
+    /// Disconnects without waiting. Posted work is flushed. [`Connection::close`] waits for the peer's confirmation.
     ///
     /// # Errors
     /// The provider failed. It is not an error if the connection has already ended.
@@ -163,14 +170,15 @@ impl Connection {
         self.inner.disconnect()
     }
 
-    /// Waits until either side has ended the connection, at most for `timeout`.
+    /// Waits until either side has ended the connection, at most for `timeout`. After the own
+    /// [`Connection::disconnect`] it returns at once.
     ///
     /// # Errors
     /// `TimedOut`.
     pub fn wait_disconnected(&self, timeout: Duration) -> Result<()> {
         let deadline = Some(deadline::after(timeout));
         self.inner
-            .wait_until(deadline, || self.inner.is_disconnected().then_some(()))
+            .wait_until(deadline, || self.inner.is_ended().then_some(()))
     }
 
     pub(crate) fn next_arrival(&self) -> Option<Result<Message>> {
@@ -199,5 +207,6 @@ impl Drop for Connection {
     fn drop(&mut self) {
         // Drop cannot return an error, and the id is destroyed in any case.
         let _ = self.inner.disconnect();
+        self.background.remove(&self.inner);
     }
 }

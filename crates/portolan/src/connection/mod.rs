@@ -21,7 +21,20 @@
 //! assert!(connection.receive().unwrap_err().is_disconnected());
 //! # Ok::<(), portolan::Error>(())
 //! ```
+//!
+//! # Progress
+//!
+//! A program that holds a connection and calls nothing is a good peer all the same:
+//!
+//! * The device serves the peer's reads, writes and atomics, and takes its messages into posted receives
+//!   ([`Options::receive_depth`]). A device in user space has a thread for that.
+//! * One thread of the process answers peers that disconnect. The peer's [`Connection::close`] returns, and messages
+//!   that arrived before the end wait for the program.
+//!
+//! Completions, messages and keepalives are handled in the calls that wait for something or look for it: a
+//! [`Keepalive`](crate::Keepalive) needs a caller.
 
+mod background;
 mod batch;
 mod connector;
 mod established;

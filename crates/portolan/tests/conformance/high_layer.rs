@@ -78,3 +78,12 @@ fn connections_share_receives_and_leave_them_to_each_other() {
     waiting.wait().unwrap();
     assert_eq!(queue.posted(), 2);
 }
+
+#[test]
+fn an_idle_peer_confirms_a_close_and_keeps_its_messages() {
+    let (active, passive) = pair(Transport::Rc, &Options::default());
+    active.send(vec![4]).unwrap().wait().unwrap();
+    active.close(PATIENCE).unwrap();
+    assert_eq!(passive.receive().unwrap()[..], [4]);
+    assert!(passive.receive().unwrap_err().is_disconnected());
+}

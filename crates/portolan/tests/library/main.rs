@@ -19,6 +19,7 @@ mod floods;
 mod fork;
 mod given_up;
 mod harness;
+mod idle;
 mod keepalive;
 mod long;
 mod low;
