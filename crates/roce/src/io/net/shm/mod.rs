@@ -7,6 +7,7 @@
 //!
 //! * `cursor`: the positions of both ends, and whom to wake; `sync` is for its model checker.
 //! * `mapping`, `ring`: memory files, and the records in them.
+//! * `record_header`: the header of a record that contains packets.
 //! * `bell`: wakes this process and the other one. `message`: the messages of a link.
 //! * `hazard`: withdrawal of rights that another process may be using.
 //! * `memory_files`, `rights`: memory that other processes may access directly, and their rights.
@@ -24,6 +25,7 @@ pub(crate) mod memory_files;
 mod message;
 pub(crate) mod peer_memory;
 pub(crate) mod peer_rights;
+pub(crate) mod record_header;
 pub(crate) mod rights;
 pub(crate) mod rights_layout;
 pub(crate) mod ring;

@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code, reason = "atomics in memory that processes share")]
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -15,6 +15,10 @@ use rustix::io::Errno;
 
 use super::cursor::{Asleep, Head, Tail};
 use super::mapping::Mapping;
+pub(crate) use super::record_header::RecordHead;
+use super::record_header::{
+    ADDRESSES_AT, ADDRESSES_LEN, HEADER_LEN, header_of, parse_addresses, parse_header,
+};
 use crate::engine::Compact;
 
 /// Bytes of a ring: several times what one queue pair has in flight.
@@ -26,12 +30,6 @@ const RING_AT: usize = 4096;
 const FILE_LEN: usize = RING_AT + RING_LEN;
 /// Records begin at multiples of this.
 const ALIGN: usize = 8;
-/// Length, packet length, UDP source port, and both addresses.
-const HEADER_LEN: usize = 40;
-/// Length and offset of the source port and the addresses in a record's header.
-const ADDRESSES_LEN: usize = 34;
-const ADDRESSES_AT: usize = 6;
-const _: () = assert!(ADDRESSES_AT + ADDRESSES_LEN == HEADER_LEN);
 /// Limits of one batch of reads: the maximum of records, and the bytes after which no further record is read.
 pub(crate) const RECORDS_MAX: usize = 64;
 const RECORDS_LEN: usize = 32 << 10;
@@ -97,14 +95,6 @@ pub(crate) struct Reader {
 pub(crate) struct Record<'a> {
     pub(crate) head: RecordHead,
     pub(crate) payload: &'a [u8],
-}
-
-/// The header of a record, which describes its packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RecordHead {
-    pub(crate) source: SocketAddr,
-    pub(crate) destination: IpAddr,
-    pub(crate) packet_len: usize,
 }
 
 /// A record in the short form at the start of what is unread. Its payload is still in the ring.
@@ -584,36 +574,6 @@ impl Records {
             }
         })
     }
-}
-
-fn header_of(head: &RecordHead, len: usize) -> [u8; HEADER_LEN] {
-    let mapped = |ip: IpAddr| match ip {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
-        IpAddr::V6(ip) => ip.octets(),
-    };
-    let mut header = [0; HEADER_LEN];
-    header[..4].copy_from_slice(&(len as u32).to_ne_bytes());
-    header[4..6].copy_from_slice(&(head.packet_len as u16).to_ne_bytes());
-    header[6..8].copy_from_slice(&head.source.port().to_ne_bytes());
-    header[8..24].copy_from_slice(&mapped(head.source.ip()));
-    header[24..].copy_from_slice(&mapped(head.destination));
-    header
-}
-
-/// The length of a record's payload, and the length of one packet in it.
-fn parse_header(header: &[u8; HEADER_LEN]) -> (usize, usize) {
-    let len = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]);
-    let packet_len = u16::from_ne_bytes([header[4], header[5]]);
-    (len as usize, usize::from(packet_len))
-}
-
-fn parse_addresses(bytes: &[u8; ADDRESSES_LEN]) -> (SocketAddr, IpAddr) {
-    let address = |at: usize| {
-        let octets: [u8; 16] = std::array::from_fn(|i| bytes[at + i]);
-        IpAddr::V6(Ipv6Addr::from(octets)).to_canonical()
-    };
-    let port = u16::from_ne_bytes([bytes[0], bytes[1]]);
-    (SocketAddr::new(address(2), port), address(18))
 }
 
 #[cfg(test)]
