@@ -10,6 +10,7 @@ use portolan_port_sharing::room::with_room;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Result;
 
+use crate::io::net::readiness::LazyReadiness;
 use crate::io::polling::progress::Progress;
 
 /// The thread that waits for the group instead of the progress thread.
@@ -35,6 +36,8 @@ pub struct Attendance<'a> {
 
 impl Attendant {
     pub(crate) fn new() -> Result<Self> {
+        // What a process has once, it has from its first stack on.
+        LazyReadiness::new(false)?;
         let make = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         Ok(Self {
             thread: AtomicUsize::new(0),
