@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-use portolan_port_sharing::Datagram;
+use portolan_port_sharing::{Datagram, PortGroup};
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_wire::icrc::Identification;
 use portolan_wire::mad::MAD_LEN;
@@ -27,7 +27,7 @@ use crate::io::net::receive::{self, Arrived, IpFields, Unchecked};
 use crate::io::net::send_batch::SendBatch;
 use crate::io::net::tap::{Direction, TappedPacket};
 use crate::io::net::transmit::Room;
-use crate::io::polling::attendance::Attendance;
+use crate::io::polling::progress::Progress;
 use crate::io::verbs::devices::Devices;
 
 /// The hop limit of datagrams that name none.
@@ -44,6 +44,25 @@ pub trait EventWaiter {
     /// # Errors
     /// `Os` if the process has no descriptor left.
     fn descriptor(&self) -> Result<BorrowedFd<'_>>;
+}
+
+/// While it exists, its thread waits for the group, and the progress thread does not. Dropping it changes that.
+#[derive(Debug)]
+pub struct Attendance<'a> {
+    progress: &'a Progress,
+    group: &'a PortGroup,
+    /// The thread already attended, so dropping this changes nothing.
+    is_nested: bool,
+}
+
+impl Drop for Attendance<'_> {
+    fn drop(&mut self) {
+        if !self.is_nested {
+            // Datagrams that this thread has not taken wake the progress thread at once.
+            self.progress.watch_group(self.group, true);
+            self.progress.attendant.leave();
+        }
+    }
 }
 
 /// Delivers what arrives by the group.
@@ -91,7 +110,18 @@ impl Management {
     /// The calling thread waits for the group instead of the progress thread, until the result is dropped. `None` if
     /// another thread does.
     pub(crate) fn attend(&self) -> Option<Attendance<'_>> {
-        Attendance::begin(&self.host.progress, &self.host.group)
+        let Host {
+            progress, group, ..
+        } = &*self.host;
+        let is_new = progress.attendant.enter()?;
+        if is_new {
+            progress.watch_group(group, false);
+        }
+        Some(Attendance {
+            progress,
+            group,
+            is_nested: !is_new,
+        })
     }
 
     /// Runs the group in a thread that is not the progress thread.

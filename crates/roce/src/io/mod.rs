@@ -14,12 +14,15 @@
 //! * `host`: queue pairs under their locks. It passes packets to their engines and executes what the engines request
 //!   (`settle`).
 //! * `verbs`: the objects that a program holds.
+//! * `management`: the group's datagrams, and which thread waits for them.
 //! * `thread`, the progress thread, and `stack`, which assembles everything.
 //!
 //! # Which thread does the work
 //!
 //! A program that posts builds and sends its packets in its own thread. A program that polls a completion queue reads
 //! packets from the sockets in its own thread.
+//!
+//! A thread that waits for an event of the connection manager handles management datagrams (`management`).
 //!
 //! One progress thread does the rest. It does not read the sockets while a poller is active. It also handles timers,
 //! full send buffers, multicast, and the group. `polling` has its rules.
@@ -72,11 +75,11 @@ pub use host::async_listener::AsyncListener;
 pub use host::hotplug::DeviceChange;
 pub use host::membership::MulticastMembership;
 pub use host::way::{Way, WhySocket};
-pub use management::EventWaiter;
+pub use management::{Attendance, EventWaiter};
 pub use net::counters::Counters;
 pub use net::readiness::{LazyReadiness, Readiness};
 pub use net::tap::{Direction, Tap, TappedPacket};
-pub use polling::attendance::{Attendance, Nudge};
+pub use polling::attendance::Nudge;
 pub use stack::{Objects, Stack};
 pub use verbs::ah::SoftAh;
 pub use verbs::channel::SoftChannel;

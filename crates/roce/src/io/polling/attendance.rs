@@ -5,13 +5,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use portolan_port_sharing::PortGroup;
 use portolan_port_sharing::room::with_room;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Result;
 
 use crate::io::net::readiness::LazyReadiness;
-use crate::io::polling::progress::Progress;
 
 /// The thread that waits for the group instead of the progress thread.
 #[derive(Debug)]
@@ -25,15 +23,6 @@ pub(crate) struct Attendant {
 #[derive(Debug)]
 pub struct Nudge(OwnedFd);
 
-/// While it exists, its thread waits for the group, and the progress thread does not. Dropping it changes that.
-#[derive(Debug)]
-pub struct Attendance<'a> {
-    progress: &'a Progress,
-    group: &'a PortGroup,
-    /// The thread already attended, so dropping this changes nothing.
-    is_nested: bool,
-}
-
 impl Attendant {
     pub(crate) fn new() -> Result<Self> {
         // What a process has once, it has from its first stack on.
@@ -43,6 +32,22 @@ impl Attendant {
             thread: AtomicUsize::new(0),
             nudge: Arc::new(Nudge(with_room(make)?)),
         })
+    }
+
+    /// The calling thread waits from now on. `None` if another thread of the program does; otherwise whether it did not
+    /// before.
+    pub(crate) fn enter(&self) -> Option<bool> {
+        let me = this_thread();
+        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        match self.thread.compare_exchange(0, me, order.0, order.1) {
+            Ok(_) => Some(true),
+            Err(other) => (other == me).then_some(false),
+        }
+    }
+
+    /// The progress thread waits again.
+    pub(crate) fn leave(&self) {
+        self.thread.store(0, Ordering::Release);
     }
 
     pub(crate) fn nudge(&self) -> &Arc<Nudge> {
@@ -65,38 +70,6 @@ impl Nudge {
 impl AsFd for Nudge {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
-    }
-}
-
-impl<'a> Attendance<'a> {
-    /// The calling thread waits for the group from now on. `None` if another thread of the program does.
-    pub(crate) fn begin(progress: &'a Progress, group: &'a PortGroup) -> Option<Self> {
-        let me = this_thread();
-        let attendant = &progress.attendant.thread;
-        let is_nested = match attendant.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed)
-        {
-            Ok(_) => false,
-            Err(other) if other == me => true,
-            Err(_) => return None,
-        };
-        if !is_nested {
-            progress.watch_group(group, false);
-        }
-        Some(Self {
-            progress,
-            group,
-            is_nested,
-        })
-    }
-}
-
-impl Drop for Attendance<'_> {
-    fn drop(&mut self) {
-        if !self.is_nested {
-            // Datagrams that this thread has not taken wake the progress thread at once.
-            self.progress.watch_group(self.group, true);
-            self.progress.attendant.thread.store(0, Ordering::Release);
-        }
     }
 }
 
