@@ -55,22 +55,17 @@ pub(crate) fn before_fork() {
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(prepare));
 }
 
-/// Replaces a stream's descriptors with one end of a socket pair.
+/// Replaces a stream's descriptors with one end of a socket pair, unless another thread has done so.
 pub(crate) fn share(socket: &Socket) {
-    let Some(stream) = socket.stream() else {
-        return;
-    };
-    let flags = SocketFlags::CLOEXEC;
-    let Ok((ours, theirs)) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)
-    else {
-        return;
-    };
-    name(stream, socket, &ours, &theirs);
-    if socket.is_nonblocking() {
-        let _ = rustix::io::ioctl_fionbio(&theirs, true);
-    }
-    let _ = rustix::io::ioctl_fionbio(&ours, true);
-    socket.with_numbers(|numbers| {
+    socket.share(|stream, numbers| {
+        let flags = SocketFlags::CLOEXEC;
+        let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+        let (ours, theirs) = pair.ok()?;
+        name(stream, socket, &ours, &theirs);
+        if socket.is_nonblocking() {
+            let _ = rustix::io::ioctl_fionbio(&theirs, true);
+        }
+        let _ = rustix::io::ioctl_fionbio(&ours, true);
         for number in numbers {
             // SAFETY: neither call takes a pointer. The number keeps its close-on-exec flag.
             unsafe {
@@ -82,8 +77,8 @@ pub(crate) fn share(socket: &Socket) {
                 real::dup3(theirs.as_raw_fd(), *number, cloexec);
             }
         }
+        Some(ours)
     });
-    socket.share(ours);
 }
 
 /// Binds each end to a name that contains an address of the stream, so that any process can look up the addresses.

@@ -235,11 +235,6 @@ impl Socket {
         self.numbers.lock().first().copied().unwrap_or(-1)
     }
 
-    /// Calls `what` with the socket's descriptors. No other thread closes one of them meanwhile.
-    pub(crate) fn with_numbers<R>(&self, what: impl FnOnce(&[c_int]) -> R) -> R {
-        what(&self.numbers.lock())
-    }
-
     /// Replaces the descriptor `number` by `call`, and removes it from the socket if that succeeded. No other thread
     /// replaces it meanwhile.
     pub(crate) fn replace(&self, number: c_int, call: impl FnOnce() -> c_int) -> c_int {
@@ -253,12 +248,14 @@ impl Socket {
 
     /// Removes all numbers from the table, so that the kernel serves their calls.
     pub(crate) fn leave_table(&self) {
-        let left: Vec<_> = self.with_numbers(|numbers| {
+        // The program may give the numbers to other files at once.
+        let left: Vec<_> = {
+            let mut numbers = self.numbers.lock();
             numbers
-                .iter()
-                .filter_map(|number| SOCKETS.take(*number))
+                .drain(..)
+                .filter_map(|number| SOCKETS.take(number))
                 .collect()
-        });
+        };
         drop(left);
     }
 
@@ -307,10 +304,18 @@ impl Socket {
         self.is_shared.load(Ordering::Acquire)
     }
 
-    /// Notes that the socket's descriptors refer to the other end of `pair` from here on.
-    pub(crate) fn share(&self, pair: OwnedFd) {
-        *self.pair.lock() = Some(pair);
-        self.is_shared.store(true, Ordering::Release);
+    /// Replaces the descriptors of a stream, once: `replace` gets the stream and its descriptors, and returns this side's end of
+    /// the pair to which they refer from then on. Two threads may fork at once, and no other thread closes a descriptor
+    /// meanwhile.
+    pub(crate) fn share(&self, replace: impl FnOnce(&Stream, &[c_int]) -> Option<OwnedFd>) {
+        let mut pair = self.pair.lock();
+        let Some(stream) = self.stream().filter(|_| !self.is_shared()) else {
+            return;
+        };
+        if let Some(ours) = replace(stream, &self.numbers.lock()) {
+            *pair = Some(ours);
+            self.is_shared.store(true, Ordering::Release);
+        }
     }
 
     /// Starts to relay the data: a pump copies it between the stream and the pair. The descriptors become the kernel's.
