@@ -74,6 +74,10 @@ fn page() -> &'static AtomicU32 {
 }
 
 fn map() -> Option<*mut AtomicU32> {
+    // Miri has no fork.
+    if cfg!(miri) {
+        return None;
+    }
     // SAFETY: it asks for a number.
     let length = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     let length = usize::try_from(length).ok()?;
