@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use portolan::stream::{Direction, Socket as Unconnected};
-use portolan::{Cause, Error, StreamOptions};
+use portolan::{Cause, Error};
 use portolan_abi_layout::guard::{Result, last_errno};
 use portolan_threads::ProcessCell;
 use portolan_threads::lock::Mutex;
@@ -213,10 +213,7 @@ fn start(number: c_int, destination: &SockAddr) -> Option<Attempt> {
     let source = source.filter(|source| !source.ip().is_unspecified());
     // The kernel holds this port for TCP, so the rsocket uses an ephemeral port.
     let source = source.map(|source| SocketAddr::new(source.ip(), 0));
-    let options = StreamOptions {
-        source,
-        ..settings().options.clone()
-    };
+    let options = settings().options.clone().source(source);
     let connecting = portolan::provider::towards(source, address)
         .and_then(|chosen| Unconnected::new_on(chosen.provider))
         .and_then(|unconnected| unconnected.connect(address, &options));

@@ -52,10 +52,8 @@ impl Settings {
         Self {
             domains: [AF_INET, AF_INET6].map(|domain| admits(&rules, &program(), domain)),
             ports: Ports::parse(&ports),
-            options: StreamOptions {
-                timeout: timeout.map_or(TIMEOUT, Duration::from_millis),
-                ..StreamOptions::default()
-            },
+            options: StreamOptions::default()
+                .timeout(timeout.map_or(TIMEOUT, Duration::from_millis)),
         }
     }
 

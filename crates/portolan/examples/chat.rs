@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use portolan::datagram::Options;
 use portolan::provider::cm::JoinKind;
-use portolan::tokio::AsyncSocket;
+use portolan::tasks::AsyncSocket;
 use tokio::io::{AsyncBufReadExt, BufReader, stdin};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;

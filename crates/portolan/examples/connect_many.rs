@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use portolan::cm::{CmId, EventChannel};
 use portolan::provider::cm::{ConnParam, EventType};
-use portolan::tokio::{AsyncEventChannel, AsyncListener};
+use portolan::tasks::{AsyncEventChannel, AsyncListener};
 use portolan::wire::addr::Qpn;
 use portolan::{Error, Step};
 

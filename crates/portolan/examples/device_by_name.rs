@@ -62,10 +62,7 @@ fn talk(name: &str) -> Outcome<[String; 2]> {
     let at = SocketAddr::new(ip, 0);
     let listener = Listener::bind_on(provider.clone(), at)?;
     let address = listener.local_addr()?;
-    let options = Options {
-        timeout: Duration::from_secs(20),
-        ..Options::default()
-    };
+    let options = Options::default().timeout(Duration::from_secs(20));
     let connector = Connector::new().provider(provider.clone()).source(at);
     let connector = connector.options(options);
     let client = thread::spawn(move || connector.connect_to(address));

@@ -2,7 +2,7 @@
 //!
 //! `cargo run --example echo_tokio --features tokio`
 
-use portolan::tokio::{AsyncConnection, AsyncListener};
+use portolan::tasks::{AsyncConnection, AsyncListener};
 use portolan::{Connector, Error, Options};
 use tokio::task::JoinSet;
 

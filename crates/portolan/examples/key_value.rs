@@ -43,10 +43,7 @@ fn serve(listener: &Listener) -> Result<(), Error> {
     let domain = listener.domain()?;
     let memory = domain.share(SLOTS as usize * SLOT_BYTES, Access::REMOTE_READ)?;
     let table = Arc::new(Mutex::new(memory));
-    let options = Options {
-        domain: Some(domain),
-        ..Options::default()
-    };
+    let options = Options::default().domain(Some(domain));
     loop {
         let connection = listener.accept()?.accept_with(&options)?;
         let table = table.clone();

@@ -98,10 +98,7 @@ fn start(address: &str) -> Result<(std::net::SocketAddr, &'static Log), Error> {
     let address = listener.local_addr()?;
     let domain = listener.domain()?;
     let memory = domain.share(LOG_BYTES, Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)?;
-    let options = Options {
-        domain: Some(domain),
-        ..Options::default()
-    };
+    let options = Options::default().domain(Some(domain));
     let log: &'static Log = Box::leak(Box::new(Log(memory)));
     thread::spawn(move || keep(&listener, &log.0, &options));
     Ok((address, log))

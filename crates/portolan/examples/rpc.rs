@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use portolan::tokio::{AsyncConnection, AsyncListener};
+use portolan::tasks::{AsyncConnection, AsyncListener};
 use portolan::{Connector, Error, Options};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;

@@ -58,10 +58,7 @@ fn main() -> Result<(), Error> {
     let domain = listener.domain()?;
     let access = Access::REMOTE_ATOMIC | Access::REMOTE_WRITE;
     let queue = domain.share((JOBS as usize + 1) * WORD, access)?;
-    let options = Options {
-        domain: Some(domain),
-        ..Options::default()
-    };
+    let options = Options::default().domain(Some(domain));
 
     let worker = |_| {
         let address = address.clone();

@@ -29,7 +29,7 @@ use crate::sys::{Memory, SharedMemory};
 /// let memory = domain.share(4096, Access::REMOTE_READ)?;
 /// let address = listener.local_addr()?;
 /// let client = std::thread::spawn(move || Connector::new().connect_to(address));
-/// let options = Options { domain: Some(domain), ..Options::default() };
+/// let options = Options::default().domain(domain);
 /// let connection = listener.accept()?.accept_with(&options)?;
 /// let offer = connection.offer(&memory)?; // to be sent to the peer
 /// assert_eq!(offer.length, 4096);
@@ -53,7 +53,7 @@ impl Domain {
     /// # let listener = Listener::bind("127.0.0.1:0")?;
     /// # let address = listener.local_addr()?;
     /// # let peer = std::thread::spawn(move || listener.accept()?.accept());
-    /// let options = Options { domain: Some(Domain::new()), ..Options::default() };
+    /// let options = Options::default().domain(Domain::new());
     /// let connection = Connector::new().options(options).connect_to(address)?;
     /// let memory = connection.share(4096, Access::REMOTE_READ)?; // for this connection's peer alone
     /// # drop((memory, peer.join().unwrap()?));

@@ -55,7 +55,8 @@
 //! # Ok::<(), portolan::Error>(())
 //! ```
 //!
-//! **4. Your own memory.** Vectors, boxes, `BytesMut` and mapped files become buffers without copying. Slices of
+//! **4. Your own memory.** Vectors and boxes become buffers without copying, and with [features](#features) `BytesMut`
+//! and mapped files. Slices of
 //! buffers, and lists of them ([`Gather`]), are sent as one message:
 //!
 //! ```
@@ -128,11 +129,33 @@
 //! # Ok::<(), portolan::Error>(())
 //! ```
 //!
-//! **10. Tasks.** `portolan::tokio` (the feature `tokio`) has async forms of all of this. Other runtimes wait for a
+//! **10. Tasks.** `portolan::tasks` (the feature `tokio`) has async forms of all of this. Other runtimes wait for a
 //! descriptor ([`Connection::readiness`]).
 //!
-//! The programs in `examples/` combine these steps: a key-value store with one-sided reads, remote procedure calls, a
-//! file copy, a chat, a work queue.
+//! The programs in the package's folder `examples/` combine these steps: `key_value` (one-sided reads), `rpc`,
+//! `file_copy`, `chat`, `work_queue`, `remote_log` and others.
+//!
+//! # Features
+//!
+//! None is enabled by default.
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `tokio` | `tasks`, and `AsyncStream` in [`stream`] |
+//! | `bytes` | `bytes::BytesMut` and `bytes::Bytes` as memory ([`Memory`]) |
+//! | `memmap2` | `memmap2::MmapMut` and `memmap2::Mmap` as memory; mapping a file is `unsafe` in that crate |
+//!
+//! ```toml
+//! [dependencies]
+//! portolan = { version = "0.1", features = ["tokio"] }
+//! ```
+//!
+//! # Stability
+//!
+//! * Options have a default and setters, and errors and results can get more fields, so that new ones break no program.
+//! * Types of other crates are in public signatures only with the feature of that crate, and only types of tokio 1,
+//!   bytes 1 and memmap2 0.9.
+//! * No name here hides one of the standard library's prelude or a crate: `use portolan::*` is safe.
 //!
 //! # What most programs need
 //!
@@ -144,7 +167,7 @@
 //! * [`datagram`] has sockets for messages of one packet, to services and to multicast groups.
 //! * [`resolve()`] finds addresses, sources, routes and devices, like `rdma_getaddrinfo(3)`.
 //! * [`devices`](devices()) lists the RDMA devices.
-//! * `tokio` (the feature `tokio`) has the async forms.
+//! * `tasks` (the feature `tokio`) has the async forms, and [`stream`] those of streams.
 //!
 //! # For experts
 //!
@@ -171,7 +194,7 @@ pub mod software;
 pub mod stream;
 mod sys;
 #[cfg(feature = "tokio")]
-pub mod tokio;
+pub mod tasks;
 pub mod work;
 
 pub use connection::{

@@ -34,6 +34,8 @@ pub struct Service {
 
 /// Connection parameters: `struct rdma_conn_param`.
 ///
+/// The default has zero everywhere, as in C: no reads or atomics, and no retries.
+///
 /// In events, `responder_resources` and `initiator_depth` are from the receiver's point of view:
 /// the peer's initiator depth is this side's responder resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -534,8 +534,10 @@ pub trait Qp: Send + Sync + std::fmt::Debug {
     fn query(&self) -> Result<(QpAttr, QpInit)>;
     /// Its counters since it was created.
     fn counters(&self) -> Result<Vec<Counter>>;
-    /// The request of the peer that this side refused, if that put the queue pair into ERR. The software device
-    /// knows it; other providers report only [`AsyncEvent::QpAccessErr`] and [`AsyncEvent::QpReqErr`].
+    /// The request of the peer that this side refused, if that put the queue pair into ERR. The software device knows
+    /// it with the memory that the request named. The kernel's devices report it, without the memory, if their driver
+    /// raises [`AsyncEvent::QpAccessErr`] or [`AsyncEvent::QpReqErr`]; if the program reads the device's events itself,
+    /// it is known once the program has read that event.
     ///
     /// # Errors
     /// The queue pair is destroyed.

@@ -21,11 +21,9 @@ const DEPTH_MAX: u32 = 384;
 pub(super) fn create(is_ipv6: bool) -> Result<Datagrams> {
     let stream = &settings().options;
     let depth = |bytes: u32, queue: u16| (bytes / BYTES_EACH).clamp(1, DEPTH_MAX.min(queue.into()));
-    let options = Options {
-        send_depth: depth(stream.send_buffer, stream.send_queue),
-        receive_depth: depth(stream.receive_buffer, stream.receive_queue),
-        ..Options::default()
-    };
+    let options = Options::default()
+        .send_depth(depth(stream.send_buffer, stream.send_queue))
+        .receive_depth(depth(stream.receive_buffer, stream.receive_queue));
     Datagrams::new_on(provider()?, is_ipv6, options).map_err(|error| of_io(&error))
 }
 

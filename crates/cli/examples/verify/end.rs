@@ -68,13 +68,11 @@ fn whose(side: &Initiator) -> &'static str {
 
 /// Options of both ends' connections: receives are posted by hand, in the order of the protocol.
 pub(super) fn options(timeout: Duration) -> Options {
-    Options {
-        send_depth: DEPTH,
-        receive_depth: 0,
-        posted_receives: DEPTH,
-        timeout,
-        ..Options::default()
-    }
+    Options::default()
+        .send_depth(DEPTH)
+        .receive_depth(0)
+        .posted_receives(DEPTH)
+        .timeout(timeout)
 }
 
 /// An end, with the memory that its peer accesses.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
-use portolan::tokio::AsyncListener;
+use portolan::tasks::AsyncListener;
 use portolan::{Incoming, Keepalive, Options};
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -34,10 +34,7 @@ const BUSY: &[u8] = b"too many connections";
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Keepalive of silent peers, because an idle connection does not notice that its peer's machine is gone. The queue
 /// pair's retries end before this time limit.
-const KEEPALIVE: Keepalive = Keepalive {
-    interval: Duration::from_secs(5),
-    timeout: Duration::from_secs(30),
-};
+const KEEPALIVE: Keepalive = Keepalive::new(Duration::from_secs(5), Duration::from_secs(30));
 
 /// Listens until interrupted, or until the requested number of connections have been established and have ended.
 ///
@@ -76,10 +73,8 @@ async fn serve(
     interrupt: &Interrupt,
     output: &mut Output,
 ) -> Result<Outcome> {
-    let options = Options {
-        keepalive: Some(KEEPALIVE),
-        ..messages::rping_options(&args.private_data, ACCEPT_TIMEOUT)
-    };
+    let options =
+        messages::rping_options(&args.private_data, ACCEPT_TIMEOUT).keepalive(Some(KEEPALIVE));
     let wanted = if args.once { Some(1) } else { args.count };
     let mut sessions = JoinSet::new();
     let established = Arc::new(AtomicUsize::new(0));

@@ -14,20 +14,18 @@ const RECEIVE_LEN: usize = 4 * MESSAGE_LEN;
 
 /// Options for connections with rping's protocol: rping's own parameters, and queues for its messages.
 pub(super) fn rping_options(private_data: &str, timeout: Duration) -> Options {
-    Options {
-        send_depth: MAX_IN_FLIGHT as u32 + 2,
-        receive_depth: 4,
-        receive_size: RECEIVE_LEN,
-        posted_receives: 0,
-        responder_resources: 1,
-        initiator_depth: 1,
-        retry_count: 7,
-        rnr_retry_count: 7,
-        private_data: private_data.as_bytes().to_vec(),
-        timeout,
-        keepalive: None,
-        ..Options::default()
-    }
+    Options::default()
+        .send_depth(MAX_IN_FLIGHT as u32 + 2)
+        .receive_depth(4)
+        .receive_size(RECEIVE_LEN)
+        .posted_receives(0)
+        .responder_resources(1)
+        .initiator_depth(1)
+        .retry_count(7)
+        .rnr_retry_count(7)
+        .private_data(private_data.as_bytes().to_vec())
+        .timeout(timeout)
+        .keepalive(None)
 }
 
 /// Messages in flight, oldest first.

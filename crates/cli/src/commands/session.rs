@@ -1,6 +1,6 @@
 //! Serves one connection: rping's server over the library's asynchronous interface.
 
-use portolan::tokio::AsyncConnection;
+use portolan::tasks::AsyncConnection;
 use portolan::{Buffer, Cause, RemoteMemory};
 
 use super::messages::Outbox;

@@ -106,7 +106,8 @@ impl Event {
         &self.data
     }
 
-    /// The failure that the event reports, with the id's addresses; `None` for a success.
+    /// The failure that the event reports, with the id's addresses; `None` for a success. The end of a connection
+    /// (`Disconnected`) counts as a failure, also if this side ended it.
     pub fn failure(&self) -> Option<Error> {
         let error = self.data.failure()?;
         Some(match self.id.addresses() {

@@ -64,7 +64,7 @@ impl Connection {
     }
 
     /// The underlying id. It does not expose its queue pair or completions, because the safety of
-    /// posted buffers depends on them.
+    /// posted buffers depends on them. Disconnecting or destroying it ends the connection.
     pub fn id(&self) -> &CmId {
         &self.inner.id
     }
@@ -74,7 +74,8 @@ impl Connection {
     ///
     /// If this side refused a request of the peer, the cause is
     /// [`PeerRequestRefused`](crate::Cause::PeerRequestRefused), with the memory that the request named. The kernel's
-    /// devices do not report this: the cause is then `WorkFailed(WrFlushErr)` or `Disconnected`.
+    /// devices report the refusal without the memory, if their driver raises an asynchronous event for it. Otherwise the
+    /// cause is `WorkFailed(WrFlushErr)` or `Disconnected`.
     pub fn ended(&self) -> Option<Error> {
         // Handle new completions and events first. An error here is also reported by the next wait.
         let _ = self.inner.take_events();
@@ -105,7 +106,7 @@ impl Connection {
         counted.map_err(|error| self.inner.explain(error))
     }
 
-    /// Takes over the oldest work whose waiter was cancelled ([`Transfer::abandon`], or a dropped `tokio::Posted`).
+    /// Takes over the oldest work whose waiter was cancelled ([`Transfer::abandon`], or a dropped `tasks::Posted`).
     /// Returns `None` if there is none. The work may still be posted: wait for it, or use [`Transfer::try_finish`].
     ///
     /// The connection keeps as much abandoned work as may be posted at once
@@ -119,7 +120,7 @@ impl Connection {
     /// Waits for the next message in the connection's own receives.
     ///
     /// # Errors
-    /// The connection ended and all messages are taken.
+    /// The connection ended and all messages are taken: [`Error::is_disconnected`] if a side ended it or the peer died.
     pub fn receive(&self) -> Result<Message> {
         self.receive_until(None)
     }
@@ -145,6 +146,9 @@ impl Connection {
 
     /// Disconnects and waits for the peer's confirmation, at most for `timeout`. Posted work is
     /// flushed.
+    ///
+    /// The peer confirms in its next call that waits for or checks its connection, or when it drops it: a connection
+    /// has no thread. So a peer that does something else confirms late.
     ///
     /// A peer of this library confirms at once, whatever its program does. A C program confirms when it takes the
     /// event.

@@ -406,7 +406,8 @@ impl Incoming {
         self.accept_with(&Options::default())
     }
 
-    /// Accepts the request and waits until the peer confirms.
+    /// Accepts the request and waits until the peer confirms. A slow peer delays only this call, so a listener with many
+    /// clients accepts in several threads or tasks.
     ///
     /// # Errors
     /// The peer withdrew (`Disconnected`), did not confirm within the deadline, or the options

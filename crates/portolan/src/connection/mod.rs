@@ -15,7 +15,7 @@
 //! });
 //! let incoming = listener.accept()?;
 //! assert!(incoming.private_data().starts_with(b"a pilot"));
-//! let options = Options { receive_size: 1 << 16, ..Options::default() };
+//! let options = Options::default().receive_size(1 << 16);
 //! let connection = incoming.accept_with(&options)?;
 //! drop(client.join().unwrap()?);
 //! assert!(connection.receive().unwrap_err().is_disconnected());
@@ -46,6 +46,7 @@ mod options;
 mod posting;
 mod race;
 mod readiness;
+mod setters;
 mod spin;
 mod steps;
 mod transport;

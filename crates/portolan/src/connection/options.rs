@@ -13,26 +13,31 @@ use crate::work::{Depths, Keepalive, SharedReceiveQueue};
 /// Maximum size of each of the connection's own receives, in bytes.
 const RECEIVE_SIZE_MAX_BYTES: usize = 1 << 30;
 
+/// Maximum of retry counts, which have three bits.
+const RETRIES_MAX: u8 = 7;
+
 /// Sizes and limits of a connection. Each side sets its own.
 ///
-/// Minor versions may add fields: write `..Options::default()` after those that you set.
+/// Set what differs from the defaults:
 ///
 /// ```
 /// use portolan::Options;
 /// use std::time::Duration;
 ///
-/// let options = Options { receive_size: 1 << 20, timeout: Duration::from_secs(3), ..Options::default() };
+/// let options = Options::default().receive_size(1 << 20).timeout(Duration::from_secs(3));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Options {
-    /// Maximum number of posted sends, writes and reads.
+    /// Maximum number of posted sends, writes and reads. Default: 64.
     pub send_depth: u32,
     /// Number of receives that the connection keeps posted for [`super::Connection::receive`].
+    /// Default: 16.
     pub receive_depth: u32,
-    /// Size of each of those receives, in bytes: the longest message that the peer may send. The
-    /// peer does not learn it; see [`super::Connection::send`].
+    /// Size of each of those receives, in bytes: the longest message that the peer may send. A longer one breaks the
+    /// connection. The peer does not learn this size; see [`super::Connection::send`]. Default: 4096.
     pub receive_size: usize,
-    /// Maximum number of messages that the program may hold before the peer waits.
+    /// Maximum number of messages that the program may hold before the peer waits. Default: 1024.
     ///
     /// If the program holds `receive_depth` messages or more, the connection posts additional receives, and frees them
     /// when the program drops the messages. At the limit the peer's next message waits, the connection logs one
@@ -40,29 +45,32 @@ pub struct Options {
     pub held_messages: u32,
     /// Receives that several connections share; `None` for receives of the connection's own. `receive_depth`,
     /// `receive_size`, `held_messages` and `posted_receives` have no meaning with it.
+    /// Default: `None`.
     pub shared_receives: Option<SharedReceiveQueue>,
     /// Maximum number of bytes that [`super::Connection::send_inline`] and [`super::Connection::write_inline`] take.
-    /// Devices support few bytes, and some none.
+    /// Devices support few bytes, and some none. Default: 0, so that these calls fail.
     pub inline: u32,
-    /// Maximum number of buffers in a gather list ([`Gather`](crate::Gather)).
+    /// Maximum number of buffers in a gather list ([`Gather`](crate::Gather)). Default: 4.
     pub gather: u32,
-    /// The domain whose memory the peer may access; `None` for the one that all connections of the device share.
+    /// The domain whose memory the peer may access; `None` (the default) for the one that all connections of
+    /// the device share.
     pub domain: Option<Domain>,
-    /// Maximum number of additional receives that the caller posts.
+    /// Maximum number of additional receives that the caller posts. Default: 64.
     pub posted_receives: u32,
-    /// Maximum number of concurrent RDMA reads by the peer.
+    /// Maximum number of concurrent RDMA reads and atomics by the peer. Default: 16.
     pub responder_resources: u8,
-    /// Maximum number of concurrent RDMA reads by this side.
+    /// Maximum number of concurrent RDMA reads and atomics by this side. Default: 16.
     pub initiator_depth: u8,
-    /// Number of retransmissions of an unacknowledged packet (0 to 7).
+    /// Number of retransmissions of an unacknowledged packet (0 to 7). Default: 7.
     pub retry_count: u8,
     /// How often the peer retries a message that finds no posted receive here (0 to 7; 7, the default, means
     /// forever), as in `rdma_connect(3)` and `rdma_accept(3)`. Then its connection ends with
     /// `WorkFailed(RnrRetryExcErr)`.
     pub rnr_retry_count: u8,
     /// Private data of the request or reply: at most 56 bytes in a request, 196 in a reply.
+    /// Default: none.
     pub private_data: Vec<u8>,
-    /// Deadline for the whole connect or accept.
+    /// Deadline for the whole connect or accept. Default: 10 s.
     pub timeout: Duration,
     /// Keepalive of a silent peer; `None` (the default) sends nothing.
     pub keepalive: Option<Keepalive>,
@@ -92,13 +100,6 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Sets [`Options::shared_receives`].
-    #[must_use]
-    pub fn shared_receives(mut self, queue: SharedReceiveQueue) -> Self {
-        self.shared_receives = Some(queue);
-        self
-    }
-
     pub(super) fn conn_param(&self, transport: Transport) -> ConnParam {
         let (responder_resources, initiator_depth) = match transport {
             Transport::Rc => (self.responder_resources, self.initiator_depth),
@@ -132,13 +133,21 @@ impl Options {
             None => self.receive_depth.checked_add(self.posted_receives),
         };
         let max_recv_wr = receives.filter(|sum| *sum > 0).ok_or_else(|| {
-            Error::invalid(
-                Step::CreateQp,
-                "receives",
-                "1 or more",
-                "none, or more than fit",
-            )
+            let (what, expected) = ("receives", format_args!("1 to {}", u32::MAX));
+            let found = u64::from(self.receive_depth) + u64::from(self.posted_receives);
+            match self.shared_receives {
+                Some(_) => Error::invalid(Step::CreateQp, what, expected, 0),
+                None => Error::invalid(Step::CreateQp, what, expected, found),
+            }
         })?;
+        for (what, count) in [
+            ("retry_count", self.retry_count),
+            ("rnr_retry_count", self.rnr_retry_count),
+        ] {
+            if count > RETRIES_MAX {
+                return Err(Error::invalid(Step::CreateQp, what, "0 to 7", count));
+            }
+        }
         if self.send_depth == 0 {
             return Err(Error::invalid(Step::CreateQp, "send_depth", "1 or more", 0));
         }

@@ -50,7 +50,8 @@ impl Connection {
     /// private data.
     ///
     /// # Errors
-    /// The send queue is full or the connection has ended; the error returns the buffer.
+    /// The send queue is full, or the connection has ended and its device refuses work; the error returns the buffer.
+    /// If the device accepts the work, waiting for it fails.
     pub fn send(&self, buffer: impl Into<Gather>) -> Posted {
         self.request().send(buffer)
     }
@@ -62,7 +63,11 @@ impl Connection {
     pub fn send_prefix(&self, buffer: impl Into<Gather>, length: usize) -> Posted {
         let gather = buffer.into();
         if length > gather.len() {
-            let error = Error::invalid(Step::PostSend, "length", gather.len(), length);
+            let (what, expected) = (
+                "length of the prefix",
+                format_args!("at most {}", gather.len()),
+            );
+            let error = Error::invalid(Step::PostSend, what, expected, length);
             return Err(gather.failed(self.inner.explain(error)));
         }
         let item = self.request().send_item(gather);
@@ -92,7 +97,18 @@ impl Connection {
         self.request().write(buffer, to)
     }
 
-    /// Posts an RDMA write that also delivers immediate data to one of the peer's receives.
+    /// Posts an RDMA write that also delivers immediate data to one of the peer's receives. When the peer receives that
+    /// message, all bytes of the write are in its memory:
+    ///
+    /// ```
+    /// # use portolan::Access;
+    /// # let (server, client) = portolan::doc_pair()?;
+    /// let memory = server.share(16, Access::REMOTE_WRITE)?;
+    /// client.write_with_immediate(b"seven".to_vec(), memory.remote(), 7)?.wait()?;
+    /// let message = server.receive()?;
+    /// assert_eq!((message.immediate(), message.written()), (Some(7), Some(5)));
+    /// # Ok::<(), portolan::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As for [`Connection::write`].
@@ -106,7 +122,8 @@ impl Connection {
     }
 
     /// Posts a send of a few bytes that are copied into the request, at most
-    /// [`Options::inline`](crate::Options::inline). It needs no buffer, and the transfer returns none.
+    /// [`Options::inline`](crate::Options::inline), which is 0 by default. It needs no buffer, and the transfer returns
+    /// none.
     ///
     /// # Errors
     /// As for [`Connection::send`]; also if there are more than [`Options::inline`](crate::Options::inline) bytes.
@@ -249,9 +266,9 @@ impl Connection {
             None
         };
         let error = error.or_else(|| {
-            let (what, expected) = ("length", buffer.len());
+            let (what, expected) = ("length of an atomic's buffer", "8 or more");
             (buffer.len() < ATOMIC_BYTES)
-                .then(|| Error::invalid(Step::PostSend, what, expected, ATOMIC_BYTES))
+                .then(|| Error::invalid(Step::PostSend, what, expected, buffer.len()))
         });
         let gather = Gather::from(buffer);
         let error = error.or_else(|| gather.check_writable(Step::PostSend).err());

@@ -51,7 +51,20 @@ impl Socket {
     }
 
     /// Joins a multicast group, to send and receive or only to send. Uses the device of `source`,
-    /// or the one that routing chooses for the group.
+    /// or the one that routing chooses for the group. The ports of both addresses have no meaning: all members of a group
+    /// get all its datagrams, except the sender itself.
+    ///
+    /// ```no_run
+    /// use portolan::datagram::{JoinKind, Options, Socket};
+    /// use std::time::Duration;
+    ///
+    /// let group = "239.7.7.7:0".parse()?;
+    /// let (mut socket, joined) = Socket::join(group, None, JoinKind::FullMember, &Options::default())?;
+    /// socket.send(&joined.destination, b"ahoy, all", None)?;
+    /// let datagram = socket.receive_within(Duration::from_secs(1))?;
+    /// println!("{}: {:?}", datagram.source, datagram.data);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The address is not a multicast group, there is no route to it, or a limit of the device is

@@ -22,13 +22,15 @@ mod queues;
 mod received;
 mod rsocket;
 mod service;
+mod setters;
 mod socket;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use portolan_provider::cm::JoinKind;
 use portolan_provider::verbs::{Ah, UdDestination};
-use portolan_wire::addr::{QKey, Qpn};
+pub use portolan_wire::addr::{QKey, Qpn};
 
 #[cfg(feature = "tokio")]
 pub(crate) use attempt::{Joining, Question};
@@ -38,15 +40,23 @@ pub use service::{Arrival, Service};
 pub use socket::{Joined, Reached, Socket};
 
 /// Sizes and limits of a datagram socket.
+///
+/// ```
+/// use portolan::datagram::Options;
+///
+/// let options = Options::default().receive_depth(1024);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Options {
-    /// Maximum number of datagrams queued for sending.
+    /// Maximum number of datagrams queued for sending. Default: 64.
     pub send_depth: u32,
-    /// Maximum number of received datagrams to queue; further ones are lost.
+    /// Maximum number of received datagrams to queue; further ones are lost. Default: 256.
     pub receive_depth: u32,
     /// Private data of the request or its answer: at most 180 bytes in a request, 136 in an answer.
+    /// Default: none.
     pub private_data: Vec<u8>,
-    /// Deadline for the whole connect or join.
+    /// Deadline for the whole connect or join. Default: 10 s.
     pub timeout: Duration,
 }
 

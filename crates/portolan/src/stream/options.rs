@@ -14,21 +14,31 @@ use portolan_rsocket::{Config, IOMAPS_MAX, QUEUE_MAX, Signalling};
 pub(super) const MESSAGE_BYTES: u32 = 4;
 
 /// Sizes and limits of a stream. Each side chooses its own; the defaults are those of `rsocket(7)`.
+///
+/// ```
+/// use portolan::StreamOptions;
+/// use std::time::Duration;
+///
+/// let options = StreamOptions::default().receive_buffer(1 << 20).keepalive(Duration::from_secs(30));
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct StreamOptions {
-    /// Size of the send buffer, in bytes.
+    /// Size of the send buffer, in bytes. Default: 131,072.
     pub send_buffer: u32,
     /// Size of the receive buffer, in bytes. The peer writes at most half of it at a time.
+    /// Default: 131,072.
     pub receive_buffer: u32,
-    /// Number of work requests of the send queue.
+    /// Number of work requests of the send queue. Default: 384.
     pub send_queue: u16,
     /// Number of work requests of the receive queue. The peer may send this many messages before this side reads some.
+    /// Default: 384.
     pub receive_queue: u16,
-    /// Number of bytes up to which data is sent inline.
+    /// Number of bytes up to which data is sent inline. Default: 64.
     pub inline: u32,
-    /// Number of pieces of memory that the peer may map for direct writes by this side.
+    /// Number of pieces of memory that the peer may map for direct writes by this side. Default: 0.
     pub iomaps: u16,
-    /// Deadline for the whole connect, from name resolution to establishment.
+    /// Deadline for the whole connect, from name resolution to establishment. Default: 10 s.
     pub timeout: Duration,
     /// Interval at which an idle stream checks that its peer is alive; `None` (the default) for never.
     pub keepalive: Option<Duration>,

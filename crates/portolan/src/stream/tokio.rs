@@ -24,7 +24,7 @@ use super::stream::Stream;
 use crate::connection::{ATTEMPT_DELAY, Failures, Polling};
 use crate::deadline;
 use crate::resolve::resolve_async;
-use crate::tokio::runtime::{of_ended_task, off_runtime, runtime_error, watch, within};
+use crate::tasks::runtime::{of_ended_task, off_runtime, runtime_error, watch, within};
 
 /// A [`Stream`] for tasks: tokio's `AsyncRead` and `AsyncWrite`.
 ///

@@ -15,9 +15,9 @@ use std::ptr::NonNull;
 ///
 /// This trait is sealed: the library relies on how each type keeps its bytes in place.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no memory that a device may touch",
-    label = "its bytes move with it, or its features are not enabled",
-    note = "`Vec<u8>` and `Box<[u8]>` are; `Bytes` and `BytesMut` with the feature `bytes`, `Mmap` and `MmapMut` with `memmap2`"
+    message = "`{Self}` is not one of the types of memory that can be shared or become a buffer",
+    label = "its bytes may move with it, or a feature is not enabled",
+    note = "`Vec<u8>` and `Box<[u8]>` are; `Bytes` and `BytesMut` with the feature `bytes`, `Mmap` and `MmapMut` with `memmap2`; a `Buffer` gives its memory back with `into_memory`"
 )]
 pub trait Memory: KeptInPlace {}
 
@@ -25,9 +25,9 @@ impl<T: KeptInPlace> Memory for T {}
 
 /// The requirements for a type of memory.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no memory that a device may touch",
-    label = "its bytes move with it, or its features are not enabled",
-    note = "`Vec<u8>` and `Box<[u8]>` are; `Bytes` and `BytesMut` with the feature `bytes`, `Mmap` and `MmapMut` with `memmap2`"
+    message = "`{Self}` is not one of the types of memory that can be shared or become a buffer",
+    label = "its bytes may move with it, or a feature is not enabled",
+    note = "`Vec<u8>` and `Box<[u8]>` are; `Bytes` and `BytesMut` with the feature `bytes`, `Mmap` and `MmapMut` with `memmap2`; a `Buffer` gives its memory back with `into_memory`"
 )]
 pub trait KeptInPlace: Sized {
     /// Keeps the bytes. Moving it does not move the bytes. It contains no reference or box to them that the compiler

@@ -99,7 +99,7 @@ impl SharedMemory {
         self.backing.len()
     }
 
-    /// The description for peers. For memory of a [`Domain`](crate::Domain) with several devices, it is valid for the
+    /// The description for peers of connections without a domain, or of the only device. For memory of a [`Domain`](crate::Domain) with several devices, it is valid for the
     /// first of them; [`Connection::offer`](crate::Connection::offer) returns each connection's.
     pub fn remote(&self) -> RemoteMemory {
         self.with_rkey(self.rkey)
@@ -210,7 +210,8 @@ impl SharedMemory {
         }
     }
 
-    /// Withdraws the peers' rights on every device. Returns the memory, or a copy of it, as an ordinary buffer.
+    /// Withdraws the peers' rights on every device. Returns the memory as an ordinary buffer. If a process of this host
+    /// was stopped in the middle of a write to memory of the library's, it returns a copy instead.
     ///
     /// # Errors
     /// A region cannot be deregistered, or cannot be registered again for local use.

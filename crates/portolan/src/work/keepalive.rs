@@ -9,7 +9,16 @@ use std::time::{Duration, Instant};
 /// program. Posted work needs no probe: the queue pair's own retries end it.
 ///
 /// Probes are sent while a thread or task waits on the connection; otherwise at the next wait.
+///
+/// ```
+/// use portolan::{Keepalive, Options};
+/// use std::time::Duration;
+///
+/// let keepalive = Keepalive::new(Duration::from_secs(5), Duration::from_secs(30));
+/// let options = Options::default().keepalive(keepalive);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Keepalive {
     /// Time without traffic before a probe; 1 ms to a day.
     pub interval: Duration,
@@ -20,6 +29,11 @@ pub struct Keepalive {
 }
 
 impl Keepalive {
+    /// Creates the settings: the time without traffic before a probe, and the time limit of its answer.
+    pub const fn new(interval: Duration, timeout: Duration) -> Self {
+        Self { interval, timeout }
+    }
+
     /// The valid range of both times.
     pub(crate) const RANGE: std::ops::RangeInclusive<Duration> =
         Duration::from_millis(1)..=Duration::from_secs(24 * 60 * 60);

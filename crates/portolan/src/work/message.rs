@@ -1,5 +1,6 @@
 //! A received message.
 
+use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -14,7 +15,6 @@ use crate::sys::Buffer;
 /// Dropping it reposts the receive. If the program holds [`Options::held_messages`](crate::Options::held_messages)
 /// messages, the peer's next message waits. A program that keeps messages for a long time should take their buffers
 /// ([`Message::into_buffer`]).
-#[derive(Debug)]
 pub struct Message {
     connection: Arc<Inner>,
     buffer: Option<Buffer>,
@@ -37,8 +37,8 @@ impl Message {
         }
     }
 
-    /// The number of bytes that the peer wrote to shared memory, if this is the immediate data of a write. The message
-    /// itself is empty then. For a write of more than 1 GiB, this is the length of the last work request only.
+    /// The number of bytes that the peer wrote to shared memory, if this is the immediate data of a write. All of them
+    /// are in the memory. The message itself is empty then. For a write of more than 1 GiB, this is the length of the last work request only.
     pub fn written(&self) -> Option<usize> {
         self.written
     }
@@ -67,6 +67,17 @@ impl Message {
         // The rest of the receive exists as long as the message.
         drop(kept.split_off(self.length));
         Ok(kept)
+    }
+}
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Message")
+            .field("length", &self.length)
+            .field("immediate", &self.immediate)
+            .field("written", &self.written)
+            .field("remote", &self.connection.addresses.remote)
+            .finish_non_exhaustive()
     }
 }
 

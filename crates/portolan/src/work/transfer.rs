@@ -1,5 +1,6 @@
 //! A transfer: a posted work request with its buffer.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,10 +34,10 @@ use crate::deadline;
 /// Only the end of the connection stops posted work. A send whose wait timed out is still delivered, and sending its
 /// message again delivers it twice.
 ///
-/// * Dropping the transfer gives up its buffer: the connection frees it when the work completes.
+/// * Dropping the transfer gives up its buffer: the connection frees it when the work completes. This is right for sends
+///   whose outcome does not matter. If one fails, the connection has ended, which the next call reports.
 /// * [`Transfer::abandon`] leaves the buffer and the outcome to the connection
 ///   ([`Connection::take_abandoned`](crate::Connection::take_abandoned)).
-#[derive(Debug)]
 #[must_use = "a dropped transfer goes on, but its buffer and its failure are lost"]
 pub struct Transfer {
     connection: Arc<Inner>,
@@ -125,6 +126,12 @@ impl Transfer {
         }
     }
 
+    /// Whether it belongs to a connection.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_of(&self, connection: &Arc<Inner>) -> bool {
+        Arc::ptr_eq(&self.connection, connection)
+    }
+
     /// Whether the transfer has completed, for a waiter that cannot borrow it.
     #[cfg(feature = "tokio")]
     pub(crate) fn until_done(&self) -> impl FnMut() -> Option<()> + Send + use<> {
@@ -183,5 +190,19 @@ impl Inner {
         }
         let cause = self.work_cause(completion.status);
         Err(pieces.failed(self.explain(Error::new(Step::Transfer, cause))))
+    }
+}
+
+impl fmt::Debug for Transfer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let remote = &self.connection.addresses.remote;
+        let is_sending = self
+            .key
+            .is_some_and(|key| self.connection.work.is_sending(key));
+        let mut written = f.debug_struct("Transfer");
+        written
+            .field("remote", remote)
+            .field("is_sending", &is_sending);
+        written.finish_non_exhaustive()
     }
 }

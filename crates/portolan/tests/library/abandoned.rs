@@ -4,7 +4,7 @@
 use std::pin::pin;
 use std::task::Poll;
 
-use portolan::tokio::{AsyncConnection, AsyncListener, Posted};
+use portolan::tasks::{AsyncConnection, AsyncListener, Posted};
 use portolan::{Access, Buffer, Done, RemoteMemory};
 use tokio::time::timeout;
 

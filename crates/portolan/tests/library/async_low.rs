@@ -10,7 +10,7 @@ use portolan::cm::{CmId, Completions, EventChannel, QueuePairPlan};
 use portolan::datagram::{self, Arrival, Socket};
 use portolan::provider::cm::{EventType, JoinKind};
 use portolan::provider::verbs::{QpAttr, QpAttrMask, QpState, RecvWr, WcStatus, WorkCompletion};
-use portolan::tokio::{
+use portolan::tasks::{
     AsyncCompletions, AsyncConnection, AsyncEventChannel, AsyncListener, AsyncService, AsyncSocket,
 };
 use portolan::{Cause, Error, Options};

@@ -99,7 +99,7 @@ fn an_atomic_at_a_wrong_place_is_refused_and_its_buffer_comes_back() {
             remote.slice(0, 7).unwrap(),
             "length of an atomic's memory",
         ),
-        (7, remote, "length"),
+        (7, remote, "length of an atomic's buffer"),
     ];
     for (length, at, what) in cases {
         let buffer = active.buffer(length).unwrap();

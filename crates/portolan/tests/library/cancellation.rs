@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use portolan::software::{SoftwareProvider, Usage};
-use portolan::tokio::{AsyncConnection, AsyncListener};
+use portolan::tasks::{AsyncConnection, AsyncListener};
 use portolan::{Access, Options};
 use tokio::time::timeout;
 
@@ -109,10 +109,7 @@ async fn connecting_may_be_dropped_at_every_wait() {
     let accepting = tokio::spawn(async move {
         loop {
             let incoming = listener.accept().await.unwrap();
-            let options = Options {
-                timeout: Duration::from_millis(500),
-                ..options()
-            };
+            let options = options().timeout(Duration::from_millis(500));
             tokio::spawn(async move {
                 if let Ok(connection) = incoming.accept_async(&options).await {
                     let _ = connection.disconnected().await;
@@ -176,10 +173,7 @@ async fn accepting_may_be_dropped_at_every_wait() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sending_may_be_dropped_at_every_wait_and_continues() {
     let provider = own_provider();
-    let none = Options {
-        receive_depth: 0,
-        ..options()
-    };
+    let none = options().receive_depth(0);
     let (active, passive, idle) = pair(&provider, none).await;
     let passive = Arc::new(passive);
     let receiving = RefCell::new(None);

@@ -24,11 +24,7 @@ const LENGTHS: [usize; 11] = [
 ];
 
 fn big_receives() -> Options {
-    Options {
-        receive_depth: 2,
-        receive_size: 8 << 20,
-        ..options()
-    }
+    options().receive_depth(2).receive_size(8 << 20)
 }
 
 fn send_all(from: &Connection, bytes: &[u8]) {
@@ -326,11 +322,7 @@ fn two_hundred_connects_to_one_listener_succeed_and_all_carry_data() {
     let listener = listener("127.0.0.1:0");
     let address = listener.local_addr().unwrap();
     drop(pair_at(connector(), &listener, address, &options()));
-    let small = Options {
-        receive_depth: 2,
-        receive_size: 64,
-        ..options()
-    };
+    let small = options().receive_depth(2).receive_size(64);
     thread::scope(|scope| {
         let connecting: Vec<_> = (0..CONNECTING_THREADS)
             .map(|_| {
@@ -386,10 +378,7 @@ fn a_process_with_a_hundred_connections_has_as_many_threads_as_with_one() {
 
 #[test]
 fn a_dropped_message_posts_its_receive_again() {
-    let few = Options {
-        receive_depth: 2,
-        ..options()
-    };
+    let few = options().receive_depth(2);
     let (active, passive) = pair_with(&options(), &few);
     for round in 0..100u8 {
         send_all(&active, &[round]);
@@ -399,10 +388,7 @@ fn a_dropped_message_posts_its_receive_again() {
 
 #[test]
 fn a_sender_waits_for_a_receive_that_is_posted_late() {
-    let none = Options {
-        receive_depth: 0,
-        ..options()
-    };
+    let none = options().receive_depth(0);
     let (active, passive) = pair_with(&options(), &none);
     let transfer = active.send(active.buffer_from(b"early").unwrap()).unwrap();
     let transfer = transfer
@@ -416,11 +402,7 @@ fn a_sender_waits_for_a_receive_that_is_posted_late() {
 
 #[test]
 fn receives_posted_by_hand_do_not_affect_the_connections_own() {
-    let few = Options {
-        receive_depth: 2,
-        posted_receives: 2,
-        ..options()
-    };
+    let few = options().receive_depth(2).posted_receives(2);
     let (active, passive) = pair_with(&options(), &few);
     send_all(&active, b"1");
     let held = passive.receive_within(PATIENCE).unwrap();

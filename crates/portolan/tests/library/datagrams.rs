@@ -23,10 +23,7 @@ fn next_datagram(
 #[test]
 fn a_service_is_found_gets_datagrams_and_answers_their_senders_over_both_families() {
     for ip in ["127.0.0.1", "[::1]"] {
-        let offered = Options {
-            private_data: b"at your service".to_vec(),
-            ..Options::default()
-        };
+        let offered = Options::default().private_data(b"at your service".to_vec());
         let mut service = Service::bind(&format!("{ip}:0"), &offered).unwrap();
         let address = service.local_addr().unwrap();
         let serving = std::thread::spawn(move || {
@@ -109,11 +106,7 @@ fn a_datagram_too_long_for_one_packet_is_refused_and_the_longest_one_is_sent() {
 #[test]
 fn more_datagrams_than_may_wait_are_all_sent() {
     const COUNT: u32 = 200;
-    let few = Options {
-        send_depth: 2,
-        receive_depth: COUNT,
-        ..Options::default()
-    };
+    let few = Options::default().send_depth(2).receive_depth(COUNT);
     let mut service = Service::bind("127.0.0.1:0", &few).unwrap();
     let address = service.local_addr().unwrap().to_string();
     let serving = std::thread::spawn(move || {
@@ -137,10 +130,7 @@ fn a_missing_service_is_refused_and_a_silent_one_times_out_at_the_deadline() {
 
     let service = Service::bind("127.0.0.1:0", &Options::default()).unwrap();
     let address = service.local_addr().unwrap().to_string();
-    let patient = Options {
-        timeout: Duration::from_millis(300),
-        ..Options::default()
-    };
+    let patient = Options::default().timeout(Duration::from_millis(300));
     // Nobody takes the question.
     let error = Socket::connect(&address, &patient).unwrap_err();
     assert!(matches!(error.cause, Cause::TimedOut { .. }), "{error}");
@@ -157,10 +147,7 @@ fn a_refusing_or_silent_address_delays_the_next_one_only_briefly() {
         // Answers, and stays until the datagram has arrived.
         next_datagram(&mut service)
     });
-    let patient = Options {
-        timeout: PATIENCE * 4,
-        ..Options::default()
-    };
+    let patient = Options::default().timeout(PATIENCE * 4);
     let asked = std::time::Instant::now();
     let (mut socket, reached) = Socket::connect_to(&addresses, &patient).unwrap();
     // A third of the time limit for each address would be longer.
@@ -169,10 +156,7 @@ fn a_refusing_or_silent_address_delays_the_next_one_only_briefly() {
     socket.send(&reached.destination, b"ahoy", None).unwrap();
     assert_eq!(serving.join().unwrap().0.data, b"ahoy");
 
-    let short = Options {
-        timeout: Duration::from_millis(600),
-        ..Options::default()
-    };
+    let short = Options::default().timeout(Duration::from_millis(600));
     let error = Socket::connect_to(&addresses[..2], &short).unwrap_err();
     assert!(matches!(error.cause, Cause::TimedOut { .. }), "{error}");
     let text = error.to_string();

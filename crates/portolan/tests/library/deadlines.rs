@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use portolan::provider::traits::Provider;
-use portolan::{Cause, Connection, Error, Options, Step};
+use portolan::{Cause, Connection, Error, Step};
 
 use crate::harness::*;
 use crate::process::Peer;
@@ -134,10 +134,7 @@ fn accepting_ends_at_the_deadline_without_a_request_and_without_a_confirmation()
     peer.tell(&format!("connect {}", listener.local_addr().unwrap()));
     let incoming = listener.accept_within(PATIENCE).unwrap();
     let _stopped = peer.stop();
-    let hasty = Options {
-        timeout: DEADLINE,
-        ..options()
-    };
+    let hasty = options().timeout(DEADLINE);
     let started = Instant::now();
     let error = incoming.accept_with(&hasty).unwrap_err();
     timed_out(started, Step::Accept, &error);
@@ -233,10 +230,7 @@ fn zero_is_a_deadline_that_has_passed() {
 
 #[test]
 fn the_longest_duration_is_a_deadline_too() {
-    let longest = Options {
-        timeout: Duration::MAX,
-        ..options()
-    };
+    let longest = options().timeout(Duration::MAX);
     let listener = listener("127.0.0.1:0");
     let address = listener.local_addr().unwrap();
     let (active, passive) = thread::scope(|scope| {

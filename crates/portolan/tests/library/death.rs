@@ -114,10 +114,7 @@ fn a_peer_killed_after_its_request_fails_the_accept_in_time() {
     let incoming = listener.accept_within(PATIENCE).unwrap();
     peer.kill();
     let started = Instant::now();
-    let hasty = Options {
-        timeout: DEADLINE,
-        ..options()
-    };
+    let hasty = options().timeout(DEADLINE);
     let error = incoming.accept_with(&hasty).unwrap_err();
     assert!(
         started.elapsed() < DEADLINE + PATIENCE / 10,
@@ -162,11 +159,8 @@ fn a_silent_peer_is_detected_by_the_next_send() {
     let port = free_port();
     let ours = start(port);
     let mut peer = Peer::start(port);
-    let soon = Options {
-        // Two acknowledgement timeouts instead of eight.
-        retry_count: 1,
-        ..options()
-    };
+    // Two acknowledgement timeouts instead of eight.
+    let soon = options().retry_count(1);
     let connection = connected(&ours, &mut peer, &soon);
     // Like a machine without power: nothing reports it.
     let _stopped = peer.stop();

@@ -110,10 +110,7 @@ pub(crate) fn pair_at(
 }
 
 pub(crate) fn options() -> Options {
-    Options {
-        timeout: PATIENCE,
-        ..Options::default()
-    }
+    Options::default().timeout(PATIENCE)
 }
 
 /// Bytes that depend on the offset and the seed.

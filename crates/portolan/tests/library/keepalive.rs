@@ -12,18 +12,12 @@ use crate::harness::*;
 use crate::process::Peer;
 
 /// Shorter than all retries of a queue pair.
-const KEEPALIVE: Keepalive = Keepalive {
-    interval: Duration::from_millis(300),
-    timeout: Duration::from_millis(700),
-};
+const KEEPALIVE: Keepalive = Keepalive::new(Duration::from_millis(300), Duration::from_millis(700));
 /// Several probes and answers long.
 const IDLE: Duration = Duration::from_secs(2);
 
 fn watchful() -> Options {
-    Options {
-        keepalive: Some(KEEPALIVE),
-        ..options()
-    }
+    options().keepalive(Some(KEEPALIVE))
 }
 
 fn sent(connection: &Connection) -> u64 {
@@ -111,10 +105,7 @@ fn without_the_option_nothing_is_sent() {
 
 #[test]
 fn a_peer_that_is_slow_to_receive_is_not_considered_dead() {
-    let none = Options {
-        receive_depth: 0,
-        ..options()
-    };
+    let none = options().receive_depth(0);
     let (near, far) = pair_with(&watchful(), &none);
     let posted = near.send(near.buffer_from(b"patience").unwrap()).unwrap();
     // The message waits for a receive much longer than a peer may be silent.
@@ -128,10 +119,7 @@ fn a_peer_that_is_slow_to_receive_is_not_considered_dead() {
 
 #[test]
 fn the_caller_can_use_the_whole_send_queue() {
-    let shallow = Options {
-        send_depth: 1,
-        ..watchful()
-    };
+    let shallow = watchful().send_depth(1);
     let (near, far) = pair_with(&shallow, &options());
     for _ in 0..3 {
         // Posted beside a probe, whose answer may be outstanding.
@@ -153,11 +141,8 @@ fn zero_and_excessive_times_are_refused() {
         (day, Duration::ZERO, "keepalive timeout"),
         (day, Duration::MAX, "keepalive timeout"),
     ] {
-        let keepalive = Some(Keepalive { interval, timeout });
-        let with = Options {
-            keepalive,
-            ..options()
-        };
+        let keepalive = Some(Keepalive::new(interval, timeout));
+        let with = options().keepalive(keepalive);
         let error = connector().options(with).connect_to(address).unwrap_err();
         assert_eq!(error.errno(), 22, "{error}");
         assert!(error.to_string().contains(named), "{error}");
@@ -167,7 +152,7 @@ fn zero_and_excessive_times_are_refused() {
 #[cfg(feature = "tokio")]
 #[test]
 fn a_waiting_task_learns_that_its_peer_stopped_answering() {
-    use portolan::tokio::AsyncConnection;
+    use portolan::tasks::AsyncConnection;
 
     let port = free_port();
     let provider = start(port);

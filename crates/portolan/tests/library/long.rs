@@ -1,7 +1,7 @@
 //! Writes and reads that are longer than one work request, and batches posted as one operation.
 
 use portolan::provider::verbs::WcStatus;
-use portolan::{Access, Buffer, Cause, Options};
+use portolan::{Access, Buffer, Cause};
 
 use crate::harness::*;
 
@@ -49,10 +49,7 @@ fn more_than_two_gibibytes_are_written_and_read_in_one_call_each_that_ends_once(
 
 #[test]
 fn a_long_write_takes_a_place_for_each_of_its_requests_and_is_refused_whole() {
-    let few = Options {
-        send_depth: 2,
-        ..options()
-    };
+    let few = options().send_depth(2);
     let (active, passive) = pair_with(&few, &options());
     let memory = passive.share_memory(vec![0; LONG], Access::REMOTE_WRITE);
     let memory = memory.map_err(|(error, _)| error).unwrap();
@@ -65,10 +62,7 @@ fn a_long_write_takes_a_place_for_each_of_its_requests_and_is_refused_whole() {
 
 #[test]
 fn a_batch_that_is_one_operation_ends_once_and_gives_all_buffers_back_in_order() {
-    let few = Options {
-        send_depth: 3,
-        ..options()
-    };
+    let few = options().send_depth(3);
     let (active, passive) = pair_with(&few, &options());
     let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
     let memory = passive.share(16, access).unwrap();

@@ -23,11 +23,7 @@ fn full(passive: Options) -> (Connection, Connection, Vec<Message>) {
 }
 
 fn sixteen() -> Options {
-    Options {
-        receive_depth: 16,
-        held_messages: 16,
-        ..options()
-    }
+    options().receive_depth(16).held_messages(16)
 }
 
 #[track_caller]
@@ -89,10 +85,7 @@ fn work_that_waits_for_something_else_has_no_delay() {
 
 #[test]
 fn a_receiver_may_limit_how_often_its_peer_tries_and_the_error_names_the_reason() {
-    let limited = Options {
-        rnr_retry_count: 2,
-        ..sixteen()
-    };
+    let limited = sixteen().rnr_retry_count(2);
     let (active, _passive, held) = full(limited);
     let failed = active.send(vec![16]).unwrap().wait().unwrap_err();
     let cause = Cause::WorkFailed(WcStatus::RnrRetryExcErr);
@@ -122,7 +115,7 @@ fn a_sender_hears_that_a_shared_receive_queue_is_empty() {
 #[tokio::test]
 async fn a_task_hears_within_its_deadline_that_the_peer_holds_all_messages() {
     let (active, passive, held) = full(sixteen());
-    let active = portolan::tokio::AsyncConnection::new(active).unwrap();
+    let active = portolan::tasks::AsyncConnection::new(active).unwrap();
     let mut sending = active.send(vec![16]).unwrap();
     let late = tokio::time::timeout(DEADLINE, &mut sending).await;
     assert!(late.is_err());

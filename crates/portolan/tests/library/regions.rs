@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::provider::traits::{Device, Provider};
 use portolan::provider::verbs::WcStatus;
-use portolan::{Access, Buffer, Cause, Connection, Domain, Error, Options, SharedMemory};
+use portolan::{Access, Buffer, Cause, Connection, Domain, Error, SharedMemory};
 
 use crate::harness::*;
 
@@ -19,10 +19,7 @@ fn lo(provider: &Arc<dyn Provider>) -> Arc<dyn Device> {
 fn pair_in(provider: &Arc<dyn Provider>, domain: Option<Domain>) -> (Connection, Connection) {
     let listener = listener_on(provider.clone(), "127.0.0.1:0");
     let address = listener.local_addr().unwrap();
-    let passive = Options {
-        domain,
-        ..options()
-    };
+    let passive = options().domain(domain);
     pair_at(connector_on(provider.clone()), &listener, address, &passive)
 }
 
@@ -193,10 +190,7 @@ fn a_listeners_domain_is_for_its_connections_over_both_families() {
     let port = listener.local_addr().unwrap().port();
     let domain = listener.domain().unwrap();
     let memory = domain.share(8, Access::REMOTE_ATOMIC).unwrap();
-    let passive = Options {
-        domain: Some(domain),
-        ..options()
-    };
+    let passive = options().domain(Some(domain));
     for (number, ip) in ["127.0.0.1", "::1"].into_iter().enumerate() {
         let address = std::net::SocketAddr::new(ip.parse().unwrap(), port);
         let (active, passive) = pair_at(connector(), &listener, address, &passive);
@@ -260,10 +254,7 @@ fn a_request_has_a_fence_and_immediate_data_and_a_read_has_none_of_the_latter() 
 
 #[test]
 fn a_batch_is_posted_together_and_in_order_or_comes_back_as_it_was() {
-    let few = Options {
-        send_depth: 4,
-        ..options()
-    };
+    let few = options().send_depth(4);
     let (active, passive) = pair_with(&few, &options());
     let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
     let memory = passive.share(16, access).unwrap();
@@ -322,10 +313,7 @@ fn a_batch_is_posted_together_and_in_order_or_comes_back_as_it_was() {
 
 #[test]
 fn inline_data_needs_no_buffer_and_more_than_the_limit_is_refused_with_numbers() {
-    let inline = Options {
-        inline: 32,
-        ..options()
-    };
+    let inline = options().inline(32);
     let (active, passive) = pair_with(&inline, &options());
     let mut bytes = *b"ahoy";
     let sending = active.send_inline(&bytes).unwrap();
@@ -358,10 +346,7 @@ fn inline_data_needs_no_buffer_and_more_than_the_limit_is_refused_with_numbers()
 
 #[test]
 fn messages_that_were_taken_out_may_be_kept_forever_and_delay_no_others() {
-    let few = Options {
-        receive_depth: 2,
-        ..options()
-    };
+    let few = options().receive_depth(2);
     let (active, passive) = pair_with(&options(), &few);
     let mut kept = Vec::new();
     for number in 0..20u8 {
@@ -380,11 +365,7 @@ fn messages_that_were_taken_out_may_be_kept_forever_and_delay_no_others() {
 #[test]
 fn messages_that_are_held_do_not_stall_the_peer_and_their_receives_are_freed_afterwards() {
     let provider = own_provider();
-    let few = Options {
-        receive_depth: 2,
-        held_messages: 100,
-        ..options()
-    };
+    let few = options().receive_depth(2).held_messages(100);
     let listener = listener_on(provider.clone(), "127.0.0.1:0");
     let address = listener.local_addr().unwrap();
     let (active, passive) = pair_at(connector_on(provider.clone()), &listener, address, &few);
@@ -433,11 +414,7 @@ impl tracing::Subscriber for Warnings {
 
 #[test]
 fn a_program_that_holds_the_maximum_of_messages_learns_once_why_its_peer_waits() {
-    let few = Options {
-        receive_depth: 2,
-        held_messages: 2,
-        ..options()
-    };
+    let few = options().receive_depth(2).held_messages(2);
     let (active, passive) = pair_with(&options(), &few);
     let warnings = Arc::new(Warnings(AtomicU64::new(0)));
     tracing::subscriber::with_default(warnings.clone(), || {

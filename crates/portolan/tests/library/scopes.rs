@@ -8,10 +8,7 @@ use portolan::{Access, Cause, Connection, Domain, Error, Options, RemoteMemory};
 use crate::harness::*;
 
 fn in_domain_of_its_own() -> Options {
-    Options {
-        domain: Some(Domain::new()),
-        ..options()
-    }
+    options().domain(Some(Domain::new()))
 }
 
 fn refused(active: &Connection, memory: RemoteMemory) {
@@ -50,10 +47,7 @@ fn a_new_domain_has_no_memory_before_a_connection_is_made_with_it() {
         .unwrap_err();
     says(&error);
     assert_eq!(vector, [1, 2]);
-    let passive = Options {
-        domain: Some(domain.clone()),
-        ..options()
-    };
+    let passive = options().domain(Some(domain.clone()));
     let (active, passive) = pair_with(&options(), &passive);
     let memory = domain.share_memory(vector, Access::REMOTE_READ);
     let memory = memory.map_err(|(error, _)| error).unwrap();
@@ -113,10 +107,7 @@ fn a_time_that_is_put_off_does_not_end_memory_and_several_end_each_at_its_own() 
 fn memory_that_has_expired_is_offered_on_no_further_device() {
     let provider = own_provider();
     let domain = Domain::new();
-    let passive = Options {
-        domain: Some(domain.clone()),
-        ..options()
-    };
+    let passive = options().domain(Some(domain.clone()));
     let (_active, _passive) = pair_with(&options(), &passive);
     let memory = domain.share(8, Access::REMOTE_READ).unwrap();
     memory.expire_at(Instant::now()).unwrap();

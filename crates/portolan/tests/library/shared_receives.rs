@@ -44,10 +44,7 @@ fn many_connections_need_only_the_shared_buffers_and_get_all_their_messages() {
     let queue = SharedReceiveQueue::new(8, 4096);
     let listener = listener_on(provider.clone(), "127.0.0.1:0");
     let address = listener.local_addr().unwrap();
-    let sparse = Options {
-        receive_depth: 1,
-        ..options()
-    };
+    let sparse = options().receive_depth(1);
     let connector = connector_on(provider.clone()).options(sparse);
     let both = (0..COUNT).map(|_| pair_at(connector.clone(), &listener, address, &sharing(&queue)));
     let (active, passive): (Vec<_>, Vec<_>) = both.unzip();
@@ -224,7 +221,7 @@ fn threads_that_wait_on_their_connections_share_receives() {
 #[cfg(feature = "tokio")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_share_receives() {
-    let listener = portolan::tokio::AsyncListener::new(listener("127.0.0.1:0")).unwrap();
+    let listener = portolan::tasks::AsyncListener::new(listener("127.0.0.1:0")).unwrap();
     let address = listener.local_addr().unwrap();
     let queue = SharedReceiveQueue::new(3, 64);
     let mut tasks = tokio::task::JoinSet::new();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portolan::tokio::{AsyncConnection, AsyncListener};
+use portolan::tasks::{AsyncConnection, AsyncListener};
 use portolan::{Access, Cause, Connector, Options};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -137,10 +137,7 @@ async fn buffers_of_dropped_transfers_are_freed_at_their_end() {
     let provider = own_provider();
     let listener = listener_on(provider.clone(), "127.0.0.1:0");
     let address = listener.local_addr().unwrap();
-    let none = Options {
-        receive_depth: 0,
-        ..options()
-    };
+    let none = options().receive_depth(0);
     let connector = connector_on(provider.clone()).options(none.clone());
     let (active, passive) =
         tokio::task::spawn_blocking(move || pair_at(connector, &listener, address, &none))
@@ -181,10 +178,7 @@ async fn buffers_of_dropped_transfers_are_freed_at_their_end() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_send_that_timed_out_can_be_awaited_again_and_returns_its_buffer() {
-    let none = Options {
-        receive_depth: 0,
-        ..options()
-    };
+    let none = options().receive_depth(0);
     let (active, passive) = soon(async_pair_with(none)).await;
     let mut sending = active
         .send(active.get_ref().buffer_from(b"ahoy").unwrap())
@@ -198,12 +192,7 @@ async fn a_send_that_timed_out_can_be_awaited_again_and_returns_its_buffer() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn abandoned_work_is_taken_over_in_its_order_and_as_much_is_kept_as_may_be_posted() {
-    let few = Options {
-        receive_depth: 64,
-        send_depth: 2,
-        posted_receives: 1,
-        ..options()
-    };
+    let few = options().receive_depth(64).send_depth(2).posted_receives(1);
     let (active, passive) = soon(async_pair_with(few)).await;
     assert!(active.get_ref().take_abandoned().is_none());
     for number in 0..5u8 {
@@ -356,4 +345,21 @@ async fn a_missed_deadline_of_a_connect_is_reported_with_step_and_addresses() {
     assert!((100..=elapsed_ms(started)).contains(&after_ms), "{error}");
     assert_eq!(error.step, portolan::Step::Connect);
     assert_eq!(error.context.remote, Some(address.into()));
+}
+
+#[tokio::test]
+async fn another_connections_transfer_is_refused_and_stays_with_its_own() {
+    let (first, _first_peer) = pair();
+    let (second, second_peer) = pair();
+    let first = AsyncConnection::new(first).unwrap();
+    let transfer = second.send(b"ahoy".to_vec()).unwrap();
+    let failed = first.finish(transfer).await.unwrap_err();
+    let text = failed.error.to_string();
+    assert!(
+        text.contains("expected one of this connection, found one of another"),
+        "{text}"
+    );
+    let transfer = second.take_abandoned().expect("its own connection has it");
+    assert_eq!(transfer.wait().unwrap().buffer[..], *b"ahoy");
+    assert_eq!(second_peer.receive_within(PATIENCE).unwrap()[..], *b"ahoy");
 }

@@ -67,11 +67,7 @@ fn sends_writes_and_immediate_data_arrive() {
 #[test]
 fn a_message_without_a_receive_is_lost_and_later_ones_arrive() {
     let few = options();
-    let few = Options {
-        receive_depth: 2,
-        held_messages: 2,
-        ..few
-    };
+    let few = few.receive_depth(2).held_messages(2);
     let (active, passive) = unreliable_pair(&options(), &few);
     for number in 0..4 {
         active.send(vec![number]).unwrap().wait().unwrap();
@@ -89,11 +85,7 @@ fn a_message_without_a_receive_is_lost_and_later_ones_arrive() {
 
 #[test]
 fn messages_longer_than_the_receives_are_lost_and_cost_no_receive() {
-    let small = Options {
-        receive_depth: 2,
-        receive_size: 16,
-        ..options()
-    };
+    let small = options().receive_depth(2).receive_size(16);
     let (active, passive) = unreliable_pair(&options(), &small);
     for _ in 0..5 {
         active.send(vec![1; 17]).unwrap().wait().unwrap();
@@ -160,15 +152,9 @@ fn a_write_of_more_than_one_request_is_refused_because_a_part_of_it_could_be_los
 
 #[test]
 fn a_keepalive_is_refused() {
-    let keepalive = Keepalive {
-        interval: Duration::from_secs(1),
-        timeout: Duration::from_secs(1),
-    };
+    let keepalive = Keepalive::new(Duration::from_secs(1), Duration::from_secs(1));
     let listener = unreliable_listener();
-    let connector = unreliable_connector().options(Options {
-        keepalive: Some(keepalive),
-        ..options()
-    });
+    let connector = unreliable_connector().options(options().keepalive(Some(keepalive)));
     let error = connector
         .connect_to(listener.local_addr().unwrap())
         .unwrap_err();
@@ -211,7 +197,7 @@ fn a_reliable_connector_finds_no_unreliable_listener_and_the_reverse() {
 #[cfg(feature = "tokio")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_use_unreliable_connections() {
-    let listener = portolan::tokio::AsyncListener::new(unreliable_listener()).unwrap();
+    let listener = portolan::tasks::AsyncListener::new(unreliable_listener()).unwrap();
     let address = listener.local_addr().unwrap();
     let client =
         tokio::spawn(async move { unreliable_connector().connect_to_async(address).await });

@@ -7,7 +7,7 @@ use std::time::Duration;
 use portolan::cm::{CmId, EventChannel};
 use portolan::provider::cm::EventType;
 use portolan::software::{SoftwareProvider, Usage};
-use portolan::{Access, Listener, Options};
+use portolan::{Access, Listener};
 
 use crate::harness::*;
 
@@ -139,10 +139,7 @@ fn refused_and_failed_connects_leave_nothing_behind() {
         });
         connector.connect_to(address).unwrap_err();
     });
-    let absurd = Options {
-        send_depth: u32::MAX,
-        ..options()
-    };
+    let absurd = options().send_depth(u32::MAX);
     connector
         .clone()
         .options(absurd)

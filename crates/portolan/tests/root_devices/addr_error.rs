@@ -60,10 +60,7 @@ fn addr_error_reports_a_silent_host_on_the_link_in_both_families() {
         assert!(error.to_string().contains("10.9.6.78:7471"), "{error}");
         // Linux gives up after more than one round of resolving a datagram service's address.
         let silent = [addr("10.9.6.79:7471")];
-        let options = Options {
-            timeout: PATIENCE,
-            ..Options::default()
-        };
+        let options = Options::default().timeout(PATIENCE);
         let error = Socket::connect_to(&silent, &options).unwrap_err();
         assert_eq!(error.cause, Cause::HostUnreachable, "{error}");
         // Deletes the link now; otherwise the kernel deletes it some time after the other end's namespace is

@@ -1,6 +1,6 @@
 //! A wildcard listener's memory, reached by connections on each of its devices.
 
-use portolan::{Access, Connector, Options};
+use portolan::{Access, Connector};
 
 use crate::harness::{PATIENCE, connector_on, listener_on, options, own_provider, pair_at};
 use crate::{addr, on_interfaces};
@@ -22,10 +22,7 @@ fn memory_of_a_wildcard_listener_is_reached_on_every_device_and_the_buffers_serv
         let port = listener.local_addr().unwrap().port();
         let domain = listener.domain().unwrap();
         let memory = domain.share(8, Access::REMOTE_ATOMIC).unwrap();
-        let passive = Options {
-            domain: Some(domain),
-            ..options()
-        };
+        let passive = options().domain(Some(domain));
         let connector = |source: &str| -> Connector {
             let source = addr(&format!("{source}:0"));
             connector_on(provider.clone()).source(source)

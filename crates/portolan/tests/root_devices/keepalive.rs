@@ -2,16 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use portolan::{Cause, Keepalive, Options};
+use portolan::{Cause, Keepalive};
 
 use crate::harness::*;
 use crate::support::{Namespace, ip_batch};
 use crate::{addr, on_interfaces};
 
-const KEEPALIVE: Keepalive = Keepalive {
-    interval: Duration::from_millis(500),
-    timeout: Duration::from_secs(1),
-};
+const KEEPALIVE: Keepalive = Keepalive::new(Duration::from_millis(500), Duration::from_secs(1));
 
 #[test]
 fn an_idle_connection_to_a_lost_host_ends_within_the_time_limit() {
@@ -23,10 +20,7 @@ fn an_idle_connection_to_a_lost_host_ends_within_the_time_limit() {
         let port = free_port();
         let there = peer.run(move || start(port));
         let listener = peer.run(move || listener_on(there, "0.0.0.0:7475"));
-        let watchful = Options {
-            keepalive: Some(KEEPALIVE),
-            ..options()
-        };
+        let watchful = options().keepalive(Some(KEEPALIVE));
         let connector = connector_on(start(port)).options(watchful);
         let to = addr("10.9.5.2:7475");
         let (near, far) = pair_at(connector, &listener, to, &options());

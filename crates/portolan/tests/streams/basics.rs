@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use portolan::provider::verbs::Access;
 use portolan::stream::{Iomap, Sge};
-use portolan::{Cause, SharedMemory, Stream, StreamOptions};
+use portolan::{Cause, SharedMemory, Stream};
 
 use crate::harness::*;
 use crate::pair::*;
@@ -36,13 +36,13 @@ fn megabytes_go_both_ways_at_once_whole_and_in_order() {
 
 #[test]
 fn odd_buffers_and_short_queues_move_the_same_bytes() {
-    let small = |receive_buffer, inline| StreamOptions {
-        send_buffer: 3001,
-        receive_buffer,
-        send_queue: 16,
-        receive_queue: 16,
-        inline,
-        ..stream_options()
+    let small = |receive_buffer, inline| {
+        stream_options()
+            .send_buffer(3001)
+            .receive_buffer(receive_buffer)
+            .send_queue(16)
+            .receive_queue(16)
+            .inline(inline)
     };
     let (mut active, mut passive) = streams_with(&small(777, 0), small(1111, 16));
     let sent = pattern(300_000, 3);
@@ -222,10 +222,7 @@ fn a_listener_of_another_protocol_is_recognized() {
 
 #[test]
 fn mapped_memory_is_written_before_the_message_that_announces_it() {
-    let writer_options = StreamOptions {
-        iomaps: 2,
-        ..stream_options()
-    };
+    let writer_options = stream_options().iomaps(2);
     let (mut active, mut passive) = streams_with(&writer_options, stream_options());
     let memory = SharedMemory::new(passive.pd(), 100_000, Access::REMOTE_WRITE).unwrap();
     let remote = memory.remote();
@@ -258,10 +255,7 @@ fn mapped_memory_is_written_before_the_message_that_announces_it() {
 
 #[test]
 fn keepalives_leave_an_idle_stream_alone() {
-    let lively = StreamOptions {
-        keepalive: Some(Duration::from_millis(5)),
-        ..stream_options()
-    };
+    let lively = stream_options().keepalive(Some(Duration::from_millis(5)));
     let (mut active, mut passive) = streams_with(&lively, stream_options());
     thread::sleep(Duration::from_millis(200));
     active.write_all(b"alive").unwrap();

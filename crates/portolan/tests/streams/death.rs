@@ -73,10 +73,7 @@ fn a_killed_passive_end_ends_reads_and_writes_in_errors_within_a_second() {
     let port = free_port();
     let provider = start(port);
     let mut peer = Peer::start(port, None);
-    let options = StreamOptions {
-        provider: Some(provider),
-        ..stream_options()
-    };
+    let options = stream_options().provider(provider);
     let address = peer.address().parse().unwrap();
     let stream = Stream::connect_to(address, &options).unwrap();
     survive(peer, stream);
@@ -124,10 +121,7 @@ fn peer_process() {
     let provider = start(port.parse().unwrap());
     let mut stream = match std::env::var(DESTINATION_VARIABLE) {
         Ok(destination) => {
-            let options = StreamOptions {
-                provider: Some(provider),
-                ..stream_options()
-            };
+            let options = stream_options().provider(provider);
             Stream::connect_to(destination.parse().unwrap(), &options).unwrap()
         }
         Err(_) => {

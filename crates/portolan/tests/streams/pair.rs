@@ -8,11 +8,9 @@ use portolan::{Stream, StreamListener, StreamOptions};
 use crate::harness::*;
 
 pub(crate) fn stream_options() -> StreamOptions {
-    StreamOptions {
-        timeout: PATIENCE,
-        provider: Some(provider()),
-        ..StreamOptions::default()
-    }
+    StreamOptions::default()
+        .timeout(PATIENCE)
+        .provider(provider())
 }
 
 pub(crate) fn stream_listener() -> (StreamListener, SocketAddr) {

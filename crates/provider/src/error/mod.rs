@@ -20,8 +20,8 @@ use crate::holder::Holder;
 pub use private_data::PrivateData;
 pub use step::Step;
 
-/// The result of a provider's command.
-pub type Result<T> = core::result::Result<T, Error>;
+/// The result of a provider's command. With two parameters it is the standard library's.
+pub type Result<T, E = Error> = core::result::Result<T, E>;
 
 /// Why a step failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -61,22 +61,17 @@ pub(crate) fn run(command: &BenchCommand, output: &mut Output) -> Result<Outcome
 /// Options of connections: queues for a few messages. Message memory is registered while connecting, so less of it
 /// connects faster.
 fn options() -> Options {
-    Options {
-        send_depth: 64,
-        receive_depth: 4,
-        receive_size: MESSAGE_MAX,
-        posted_receives: 0,
-        timeout: PATIENCE,
-        ..Options::default()
-    }
+    Options::default()
+        .send_depth(64)
+        .receive_depth(4)
+        .receive_size(MESSAGE_MAX)
+        .posted_receives(0)
+        .timeout(PATIENCE)
 }
 
 /// Options of connections that carry no data: one receive, as every RDMA program posts.
 fn connect_options() -> Options {
-    Options {
-        receive_depth: 1,
-        ..options()
-    }
+    options().receive_depth(1)
 }
 
 /// A connection to the second process, which keeps its end open.

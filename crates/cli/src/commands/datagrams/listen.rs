@@ -49,12 +49,10 @@ fn serve(args: &ListenArgs, recorder: &Recorder, output: &mut Output) -> Result<
         private_data.len()
     );
     let interrupt = Interrupt::install()?;
-    let options = Options {
-        send_depth: DEPTH,
-        receive_depth: DEPTH,
-        private_data,
-        ..Options::default()
-    };
+    let options = Options::default()
+        .send_depth(DEPTH)
+        .receive_depth(DEPTH)
+        .private_data(private_data);
     let mut service = Service::bind(&args.address, &options)?;
     let local = service.local_addr()?;
     report::listening(local, output)?;

@@ -53,11 +53,9 @@ fn ask_and_ping(args: &PingArgs, recorder: &Recorder, output: &mut Output) -> Re
         message::MIN_LEN
     );
     let interrupt = Interrupt::install()?;
-    let options = Options {
-        private_data: args.private_data.as_bytes().to_vec(),
-        timeout: args.timeout,
-        ..Options::default()
-    };
+    let options = Options::default()
+        .private_data(args.private_data.as_bytes().to_vec())
+        .timeout(args.timeout);
     let asked = SystemTime::now();
     let (socket, service) = match Socket::connect(&args.address, &options) {
         Ok(reached) => reached,

@@ -114,14 +114,12 @@ fn show_connection(recorder: &Arc<Recorder>, output: &mut Output) -> Result<Tran
     let events = Arc::new(PeerEvents::new(recorder.clone()));
     let told = events.clone();
     let (peer, address) = Peer::start(move |time, event| told.note(time, event))?;
-    let connector = Connector::new()
-        .provider(software_provider()?)
-        .options(Options {
-            receive_size: MAX_MESSAGE_LEN,
-            private_data: GREETING.to_vec(),
-            timeout: CONNECT_TIMEOUT,
-            ..Options::default()
-        });
+    let connector = Connector::new().provider(software_provider()?).options(
+        Options::default()
+            .receive_size(MAX_MESSAGE_LEN)
+            .private_data(GREETING.to_vec())
+            .timeout(CONNECT_TIMEOUT),
+    );
     let start = Instant::now();
     let connection = connector.connect(&address).map_err(explain)?;
     let took = start.elapsed();

@@ -30,11 +30,11 @@ pub(crate) fn run() -> Result<Outcome> {
     say(json!({ "listening": listener.local_addr()?.to_string() }))?;
     let incoming = listener.accept_within(SILENCE_MAX)?;
     say_event("CONNECT_REQUEST")?;
-    let connection = incoming.accept_with(&Options {
-        receive_size: MAX_MESSAGE_LEN,
-        private_data: PEER_GREETING.to_vec(),
-        ..Options::default()
-    })?;
+    let connection = incoming.accept_with(
+        &Options::default()
+            .receive_size(MAX_MESSAGE_LEN)
+            .private_data(PEER_GREETING.to_vec()),
+    )?;
     say_event("ESTABLISHED")?;
     let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
     let memory = connection.share(MEMORY_LEN, access)?;

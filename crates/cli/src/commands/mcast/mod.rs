@@ -39,11 +39,7 @@ pub(crate) fn run(args: &McastArgs, output: &mut Output) -> Result<Outcome> {
 }
 
 fn enter(args: &GroupArgs, kind: JoinKind, output: &mut Output) -> Result<(Socket, Joined)> {
-    let options = Options {
-        send_depth: DEPTH,
-        receive_depth: DEPTH,
-        ..Options::default()
-    };
+    let options = Options::default().send_depth(DEPTH).receive_depth(DEPTH);
     let (socket, joined) = Socket::join(args.group, args.bind, kind, &options)?;
     let local = socket.local_addr().map(|local| local.ip().to_string());
     let (group, destination) = (joined.group, &joined.destination);

@@ -70,10 +70,7 @@ fn private_data_longer_than_its_message_holds_is_refused_before_anything_is_sent
     let connecting =
         thread::spawn(move || connector().private_data(vec![1; 56]).connect_to(address));
     let incoming = listener.accept_within(PATIENCE).unwrap();
-    let long = Options {
-        private_data: vec![1; 197],
-        ..options()
-    };
+    let long = options().private_data(vec![1; 197]);
     let error = incoming.accept_with(&long).unwrap_err();
     says(
         &error,

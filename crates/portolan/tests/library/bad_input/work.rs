@@ -1,7 +1,7 @@
 //! Buffers, memory and posted work.
 
 use portolan::provider::verbs::WcStatus;
-use portolan::{Access, Cause, Failed, Options, RemoteMemory, Step};
+use portolan::{Access, Cause, Failed, RemoteMemory, Step};
 
 use super::{failed_so, says};
 use crate::harness::*;
@@ -30,7 +30,7 @@ fn buffers_of_zero_and_of_absurd_length_are_refused() {
     says(
         &failed.error,
         Step::PostSend,
-        &["length: expected 8, found 9", "sw_lo"],
+        &["length of the prefix: expected at most 8, found 9", "sw_lo"],
     );
     assert_eq!(failed.buffer.unwrap().len(), 8);
 }
@@ -199,13 +199,7 @@ fn a_destination_without_a_port_is_refused_as_such() {
 
 #[test]
 fn a_request_beyond_an_offer_is_refused_before_it_is_sent_and_the_connection_still_works() {
-    let (active, passive) = pair_with(
-        &Options {
-            inline: 8,
-            ..options()
-        },
-        &options(),
-    );
+    let (active, passive) = pair_with(&options().inline(8), &options());
     let offer = |access| passive.share(64, access).unwrap();
     let readable = offer(Access::REMOTE_READ);
     let writable = offer(Access::REMOTE_WRITE);
@@ -312,11 +306,7 @@ fn a_message_longer_than_its_receive_fails_on_both_sides() {
 #[test]
 fn a_sender_without_rnr_retries_fails_and_gets_its_buffer_back() {
     // A side tells its peer how often to retry.
-    let none = Options {
-        receive_depth: 0,
-        rnr_retry_count: 2,
-        ..options()
-    };
+    let none = options().receive_depth(0).rnr_retry_count(2);
     let (active, _passive) = pair_with(&options(), &none);
     let sent = active.send(active.buffer_from(b"hello").unwrap()).unwrap();
     let failed = match sent.wait() {
@@ -329,14 +319,8 @@ fn a_sender_without_rnr_retries_fails_and_gets_its_buffer_back() {
 
 #[test]
 fn more_posted_work_than_the_depth_is_refused_and_the_buffer_comes_back() {
-    let shallow = Options {
-        send_depth: 2,
-        ..options()
-    };
-    let none = Options {
-        receive_depth: 0,
-        ..options()
-    };
+    let shallow = options().send_depth(2);
+    let none = options().receive_depth(0);
     let (active, _passive) = pair_with(&shallow, &none);
     let post = || active.send(active.buffer(1).unwrap());
     let _posted = [post().unwrap(), post().unwrap()];

@@ -4,8 +4,7 @@ use std::net::Ipv4Addr;
 use std::process::Command;
 use std::sync::atomic::AtomicUsize;
 
-use portolan::Options;
-use portolan::tokio::AsyncListener;
+use portolan::tasks::AsyncListener;
 use portolan::wire::cm::CmMessage;
 use tokio::task::JoinSet;
 
@@ -46,7 +45,7 @@ fn accept_all(listener: portolan::Listener, over: &AtomicBool, established: &Ato
             tokio::select! {
                 incoming = listener.accept() => {
                     let incoming = incoming.unwrap();
-                    let options = Options { receive_depth: 1, ..options() };
+                    let options = options().receive_depth(1);
                     accepting.spawn(async move {
                         let connection = incoming.accept_async(&options).await.ok()?;
                         let message = connection.receive().await.ok()?;

@@ -1,7 +1,7 @@
 //! The library for tokio tasks: the same operations as futures.
 //!
 //! ```
-//! use portolan::tokio::AsyncListener;
+//! use portolan::tasks::AsyncListener;
 //! use portolan::{Connector, Options};
 //!
 //! # tokio::runtime::Runtime::new().unwrap().block_on(async {

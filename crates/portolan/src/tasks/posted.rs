@@ -4,7 +4,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use portolan_provider::{Error, Result};
+use portolan_provider::{Error, Result, Step};
 
 use super::connection::AsyncConnection;
 use crate::sys::{Buffer, RemoteMemory};
@@ -16,7 +16,7 @@ use crate::work::{Done, Failed, Gather, Transfer};
 ///
 /// ```no_run
 /// # use std::time::Duration;
-/// # use portolan::tokio::AsyncConnection;
+/// # use portolan::tasks::AsyncConnection;
 /// # async fn send(connection: &AsyncConnection) -> Result<(), portolan::Error> {
 /// let mut sending = connection.send(connection.get_ref().buffer(64)?)?;
 /// let done = match tokio::time::timeout(Duration::from_millis(5), &mut sending).await {
@@ -32,6 +32,9 @@ use crate::work::{Done, Failed, Gather, Transfer};
 ///
 /// Dropping it does not stop the work: the connection keeps the buffer and the outcome for
 /// [`Connection::take_abandoned`](crate::Connection::take_abandoned).
+///
+/// It borrows the connection. To store it or to move it to another task, take the transfer ([`Posted::into_transfer`]) and
+/// wait for it there ([`AsyncConnection::finish`]).
 #[must_use = "the work is posted, and its failure is lost unless it is awaited"]
 pub struct Posted<'a> {
     connection: &'a AsyncConnection,
@@ -68,15 +71,20 @@ impl Future for Posted<'_> {
     /// If polled again after it has returned its outcome, like every async function.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
+            let connection = self.connection;
             let Some(transfer) = &mut self.transfer else {
                 panic!("the outcome was returned already");
             };
+            let is_ours = transfer.is_of(&connection.get_ref().inner);
+            if !is_ours {
+                self.abandon();
+                return Poll::Ready(Err(of_another_connection()));
+            }
             if let Some(outcome) = transfer.try_take() {
                 self.transfer = None;
                 return Poll::Ready(outcome);
             }
             let until_done = transfer.until_done();
-            let connection = self.connection;
             let wait = self
                 .wait
                 .get_or_insert_with(|| Box::pin(connection.until(until_done)));
@@ -93,6 +101,15 @@ impl Future for Posted<'_> {
                 }));
             }
         }
+    }
+}
+
+fn of_another_connection() -> Failed {
+    let (expected, found) = ("one of this connection", "one of another");
+    Failed {
+        error: Error::invalid(Step::Transfer, "transfer", expected, found),
+        buffer: None,
+        more: Box::default(),
     }
 }
 
@@ -222,7 +239,21 @@ impl AsyncConnection {
             .map(|it| self.finish(it))
     }
 
-    /// Waits until posted work of this connection completes.
+    /// Waits until posted work of this connection completes. Work of another connection is an error (`InvalidArgument`)
+    /// and is left to that one, as with [`Transfer::abandon`].
+    ///
+    /// ```
+    /// # use portolan::tasks::AsyncConnection;
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let (_server, client) = portolan::doc_pair()?;
+    /// let client = AsyncConnection::new(client)?;
+    /// drop(client.send(b"ahoy".to_vec())?); // for example by a `select!`
+    /// let transfer = client.get_ref().take_abandoned().expect("the send");
+    /// let buffer = client.finish(transfer).await?.buffer;
+    /// assert_eq!(&buffer[..], b"ahoy");
+    /// # Ok::<(), portolan::Error>(())
+    /// # }).unwrap();
+    /// ```
     pub fn finish(&self, transfer: Transfer) -> Posted<'_> {
         Posted::new(self, transfer)
     }

@@ -19,7 +19,7 @@ use crate::cm::{Completions, Event, EventChannel};
 /// ```
 /// use portolan::cm::{CmId, EventChannel};
 /// use portolan::provider::cm::EventType;
-/// use portolan::tokio::AsyncEventChannel;
+/// use portolan::tasks::AsyncEventChannel;
 /// use std::time::Duration;
 ///
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {

@@ -23,7 +23,7 @@ const SEND_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 ///
 /// ```
 /// use portolan::datagram::{Arrival, Options};
-/// use portolan::tokio::{AsyncService, AsyncSocket};
+/// use portolan::tasks::{AsyncService, AsyncSocket};
 ///
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
 /// let mut service = AsyncService::bind("127.0.0.1:0", &Options::default()).await?;
