@@ -11,7 +11,8 @@ use std::sync::Arc;
 use portolan_abi_layout::{self as abi, async_event_type as event_type};
 use portolan_provider::traits::{CompChannel, Cq, Device, Pd};
 use portolan_provider::verbs::{
-    AsyncEvent, Counter, Cqn, DeviceAttr, GidEntry, Instance, LinkLayer, Mtu, PortAttr, Srqn,
+    AsyncEvent, Counter, Cqn, DeviceAttr, GidEntry, Instance, LinkLayer, Mtu, PortAttr, Refusal,
+    Srqn,
 };
 use portolan_provider::{Error, Result, Step};
 use portolan_wire::addr::Qpn;
@@ -111,37 +112,20 @@ impl Device for KernelDevice {
     }
 
     fn take_async_event(&self) -> Result<Option<AsyncEvent>> {
-        // A forked child shares the descriptor with its parent and would take its events.
-        self.0.check(Step::Event)?;
-        loop {
-            let mut raw = abi::AsyncEvent::zeroed();
-            let context = self.0.context.as_ptr();
-            // SAFETY: the context is open, and there is room for the event.
-            if unsafe { (self.0.library.get_async_event)(context, &mut raw) } != 0 {
-                return match last_errno() {
-                    rustix::io::Errno::AGAIN => Ok(None),
-                    errno => {
-                        let error = refused(Step::Event, "ibv_get_async_event", errno);
-                        Err(self.0.explain(error))
-                    }
-                };
-            }
-            // SAFETY: the event was taken and is not acknowledged, so its object is not destroyed.
-            let event = unsafe { async_event(&raw) };
-            // SAFETY: the library filled in the event; its element is not used afterwards.
-            unsafe { (self.0.library.ack_async_event)(&mut raw) };
-            if event.is_some() {
-                return Ok(event);
-            }
-            tracing::debug!(
-                device = self.name(),
-                number = raw.event_type,
-                "event passed over"
-            );
+        let mut events = self.0.async_events.lock();
+        events.set_reader();
+        if let Some(kept) = events.take_kept() {
+            return Ok(Some(kept));
         }
+        let event = self.0.next_async_event()?;
+        if let Some(event) = event {
+            events.note(event);
+        }
+        Ok(event)
     }
 
     fn async_fd(&self) -> Result<BorrowedFd<'_>> {
+        self.0.async_events.lock().set_reader();
         Ok(self.0.async_fd())
     }
 
@@ -156,6 +140,52 @@ impl Device for KernelDevice {
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+impl OpenDevice {
+    /// The request of the peer that a queue pair refused, as far as the device reports it.
+    pub(super) fn refusal(&self, qpn: Qpn) -> Result<Option<Refusal>> {
+        let mut events = self.async_events.lock();
+        if !events.has_reader() {
+            while let Some(event) = self.next_async_event()? {
+                events.note(event);
+                events.keep(event);
+            }
+        }
+        Ok(events.refusal(qpn))
+    }
+
+    /// Takes the next event from the device; `None` if there is none.
+    fn next_async_event(&self) -> Result<Option<AsyncEvent>> {
+        // A forked child shares the descriptor with its parent and would take its events.
+        self.check(Step::Event)?;
+        loop {
+            let mut raw = abi::AsyncEvent::zeroed();
+            let context = self.context.as_ptr();
+            // SAFETY: the context is open, and there is room for the event.
+            if unsafe { (self.library.get_async_event)(context, &mut raw) } != 0 {
+                return match last_errno() {
+                    rustix::io::Errno::AGAIN => Ok(None),
+                    errno => {
+                        let error = refused(Step::Event, "ibv_get_async_event", errno);
+                        Err(self.explain(error))
+                    }
+                };
+            }
+            // SAFETY: the event was taken and is not acknowledged, so its object is not destroyed.
+            let event = unsafe { async_event(&raw) };
+            // SAFETY: the library filled in the event; its element is not used afterwards.
+            unsafe { (self.library.ack_async_event)(&mut raw) };
+            if event.is_some() {
+                return Ok(event);
+            }
+            tracing::debug!(
+                device = self.name(),
+                number = raw.event_type,
+                "event passed over"
+            );
+        }
     }
 }
 
@@ -225,7 +255,119 @@ fn counters_in(folder: &Path) -> Vec<Counter> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::collections::VecDeque;
+    use std::os::fd::IntoRawFd;
+
+    use portolan_abi_layout::Verbs;
+    use portolan_provider::verbs::WcStatus;
+
     use super::*;
+    use crate::sys::fork::ForkGuard;
+
+    thread_local! {
+        /// The events that the test's library reports: type and queue pair.
+        static WAITING: RefCell<VecDeque<(u32, u32)>> = const { RefCell::new(VecDeque::new()) };
+    }
+
+    unsafe extern "C" fn get_async_event(
+        _: *mut abi::Context,
+        event: *mut abi::AsyncEvent,
+    ) -> c_int {
+        let Some((event_type, number)) = WAITING.with_borrow_mut(VecDeque::pop_front) else {
+            would_block();
+            return -1;
+        };
+        let mut qp = abi::Qp::zeroed();
+        qp.qp_num = number;
+        // SAFETY: the caller passes room for an event.
+        unsafe {
+            (*event).event_type = event_type;
+            (*event).element = Box::into_raw(Box::new(qp)).cast();
+        }
+        0
+    }
+
+    unsafe extern "C" fn ack_async_event(event: *mut abi::AsyncEvent) {
+        // SAFETY: the element is a queue pair from `get_async_event`.
+        drop(unsafe { Box::from_raw((*event).element.cast::<abi::Qp>()) });
+    }
+
+    unsafe extern "C" fn close_device(_: *mut abi::Context) -> c_int {
+        0
+    }
+
+    /// Sets errno to EAGAIN, by a read that would block.
+    fn would_block() {
+        let (reader, _writer) = std::io::pipe().unwrap();
+        rustix::fs::fcntl_setfl(&reader, rustix::fs::OFlags::NONBLOCK).unwrap();
+        let mut byte = 0u8;
+        let into = (&raw mut byte).cast();
+        // SAFETY: the descriptor is open, and there is room for a byte.
+        let taken = unsafe { libc::read(std::os::fd::AsRawFd::as_raw_fd(&reader), into, 1) };
+        assert_eq!(taken, -1);
+    }
+
+    fn device() -> KernelDevice {
+        let library = Verbs {
+            get_async_event,
+            ack_async_event,
+            close_device,
+            ..Verbs::aborting()
+        };
+        let (asynchronous, _) = std::io::pipe().unwrap();
+        let context = Box::leak(Box::new(abi::Context::zeroed()));
+        context.async_fd = asynchronous.into_raw_fd();
+        let fork = ForkGuard::new();
+        let name = "told0".into();
+        KernelDevice(OpenDevice::of_context(&Arc::new(library), fork, context, name, 0).unwrap())
+    }
+
+    fn arrive(event_type: u32, qpn: u32) {
+        WAITING.with_borrow_mut(|waiting| waiting.push_back((event_type, qpn)));
+    }
+
+    #[test]
+    fn a_refused_request_is_known_by_its_queue_pair_and_the_events_are_kept_for_the_program() {
+        let device = device();
+        let [first, second, third] = [7, 8, 9].map(Qpn::new);
+        arrive(event_type::COMM_EST, 8);
+        arrive(event_type::QP_ACCESS_ERR, 7);
+        arrive(event_type::QP_REQ_ERR, 8);
+        let status = |qpn| device.0.refusal(qpn).unwrap().map(|refusal| refusal.status);
+        assert_eq!(status(first), Some(WcStatus::RemAccessErr));
+        assert_eq!(status(second), Some(WcStatus::RemInvReqErr));
+        assert_eq!(status(third), None);
+        let all = std::iter::from_fn(|| device.take_async_event().unwrap());
+        let expected = [
+            AsyncEvent::CommEst(second),
+            AsyncEvent::QpAccessErr(first),
+            AsyncEvent::QpReqErr(second),
+        ];
+        assert_eq!(all.collect::<Vec<_>>(), expected);
+        device.0.async_events.lock().forget(first);
+        assert_eq!(status(first), None, "its number may be reused");
+    }
+
+    #[test]
+    fn a_program_that_reads_the_events_gets_each_once_and_the_refusals_are_known_from_its_reads() {
+        let device = device();
+        device.async_fd().unwrap();
+        arrive(event_type::QP_ACCESS_ERR, 7);
+        let qpn = Qpn::new(7);
+        assert_eq!(
+            device.0.refusal(qpn).unwrap(),
+            None,
+            "the event is the program's"
+        );
+        assert_eq!(
+            device.take_async_event().unwrap(),
+            Some(AsyncEvent::QpAccessErr(qpn))
+        );
+        assert_eq!(device.take_async_event().unwrap(), None);
+        let refusal = device.0.refusal(qpn).unwrap();
+        assert_eq!(refusal, Some(Refusal::new(WcStatus::RemAccessErr, None)));
+    }
 
     #[test]
     fn counters_are_the_numbers_of_a_folder_by_name() {

@@ -20,6 +20,7 @@
 #![allow(unsafe_code, reason = "a foreign library, and the pointers it returns")]
 
 mod ah;
+mod async_events;
 mod channel;
 mod complete;
 mod cq;

@@ -12,6 +12,7 @@ use portolan_provider::verbs::{AtomicCap, DeviceAttr, GidEntry, Instance};
 use portolan_provider::{Cause, Error, Result, Step};
 use rustix::fs::OFlags;
 
+use super::async_events::AsyncEvents;
 use super::outcome::{check, failed, made};
 use super::windows::{Regions, Windows};
 use crate::error::refused;
@@ -37,6 +38,8 @@ pub(crate) struct OpenDevice {
     /// Windows and regions by their keys, which a provider uses to bind windows. Lock in this order.
     pub(super) windows: Mutex<Windows>,
     pub(super) regions: Mutex<Regions>,
+    /// A leaf: nothing else is locked under it.
+    pub(super) async_events: Mutex<AsyncEvents>,
     fork: ForkGuard,
 }
 
@@ -71,6 +74,7 @@ impl OpenDevice {
             gid_slots: OnceLock::new(),
             windows: Mutex::default(),
             regions: Mutex::default(),
+            async_events: Mutex::default(),
             fork,
         };
         set_nonblocking(device.async_fd())?;

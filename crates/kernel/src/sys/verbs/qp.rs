@@ -10,7 +10,8 @@ use portolan_abi_layout as abi;
 use portolan_provider::error::errno::EOPNOTSUPP;
 use portolan_provider::traits::{Cq, Mw, Qp, Srq};
 use portolan_provider::verbs::{
-    Counter, MwBind, QpAttr, QpAttrMask, QpCap, QpInit, QpType, RecvWr, SendFlags, SendOp, SendWr,
+    Counter, MwBind, QpAttr, QpAttrMask, QpCap, QpInit, QpType, RecvWr, Refusal, SendFlags, SendOp,
+    SendWr,
 };
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_wire::addr::{Gid, Qpn};
@@ -223,6 +224,10 @@ impl Qp for KernelQp {
         Err(Error::new(Step::Query, Cause::Unsupported(what)))
     }
 
+    fn refusal(&self) -> Result<Option<Refusal>> {
+        self.pd.device.refusal(self.qpn)
+    }
+
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
         let handle = self.handle(wr)?;
         let ud = handle.map(|(_, ud)| ud);
@@ -315,6 +320,7 @@ impl Qp for KernelQp {
         let device = &self.pd.device;
         device.ended(Step::CreateQp, "ibv_destroy_qp", code)?;
         *raw = None;
+        device.async_events.lock().forget(self.qpn);
         self.handles.lock().clear();
         Ok(())
     }
