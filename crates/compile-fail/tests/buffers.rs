@@ -12,4 +12,5 @@ fn a_buffer_is_out_of_reach_while_work_on_it_is_posted() {
     cases.compile_fail("tests/ui/memory_taken_back_while_posted.rs");
     cases.compile_fail("tests/ui/vector_used_while_posted.rs");
     cases.compile_fail("tests/ui/memory_that_may_move.rs");
+    cases.compile_fail("tests/ui/options_as_a_literal.rs");
 }
