@@ -1,8 +1,15 @@
 //! Work whose owner has stopped waiting: dropped, or kept for a later request.
 
-use super::table::{Owner, Slot, TableState, Work};
+use super::table::{Kind, Owner, Slot, TableState, Work};
 
 impl Work {
+    /// Whether the work `key` is a send that has not completed.
+    pub(crate) fn is_sending(&self, key: usize) -> bool {
+        let state = self.state.lock();
+        let slot = state.slots.get(key);
+        slot.is_some_and(|slot| slot.kind == Kind::Send && slot.done.is_none())
+    }
+
     /// Gives up the work `key`; its completion frees the buffer.
     pub(crate) fn give_up(&self, key: usize) {
         let mut state = self.state.lock();

@@ -64,7 +64,7 @@ pub(crate) struct Depths {
 pub(super) struct TableState {
     pub(super) slots: Slab<Slot>,
     /// Completed receives of the ring, oldest first.
-    arrived: VecDeque<usize>,
+    pub(super) arrived: VecDeque<usize>,
     /// Work whose waiter was cancelled, oldest first: posted or completed.
     pub(super) abandoned: VecDeque<usize>,
     /// Current number of posted work requests, by kind.
@@ -85,9 +85,9 @@ pub(super) struct TableState {
     pub(super) broken: Option<WcStatus>,
     pub(super) silence: Option<Silence>,
     /// Whether the queue pair continues after a message that was longer than its receive (UC).
-    survives_long: bool,
+    pub(super) survives_long: bool,
     /// Receives that took no message, to be posted again: too short for it, or shared and flushed.
-    unused: Vec<Gather>,
+    pub(super) unused: Vec<Gather>,
 }
 
 #[derive(Debug)]
@@ -290,30 +290,6 @@ impl Work {
         })
     }
 
-    /// Posts one of the connection's own or shared receives again.
-    pub(crate) fn repost(&self, buffer: Buffer) {
-        // Posting fails if the queue pair is in error, and then nothing more is received. It also fails if another
-        // receive was posted in place of this one; this one is then freed.
-        let _ = match &self.pool {
-            Some(pool) => pool.post(Gather::from(buffer)).is_ok(),
-            None => self.post_receive(buffer, true).is_ok(),
-        };
-    }
-
-    /// Returns the shared receives of unread messages. Nothing more may complete.
-    pub(crate) fn return_shared(&self) {
-        let mut state = self.state.lock();
-        let keys = std::mem::take(&mut state.arrived);
-        let unread = keys
-            .into_iter()
-            .filter_map(|key| state.slots.try_remove(key));
-        let unread: Vec<Slot> = unread.collect();
-        drop(state);
-        for slot in unread {
-            self.repost(slot.pieces.split().0);
-        }
-    }
-
     fn post(
         &self,
         kind: Kind,
@@ -365,13 +341,6 @@ impl Work {
         let state = self.state.lock();
         let slot = state.slots.get(key);
         slot.is_none_or(|slot| slot.done.is_some())
-    }
-
-    /// Whether the work `key` is a send that has not completed.
-    pub(crate) fn is_sending(&self, key: usize) -> bool {
-        let state = self.state.lock();
-        let slot = state.slots.get(key);
-        slot.is_some_and(|slot| slot.kind == Kind::Send && slot.done.is_none())
     }
 
     /// Takes the ring's oldest message.
@@ -584,29 +553,8 @@ impl TableState {
         None
     }
 
-    /// Records the completion of a shared receive.
-    fn finish_shared(&mut self, completion: &WorkCompletion, pool: &Pool) {
-        let Some(pieces) = pool.take(completion.wr_id) else {
-            return;
-        };
-        if completion.status == WcStatus::Success {
-            let done = Some(*completion);
-            let slot = Slot {
-                done,
-                ..Slot::new(pieces, Kind::Ring, 0, 0)
-            };
-            let key = self.slots.insert(slot);
-            self.arrived.push_back(key);
-            return;
-        }
-        self.unused.push(pieces);
-        if !(self.survives_long && completion.status == WcStatus::LocLenErr) {
-            self.note_failure(completion);
-        }
-    }
-
     /// Stores the status that broke the queue pair: the first one other than flush errors.
-    fn note_failure(&mut self, completion: &WorkCompletion) {
+    pub(super) fn note_failure(&mut self, completion: &WorkCompletion) {
         let failed = completion.status != WcStatus::Success;
         if failed && (self.broken.is_none() || self.broken == Some(WcStatus::WrFlushErr)) {
             self.broken = Some(completion.status);

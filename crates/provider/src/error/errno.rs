@@ -28,3 +28,15 @@ pub const ENOTCONN: i32 = 107;
 pub const ETIMEDOUT: i32 = 110;
 pub const ECONNREFUSED: i32 = 111;
 pub const EHOSTUNREACH: i32 = 113;
+
+/// Displays an errno as a number and, with `std`, as text.
+pub(super) struct OsError(pub(super) i32);
+
+impl core::fmt::Display for OsError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        #[cfg(feature = "std")]
+        return std::io::Error::from_raw_os_error(self.0).fmt(f);
+        #[cfg(not(feature = "std"))]
+        write!(f, "errno {}", self.0)
+    }
+}

@@ -17,6 +17,7 @@ use portolan_wire::cm::{RejectReason, SidrStatus};
 use crate::address::Address;
 use crate::holder::Holder;
 
+use errno::OsError;
 pub use private_data::PrivateData;
 pub use step::Step;
 
@@ -403,18 +404,6 @@ impl fmt::Display for Distrusts {
 /// The overflow user id: how a user namespace shows users that it does not map. The default;
 /// `/proc/sys/kernel/overflowuid` may differ.
 const OVERFLOW_UID: u32 = 65_534;
-
-/// Displays an errno as a number and, with `std`, as text.
-struct OsError(i32);
-
-impl fmt::Display for OsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        #[cfg(feature = "std")]
-        return std::io::Error::from_raw_os_error(self.0).fmt(f);
-        #[cfg(not(feature = "std"))]
-        write!(f, "errno {}", self.0)
-    }
-}
 
 /// Where an error happened: both endpoints and the device, as far as known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
