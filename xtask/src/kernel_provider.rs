@@ -39,7 +39,6 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     let suite = test_program(workspace, "conformance")?;
     // Cargo puts it beside the crate's own tests.
     let library = test_program(workspace, "symbols")?.with_file_name("librdmacm.so");
-    let preload = test_program(workspace, "root_sockets")?.with_file_name("librspreload.so");
     match ensure_installed(&C_PACKAGES) {
         Err(MachineError::Unavailable(unavailable)) => {
             return Ok(Outcome::LeftOut(unavailable.to_string()));
@@ -53,7 +52,6 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     let programs = judge::KernelPrograms {
         suite: &suite,
         library: &library,
-        preload: &preload,
         calls: &calls,
         calls_by_our_headers: &ours,
         command: &workspace.portolan,

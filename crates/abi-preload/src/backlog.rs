@@ -25,6 +25,8 @@ pub(crate) struct Backlog {
     listener: StreamListener,
     length: usize,
     waiting: Mutex<VecDeque<Stream>>,
+    /// Streams that have arrived so far.
+    arrived: AtomicU64,
     /// Readable while streams wait.
     bell: OwnedFd,
 }
@@ -51,6 +53,7 @@ impl Backlog {
             listener,
             length: usize::try_from(length).unwrap_or(0).clamp(1, LENGTH_MAX),
             waiting: Mutex::default(),
+            arrived: AtomicU64::new(0),
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         });
         let known = Arc::downgrade(&backlog);
@@ -74,6 +77,11 @@ impl Backlog {
             self.listen_again();
         }
         taken
+    }
+
+    /// Number of streams that have arrived so far.
+    pub(crate) fn arrived(&self) -> u64 {
+        self.arrived.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -105,6 +113,7 @@ impl Backlog {
                         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
                     }
                     waiting.push_back(stream);
+                    self.arrived.fetch_add(1, Ordering::Relaxed);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => {

@@ -197,6 +197,7 @@ pub(crate) unsafe fn accept(
             }
         }
         if socket.is_nonblocking() {
+            socket.note_blocked(Direction::Read);
             return Err(Errno::AGAIN);
         }
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));

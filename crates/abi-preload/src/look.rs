@@ -21,6 +21,7 @@ pub(crate) struct Look {
 /// Counters and flags that change with every event of a socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Edge {
+    /// Of a listener, the number of streams.
     received_bytes: u64,
     blocked: [u32; 2],
     ends: c_short,
@@ -44,10 +45,19 @@ pub(crate) fn look(socket: &Socket, number: c_int, events: c_short, next: Next) 
     match socket.kind() {
         Kind::Connected => connected(socket, events, next),
         Kind::Listening => {
-            let listener = listener(socket, number);
-            let is_ready =
-                listener.is_some_and(|listener| is_readable(listener.ready().as_raw_fd()));
-            plain(if is_ready { POLLIN & events } else { 0 })
+            let Some(listener) = listener(socket, number) else {
+                return plain(0);
+            };
+            let edge = Edge {
+                received_bytes: listener.arrived(),
+                blocked: [socket.blocked(Direction::Read), 0],
+                ..Edge::default()
+            };
+            let is_ready = is_readable(listener.ready().as_raw_fd());
+            Look {
+                events: if is_ready { POLLIN & events } else { 0 },
+                edge,
+            }
         }
         Kind::Connecting => match advance(socket) {
             Progress::Connected => connected(socket, events, next),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, c_short, fd_set, pollfd, sigset_t};
+use portolan::stream::Direction;
 use portolan_abi_layout::guard::{Result, last_errno};
 use rustix::io::Errno;
 
@@ -15,7 +16,7 @@ use crate::epoll::{Set, own};
 use crate::look::{Next, look};
 use crate::real;
 use crate::socket::{Kind, Socket};
-use crate::wait::timespec_of;
+use crate::wait::{Waits, timespec_of};
 
 /// Maximum sleep for events that no descriptor signals: deadlines of connects, and handover of a stream.
 const SLEEP: Duration = Duration::from_millis(100);
@@ -55,6 +56,9 @@ pub(crate) unsafe fn poll(
     // One entry for each of the program's entries, then the streams' own descriptors.
     let mut kernels: Vec<pollfd> = Vec::with_capacity(2 * fds.len());
     let mut own_fds: Vec<c_int> = Vec::with_capacity(fds.len());
+    // Other threads may wait for the other direction of a stream.
+    let mut waits: Vec<Waits> = Vec::new();
+    let mut is_first = true;
     loop {
         kernels.clear();
         own_fds.clear();
@@ -65,6 +69,13 @@ pub(crate) unsafe fn poll(
             match object(fd.fd) {
                 Object::Kernel => {}
                 Object::Stream(socket) => {
+                    if is_first && let Some(stream) = socket.stream() {
+                        let directions = [(POLLIN, Direction::Read), (POLLOUT, Direction::Write)];
+                        let asked = directions
+                            .into_iter()
+                            .filter(|(event, _)| fd.events & event != 0);
+                        waits.extend(asked.map(|(_, direction)| Waits::of(stream, direction)));
+                    }
                     fd.revents = look(&socket, fd.fd, fd.events, Next::Descriptor).events;
                     let watch = socket.watch();
                     if !watch.kernel && socket.kind() != Kind::Plain {
@@ -86,6 +97,7 @@ pub(crate) unsafe fn poll(
             events: POLLIN,
             revents: 0,
         }));
+        is_first = false;
         let count = || fds.iter().filter(|fd| fd.revents != 0).count() as c_int;
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         let sleep = match count() {

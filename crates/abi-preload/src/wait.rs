@@ -132,6 +132,7 @@ pub(crate) fn wait_direction(
         }
         std::hint::spin_loop();
     }
+    let _waits = Waits::of(stream, direction);
     loop {
         let [read, write] = [Direction::Read, Direction::Write].map(|each| each == direction);
         if stream.ready_or_watch(read, write).is(direction) {
@@ -149,6 +150,22 @@ pub(crate) fn wait_direction(
             false => left,
         };
         wait_readable(stream.as_fd(), left, OnSignal::of(until))?;
+    }
+}
+
+/// A thread waits for a direction of a stream, until this is dropped.
+pub(crate) struct Waits(Stream, Direction);
+
+impl Waits {
+    pub(crate) fn of(stream: &Stream, direction: Direction) -> Self {
+        stream.begin_wait(direction);
+        Self(stream.clone(), direction)
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.0.end_wait(self.1);
     }
 }
 

@@ -3,6 +3,7 @@
 Every worker accepts from the one listening socket, and echoes. The client compares what comes back.
 """
 
+import ctypes
 import os
 import random
 import signal
@@ -14,9 +15,12 @@ WORKERS = 3
 CONNECTIONS = 24
 BYTES = 200_000
 ADDRESS = "127.0.0.1"
+PR_SET_PDEATHSIG = 1
 
 
 def work(listener):
+    # The server may be killed.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     while True:
         stream, _ = listener.accept()
         with stream:

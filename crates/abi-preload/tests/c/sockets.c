@@ -64,6 +64,28 @@ static void pair(int listener, int ends[2])
 	need(ends[1] >= 0, "accept");
 }
 
+/* A listener in an edge-triggered set reports each connection that comes after all others were accepted. */
+static void listens_by_edges(int listener)
+{
+	struct epoll_event event = { .events = EPOLLIN | EPOLLET, .data.u64 = 3 }, found[4];
+	int set = epoll_create1(0), caller, accepted;
+
+	fcntl(listener, F_SETFL, O_NONBLOCK);
+	epoll_ctl(set, EPOLL_CTL_ADD, listener, &event);
+	for (int turn = 0; turn < 3; turn++) {
+		caller = connected();
+		TELL("a listener's edge", epoll_wait(set, found, 4, 5000));
+		accepted = accept(listener, NULL, NULL);
+		TELL("accepted", accepted >= 0);
+		TELL("all are accepted", accept(listener, NULL, NULL));
+		TELL("no listener's edge", epoll_wait(set, found, 4, 20));
+		close(accepted);
+		close(caller);
+	}
+	close(set);
+	fcntl(listener, F_SETFL, 0);
+}
+
 static void finish(int ends[2])
 {
 	close(ends[0]);
@@ -457,6 +479,7 @@ int main(int count, char **arguments)
 	fcntl(listener, F_SETFL, O_NONBLOCK);
 	TELL("accept nobody", accept(listener, NULL, NULL));
 	fcntl(listener, F_SETFL, 0);
+	listens_by_edges(listener);
 	names(listener);
 	transfers(listener);
 	readiness(listener);

@@ -7,8 +7,6 @@ use super::{FAMILIES, step};
 
 /// The library's file name in the machine.
 pub(super) const NAME: &str = "librdmacm.so.1";
-/// The file name of the preload library in the machine.
-pub(super) const PRELOAD_NAME: &str = "librspreload.so.1";
 /// The steps' functions, to be sourced after judge.sh.
 pub(super) const SCRIPT: &str = include_str!("guest/c_library.sh");
 /// Guest path of [`SCRIPT`].
@@ -28,9 +26,6 @@ const STREAMS: [(&str, &str); 7] = [
     ("riostream", "-S 20000 -C 50"),
     ("riostream", "-S 20000 -C 50 -T a"),
 ];
-
-/// Options of `udpong`. Its echo is left out: after an answer that comes a millisecond late it waits for an old one forever.
-const DATAGRAMS: [&str; 4] = ["", "-T a", "-T b", "-T n"];
 
 /// Every program over IPv4. Programs that depend on the address family run over IPv6 too.
 pub(super) fn steps() -> Vec<Step> {
@@ -70,10 +65,6 @@ pub(super) fn steps() -> Vec<Step> {
             "calls_are_alike".to_owned(),
         ),
         ("the server is killed", "ours_loses_its_peer".to_owned()),
-        (
-            "nc on our preload library, both ends",
-            "sockets_are_streams".to_owned(),
-        ),
     ]
     .map(|(what, script)| (what.to_owned(), script));
     let ends = [("ours", "ours"), ("debians", "ours"), ("ours", "debians")];
@@ -89,17 +80,9 @@ pub(super) fn steps() -> Vec<Step> {
             (what, script)
         })
     });
-    let datagrams = DATAGRAMS.iter().flat_map(|options| {
-        ends.into_iter().map(move |(server, client)| {
-            let what = format!("udpong {options}, server {server}, client {client}");
-            let script = format!("datagram_sockets {server} {client} {options}");
-            (what, script)
-        })
-    });
     over_families
         .chain(others)
         .chain(streams)
-        .chain(datagrams)
         .map(|(what, script)| {
             let script = format!(". {SCRIPT_PATH}\n{script}");
             step(format!("C programs on our librdmacm: {what}"), &script)

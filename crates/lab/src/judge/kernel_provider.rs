@@ -72,8 +72,6 @@ pub struct KernelPrograms<'a> {
     pub suite: &'a Path,
     /// Our librdmacm.
     pub library: &'a Path,
-    /// Our preload library.
-    pub preload: &'a Path,
     /// A C program that makes every call of librdmacm, built with Debian's headers.
     pub calls: &'a Path,
     /// The same, built with our headers.
@@ -123,7 +121,6 @@ pub fn kernel_provider(
         .program("portolan", programs.command)
         .program(administrator::PROGRAM, programs.administrator)
         .program(c_library::NAME, programs.library)
-        .program(c_library::PRELOAD_NAME, programs.preload)
         .program("calls", programs.calls)
         .program("calls_by_our_headers", programs.calls_by_our_headers)
         .file(c_library::SCRIPT_PATH, c_library::SCRIPT);

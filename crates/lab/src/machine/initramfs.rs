@@ -39,10 +39,6 @@ pub(crate) const PACKAGES: &[Package] = &[
         purpose: "the load order of kernel modules",
     },
     Package {
-        name: "netcat-openbsd",
-        purpose: "a program of TCP",
-    },
-    Package {
         name: "rdmacm-utils",
         purpose: "rping and its kin",
     },
@@ -72,7 +68,6 @@ const BUSYBOX_PACKAGE: &str = "busybox-static";
 const PROGRAMS: &[&str] = &[
     "/bin/dash",
     "/bin/ip",
-    "/bin/nc.openbsd",
     "/bin/ping",
     "/sbin/tc",
     "/usr/bin/cmtime",
@@ -94,7 +89,6 @@ const PROGRAMS: &[&str] = &[
     "/usr/bin/timeout",
     "/usr/bin/ucmatose",
     "/usr/bin/udaddy",
-    "/usr/bin/udpong",
     "/usr/sbin/ethtool",
 ];
 

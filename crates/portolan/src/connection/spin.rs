@@ -14,6 +14,7 @@ const WAITS_WITHOUT: u32 = 32;
 
 /// Whether waiting threads currently poll.
 #[derive(Debug)]
+#[doc(hidden)]
 pub struct Spin {
     longest: Duration,
     /// Number of further waits that skip polling.
@@ -22,20 +23,16 @@ pub struct Spin {
 
 /// The polling of one waiting thread.
 #[derive(Debug)]
+#[doc(hidden)]
 pub struct Polling {
     end: Instant,
     last: Instant,
 }
 
-impl Default for Spin {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Spin {
     /// Creates the state. Machines with one processor never poll, because the peer could not run
     /// meanwhile.
+    #[doc(hidden)]
     pub fn new() -> Self {
         let longest = match portolan_threads::processors() {
             1 => Duration::ZERO,
@@ -48,6 +45,7 @@ impl Spin {
     }
 
     /// Starts a wait.
+    #[doc(hidden)]
     pub fn start(&self) -> Polling {
         self.start_at(Instant::now())
     }
@@ -68,6 +66,7 @@ impl Spin {
     }
 
     /// Returns whether to poll again after an unsuccessful poll.
+    #[doc(hidden)]
     pub fn goes_on(&self, polling: &mut Polling) -> bool {
         self.goes_on_at(polling, Instant::now())
     }

@@ -279,12 +279,15 @@ impl Queues {
     }
 }
 
+/// The completion queues of sends and receives, and their channel.
+type CompletionQueues = ([Arc<dyn Cq>; 2], Option<Arc<dyn CompChannel>>);
+
 /// Completion queues of these sizes, and their channel if the device does not call `signal`.
 fn completion_queues(
     device: &dyn Device,
     sizes: [u32; 2],
     signal: &Arc<Signal>,
-) -> Result<([Arc<dyn Cq>; 2], Option<Arc<dyn CompChannel>>)> {
+) -> Result<CompletionQueues> {
     let [sends, receives] = sizes;
     let signal: Arc<dyn Notify> = signal.clone();
     if let Some(sends) = device.create_calling_cq(sends, &signal)?

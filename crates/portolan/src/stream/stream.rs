@@ -208,6 +208,19 @@ impl Stream {
         self.core().prepare_wait([read, write])
     }
 
+    /// A thread begins to wait for a direction by the descriptor, until it calls [`Stream::end_wait`]. Threads that wait
+    /// for different directions need this, so that none misses what another has taken.
+    #[doc(hidden)]
+    pub fn begin_wait(&self, direction: Direction) {
+        self.core().begin_wait(direction);
+    }
+
+    /// See [`Stream::begin_wait`].
+    #[doc(hidden)]
+    pub fn end_wait(&self, direction: Direction) {
+        self.core().end_wait(direction);
+    }
+
     /// As [`Stream::try_read`] or [`Stream::try_peek`], but does not prepare the descriptor for a wait.
     #[doc(hidden)]
     pub fn read_now(&self, into: &mut [u8], peeks: bool) -> io::Result<usize> {

@@ -87,38 +87,6 @@ streams() {
     must_say server '^custom '
 }
 
-# A program of TCP, unmodified, whose sockets our preload library makes streams over the kernel's device.
-sockets_are_streams() {
-    preload="env LD_PRELOAD=$ours/librspreload.so.1 PORTOLAN_PROVIDER=kernel PORTOLAN_SOCKETS_REPORT=-"
-    head -c 1000000 /dev/urandom > /tmp/sent
-    start server $preload sh -c 'exec nc.openbsd -N -l "$1" 7000 > /tmp/received' sh "$(address kernel 4)"
-    await 10 kernel_listens 7000
-    start client $preload sh -c 'exec nc.openbsd -N "$1" 7000 < /tmp/sent' sh "$(address kernel 4)"
-    must_succeed client
-    must_succeed server
-    must_say client 'rsockets 1 connected.*TCP 0 connected'
-    must_say server 'rsockets 0 connected, 1 accepted.*TCP 0 connected, 0 accepted'
-    cmp /tmp/sent /tmp/received || fail "the data are wrong"
-}
-
-# datagram_sockets SERVER CLIENT OPTIONS...; an end is ours or debians. The client waits for the server's answers.
-datagram_sockets() {
-    server_library= client_library=
-    [ "$1" = ours ] || server_library=$debians
-    [ "$2" = ours ] || client_library=$debians
-    shift 2
-    start server $server_library udpong -b "$(address kernel 4)"
-    await 10 udp_is_bound 7174
-    start client $client_library udpong -s "$(address kernel 4)" -S 500 -C 200 "$@"
-    must_succeed client
-    must_say client '^custom '
-    # The server never ends by itself.
-    kill "$(pidof udpong)"
-    end server || true
-}
-
-udp_is_bound() { grep -q "$(printf ':%04X ' "$1")" /proc/net/udp; }
-
 ours_is_rejected() {
     start rejected rping -c -a "$(address kernel 4)" -p 9999 -C 1
     must_fail rejected

@@ -92,6 +92,8 @@ struct State {
     waiters: u32,
     /// The directions that an event loop found not ready.
     wanted: [bool; 2],
+    /// Number of the program's threads that wait for each direction by the descriptor.
+    awaited: [u32; 2],
     is_ringing: bool,
     /// The peer or this side broke the connection: the reason is in a completion of what was sent.
     has_flushed_receives: bool,
@@ -135,6 +137,7 @@ impl Core {
                 is_driven: false,
                 waiters: 0,
                 wanted: [false; 2],
+                awaited: [0; 2],
                 is_ringing: false,
                 has_flushed_receives: false,
                 wakers: [None, None],
@@ -346,6 +349,17 @@ impl Core {
         let mut state = self.state.lock();
         self.advance(&mut state, true);
         Ready::of(&state)
+    }
+
+    /// A thread begins to wait for a direction by the descriptor. While several do, none may reset the descriptor before
+    /// the others have seen it.
+    pub(crate) fn begin_wait(&self, direction: Direction) {
+        self.state.lock().awaited[direction as usize] += 1;
+    }
+
+    /// Ends what [`Core::begin_wait`] began.
+    pub(crate) fn end_wait(&self, direction: Direction) {
+        self.state.lock().awaited[direction as usize] -= 1;
     }
 
     /// Prepares the descriptor of [`Core::readiness`] for a wait for these directions. Returns which of them are

@@ -163,7 +163,9 @@ impl Core {
                 let waker = state.wakers[direction as usize].take();
                 waker.into_iter().for_each(Waker::wake);
             }
-            if !(state.wanted[direction as usize] && ready.is(direction)) {
+            let at = direction as usize;
+            let is_awaited = state.wanted[at] || state.awaited[at] > 0;
+            if !(is_awaited && ready.is(direction)) {
                 continue;
             }
             match &self.readiness {

@@ -9,8 +9,12 @@ use std::sync::{Arc, OnceLock};
 use portolan_provider::Result;
 use portolan_provider::traits::Notify;
 use portolan_threads::lock::Mutex;
+use rustix::io::fcntl_dupfd_cloexec;
 
 use super::{make_bell, ring, silence};
+
+/// Least number of a descriptor that is made while the program calls something that makes none.
+const NUMBER_MIN: i32 = 512;
 
 /// A program's function that is called when a stream may have become ready.
 pub(super) type Call = Box<dyn Fn() + Send + Sync>;
@@ -98,6 +102,8 @@ impl Notify for Signal {
         if self.bell.get().is_none()
             && let Ok(made) = make_bell()
         {
+            // The program may be about to use the number that it has just closed.
+            let made = fcntl_dupfd_cloexec(&made, NUMBER_MIN).unwrap_or(made);
             if *is_raised {
                 ring(&made);
             }
