@@ -15,6 +15,9 @@ use super::memory::RemoteMemory;
 use super::program::Memory;
 use crate::lease::Lease;
 
+/// Bytes of an atomic, and of the words in which memory is copied.
+const WORD_BYTES: usize = 8;
+
 /// Memory that peers may read or write at any time while it exists, within its access rights.
 ///
 /// Every peer that knows its key and is connected in the same domain ([`Domain`](crate::Domain)) can access it.
@@ -24,7 +27,25 @@ use crate::lease::Lease;
 /// ([`SharedMemory::expire_at`]), or with the last connection of its domain. A domain of one connection ends with it.
 ///
 /// There are no slices of it, because the bytes may change at any time. [`SharedMemory::load`] and
-/// [`SharedMemory::store`] copy.
+/// [`SharedMemory::store`] copy. A program that wants to use the bytes in place withdraws the memory
+/// ([`SharedMemory::revoke`]), and may share the memory again
+/// ([`Buffer::into_memory`], [`Connection::share_memory`](crate::Connection::share_memory)).
+///
+/// # Order and atomicity
+///
+/// * An aligned word of eight bytes is loaded and stored whole by this program. Peers' atomics change it whole.
+/// * A peer's read fetches bytes in no particular order, packet by packet. If it overlaps a store or another peer's
+///   write, it returns old bytes, new bytes, or a mixture. Data that changes needs a checksum, or a version before
+///   and after it that the reader compares. To fetch one word whole, a peer adds zero to it
+///   ([`Connection::fetch_add`](crate::Connection::fetch_add)).
+/// * A peer's write arrives in any order, too; only software devices store its last bytes last. It is complete when
+///   a later message of that peer arrives: another send, or the write's own immediate data
+///   ([`Connection::write_with_immediate`](crate::Connection::write_with_immediate)). Then
+///   [`SharedMemory::load`] finds all its bytes.
+/// * This program's atomics ([`SharedMemory::fetch_add`], [`SharedMemory::compare_swap`]) are atomic with those of
+///   peers on software devices. On the kernel's devices they are if the device's
+///   [`atomic_cap`](crate::provider::verbs::DeviceAttr::atomic_cap) says so (`IBV_ATOMIC_GLOB`); otherwise only a
+///   connection to the own host takes part in them.
 pub struct SharedMemory {
     backing: Backing,
     access: Access,
@@ -99,8 +120,9 @@ impl SharedMemory {
         self.backing.len()
     }
 
-    /// The description for peers of connections without a domain, or of the only device. For memory of a [`Domain`](crate::Domain) with several devices, it is valid for the
-    /// first of them; [`Connection::offer`](crate::Connection::offer) returns each connection's.
+    /// The description for peers of connections without a domain, or of the only device. For memory of a
+    /// [`Domain`](crate::Domain) with several devices, it is valid for the first of them;
+    /// [`Connection::offer`](crate::Connection::offer) returns each connection's.
     pub fn remote(&self) -> RemoteMemory {
         self.with_rkey(self.rkey)
     }
@@ -194,7 +216,8 @@ impl SharedMemory {
         fence(Ordering::Acquire);
     }
 
-    /// Copies bytes to `offset`, the last byte last.
+    /// Copies bytes to `offset`, the last byte last: a program of this host that finds it changed finds the others
+    /// changed, too. A peer's read promises less; see [order and atomicity](SharedMemory#order-and-atomicity).
     ///
     /// # Panics
     /// If the range is outside the memory, or the memory is read-only ([`Memory`]).
@@ -203,11 +226,45 @@ impl SharedMemory {
         self.check(offset, from.len());
         let mut at = 0;
         while at < from.len() {
-            if from.len() - at == 1 {
+            let left = from.len() - at;
+            if left == self.unit(offset + at, left) {
                 fence(Ordering::Release);
             }
             at += self.write_unit(offset + at, &from[at..]);
         }
+    }
+
+    /// Adds to the eight bytes at `offset`, a number in this machine's byte order, as peers do with
+    /// [`Connection::fetch_add`](crate::Connection::fetch_add). Returns the value before. See
+    /// [order and atomicity](SharedMemory#order-and-atomicity).
+    ///
+    /// ```
+    /// # use portolan::Access;
+    /// # let (server, client) = portolan::doc_pair()?;
+    /// let counter = server.share(8, Access::REMOTE_ATOMIC)?;
+    /// client.fetch_add(vec![0; 8], counter.remote(), 5)?.wait()?;
+    /// assert_eq!(counter.fetch_add(0, 1), 5);
+    /// assert_eq!(counter.compare_swap(0, 6, 0), 6);
+    /// # Ok::<(), portolan::Error>(())
+    /// ```
+    ///
+    /// # Panics
+    /// If the bytes are outside the memory or not aligned to eight, or the memory is read-only ([`Memory`]).
+    pub fn fetch_add(&self, offset: usize, add: u64) -> u64 {
+        self.word(offset).fetch_add(add, Ordering::SeqCst)
+    }
+
+    /// Replaces the eight bytes at `offset` if their value is `compare`, as peers do with
+    /// [`Connection::compare_swap`](crate::Connection::compare_swap). Returns the value before.
+    ///
+    /// # Panics
+    /// As for [`SharedMemory::fetch_add`].
+    pub fn compare_swap(&self, offset: usize, compare: u64, swap: u64) -> u64 {
+        let (success, failure) = (Ordering::SeqCst, Ordering::SeqCst);
+        let swapped = self
+            .word(offset)
+            .compare_exchange(compare, swap, success, failure);
+        swapped.unwrap_or_else(|found| found)
     }
 
     /// Withdraws the peers' rights on every device. Returns the memory as an ordinary buffer. If a process of this host
@@ -243,13 +300,37 @@ impl SharedMemory {
         );
     }
 
+    /// The word at `offset`.
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(self.backing.is_writable(), "this memory is only read");
+        self.check(offset, WORD_BYTES);
+        assert_eq!(
+            self.unit(offset, WORD_BYTES),
+            WORD_BYTES,
+            "offset {offset} is not aligned to eight bytes"
+        );
+        // SAFETY: `check` made sure that the word is inside the allocation, and `unit` that it is aligned. Every access
+        // of this process to it uses atomics or the device, and it lives as long as `self`.
+        unsafe { AtomicU64::from_ptr(self.backing.start().as_ptr().add(offset).cast()) }
+    }
+
+    /// The bytes that are accessed together at `offset`, if `wanted` are accessed from there on: an aligned word, or
+    /// one byte. The program's memory may start at any address.
+    fn unit(&self, offset: usize, wanted: usize) -> usize {
+        let address = self.backing.start().as_ptr() as usize + offset;
+        match address.is_multiple_of(WORD_BYTES) && wanted >= WORD_BYTES {
+            true => WORD_BYTES,
+            false => 1,
+        }
+    }
+
     /// Reads one aligned word, or one byte at the edges.
     fn read_unit(&self, offset: usize, wanted: usize) -> (usize, [u8; 8]) {
         // SAFETY: `check` made sure that the unit is inside the allocation. It is aligned for its type, and every
         // access of this process to it uses atomics or the device.
         unsafe {
             let at = self.backing.start().as_ptr().add(offset);
-            if offset.is_multiple_of(8) && wanted >= 8 {
+            if self.unit(offset, wanted) == WORD_BYTES {
                 let word = AtomicU64::from_ptr(at.cast()).load(Ordering::Relaxed);
                 (8, word.to_ne_bytes())
             } else {
@@ -259,13 +340,13 @@ impl SharedMemory {
         }
     }
 
-    /// Writes one aligned word, except for the very last byte, which is written separately.
+    /// Writes one aligned word, or one byte at the edges.
     fn write_unit(&self, offset: usize, from: &[u8]) -> usize {
         // SAFETY: as in `read_unit`.
         unsafe {
             let at = self.backing.start().as_ptr().add(offset);
-            match from.first_chunk::<8>() {
-                Some(word) if offset.is_multiple_of(8) && from.len() > 8 => {
+            match from.first_chunk::<WORD_BYTES>() {
+                Some(word) if self.unit(offset, from.len()) == WORD_BYTES => {
                     let word = u64::from_ne_bytes(*word);
                     AtomicU64::from_ptr(at.cast()).store(word, Ordering::Relaxed);
                     8

@@ -131,3 +131,44 @@ fn an_atomic_without_the_right_to_it_breaks_the_connection() {
     );
     assert_eq!(word(&memory, 0), 4);
 }
+
+#[test]
+fn the_owner_of_a_counter_adds_to_it_while_peers_do_and_no_addition_is_lost() {
+    const EACH: u64 = 500;
+    let (active, passive) = pair();
+    let memory = shared(&passive, &[1, 0]);
+    thread::scope(|scope| {
+        scope.spawn(|| (0..EACH).for_each(|_| _ = memory.fetch_add(8, 2)));
+        let mut buffer = active.buffer(8).unwrap();
+        for _ in 0..EACH {
+            let posted = active.fetch_add(buffer, place(&memory, 1), 1).unwrap();
+            buffer = posted.wait().unwrap().buffer;
+        }
+    });
+    assert_eq!((word(&memory, 0), word(&memory, 1)), (1, 3 * EACH));
+    assert_eq!(memory.compare_swap(8, 0, 7), 3 * EACH);
+    assert_eq!(memory.compare_swap(8, 3 * EACH, 7), 3 * EACH);
+    assert_eq!(word(&memory, 1), 7);
+    let unaligned =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| memory.fetch_add(4, 1)));
+    assert!(unaligned.is_err());
+}
+
+#[cfg(feature = "bytes")]
+#[test]
+fn memory_that_starts_at_an_odd_address_is_loaded_and_stored() {
+    let (active, passive) = pair();
+    let mut bytes = bytes::BytesMut::from(&[0; 41][..]).split_off(1);
+    bytes.fill(3);
+    let memory = passive.share_memory(bytes, Access::REMOTE_READ).unwrap();
+    memory.store(3, &pattern(30, 1));
+    let read = active.read(
+        active.buffer(30).unwrap(),
+        memory.remote().slice(3, 30).unwrap(),
+    );
+    assert_same(&read.unwrap().wait().unwrap().buffer, &pattern(30, 1));
+    let mut found = [0; 40];
+    memory.load(0, &mut found);
+    assert_same(&found[3..33], &pattern(30, 1));
+    assert_eq!((found[2], found[33]), (3, 3));
+}
