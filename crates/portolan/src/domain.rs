@@ -100,7 +100,7 @@ impl Domain {
     fn first_pd(&self) -> Result<Arc<dyn Pd>> {
         let first = self.on_devices.lock().first().map(|(_, pd)| pd.clone());
         first.ok_or_else(|| {
-            let (expected, found) = ("with a device", "new");
+            let (expected, found) = ("a domain with a device", "a new one, without any");
             Error::new(
                 Step::RegisterMemory,
                 Cause::InvalidState { expected, found },

@@ -59,7 +59,7 @@ impl Lease {
         match self.term.lock().is_over {
             false => Ok(()),
             true => {
-                let (expected, found) = ("shared", "expired");
+                let (expected, found) = ("memory that is shared", "memory that has expired");
                 let cause = Cause::InvalidState { expected, found };
                 Err(Error::new(Step::RegisterMemory, cause))
             }

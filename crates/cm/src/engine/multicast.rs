@@ -109,7 +109,7 @@ impl Cm {
         let id = self.ids.find_mut(id, step)?;
         id.command(Event::Join, step)?;
         let (Some(device), Some(local)) = (id.device, id.local) else {
-            let (expected, found) = ("bound to a device", id.state.name());
+            let (expected, found) = ("an id bound to a device", id.state.name());
             return Err(id.fail(step, Cause::InvalidState { expected, found }));
         };
         if id.service.qp_type != QpType::Ud {

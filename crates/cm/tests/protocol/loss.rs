@@ -373,7 +373,7 @@ fn a_request_cancelled_while_its_owner_thinks_makes_the_accept_fail_with_the_sta
     let late = late.unwrap_err();
     assert_eq!(
         late.cause.to_string(),
-        "needs state REQ received or SIDR REQ received, is in closed"
+        "expected REQ received or SIDR REQ received, found closed"
     );
     assert!(late.context.local.is_some() && late.context.remote.is_some());
 }

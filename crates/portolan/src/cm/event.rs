@@ -107,7 +107,7 @@ impl Event {
     }
 
     /// The failure that the event reports, with the id's addresses; `None` for a success. The end of a connection
-    /// (`Disconnected`) counts as a failure, also if this side ended it.
+    /// (`Disconnected`) counts as a failure, also if this side ended it; [`EventData::failure`] lists the others.
     pub fn failure(&self) -> Option<Error> {
         let error = self.data.failure()?;
         Some(match self.id.addresses() {

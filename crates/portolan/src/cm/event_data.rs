@@ -79,6 +79,10 @@ impl EventData {
     }
 
     /// The failure that the event reports; `None` for a success.
+    ///
+    /// Failures are `AddrError`, `RouteError`, `ConnectError`, `Unreachable`, `Rejected`, `MulticastError`,
+    /// `AddrinfoError`, `DeviceRemoval` and `Disconnected`. The last is one even after the own
+    /// [`CmId::disconnect`](super::CmId::disconnect): a program that expects it compares the event's type first.
     pub fn failure(&self) -> Option<Error> {
         let (step, cause) = match self.event {
             EventType::AddrError => (Step::ResolveAddress, self.errno_cause()),
@@ -86,7 +90,7 @@ impl EventData {
             EventType::Unreachable => (Step::Connect, self.unreachable_cause()),
             EventType::ConnectError => (Step::Connect, self.errno_cause()),
             EventType::Rejected => (Step::Connect, self.reject_cause()),
-            EventType::Disconnected => (Step::Transfer, self.end_cause()),
+            EventType::Disconnected => (Step::Disconnect, self.end_cause()),
             EventType::DeviceRemoval => (
                 Step::Transfer,
                 Cause::NoDevice {

@@ -160,10 +160,7 @@ impl Connection {
         let deadline = Some(deadline::after(timeout));
         self.inner
             .wait_until(deadline, || self.inner.is_disconnected().then_some(()))
-            .map_err(|mut error| {
-                error.step = Step::Disconnect;
-                error
-            })
+            .map_err(of_disconnect)
     }
 
     /// Disconnects without waiting. Posted work is flushed. [`Connection::close`] waits for the peer's confirmation.
@@ -183,6 +180,7 @@ impl Connection {
         let deadline = Some(deadline::after(timeout));
         self.inner
             .wait_until(deadline, || self.inner.is_ended().then_some(()))
+            .map_err(of_disconnect)
     }
 
     pub(crate) fn next_arrival(&self) -> Option<Result<Message>> {
@@ -192,7 +190,8 @@ impl Connection {
             // connection, and messages that arrived before the end are delivered.
             let collected = self.inner.work.collect();
             let arrived = collected.map(|_| self.arrival());
-            Some(arrived.and_then(|arrived| arrived.ok_or(ended)))
+            let found = arrived.and_then(|arrived| arrived.ok_or(ended));
+            Some(found.map_err(of_receive))
         })
     }
 
@@ -203,8 +202,23 @@ impl Connection {
     }
 
     fn receive_until(&self, deadline: Option<Instant>) -> Result<Message> {
-        self.inner.wait_until(deadline, || self.next_arrival())?
+        let arrived = self.inner.wait_until(deadline, || self.next_arrival());
+        arrived.map_err(of_receive)?
     }
+}
+
+/// The error of a call that waits for the end.
+fn of_disconnect(mut error: Error) -> Error {
+    error.step = Step::Disconnect;
+    error
+}
+
+/// The error of a call that receives.
+fn of_receive(mut error: Error) -> Error {
+    if error.step == Step::Transfer {
+        error.step = Step::Receive;
+    }
+    error
 }
 
 impl Drop for Connection {

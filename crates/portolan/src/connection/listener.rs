@@ -256,10 +256,8 @@ impl Listener {
             let left = deadline::left(deadline);
             if left.is_zero() {
                 let (after_ms, retries) = (timeout.as_millis() as u64, 0);
-                return Err(Error::new(
-                    Step::Event,
-                    Cause::TimedOut { after_ms, retries },
-                ));
+                let late = Error::new(Step::Accept, Cause::TimedOut { after_ms, retries });
+                return Err(self.explain(late));
             }
             self.wait(Some(left))?;
         }
@@ -270,15 +268,19 @@ impl Listener {
         loop {
             self.check()?;
             let event = next().map_err(|mut error| {
-                if error.is_would_block() {
-                    error.step = Step::Accept;
-                }
-                error
+                error.step = Step::Accept;
+                self.explain(error)
             })?;
             if let Some(incoming) = self.take(&event)? {
                 return Ok(incoming);
             }
         }
+    }
+
+    /// Adds the listening address to an error.
+    fn explain(&self, error: Error) -> Error {
+        let local = self.local_addr().ok();
+        error.between(local.map(Into::into), None)
     }
 
     /// Returns the next request if one has arrived.

@@ -163,7 +163,7 @@ pub(crate) fn opened_software() -> Option<Arc<dyn Provider>> {
 /// `InvalidState` if it is already open.
 pub fn configure_software(config: SoftwareConfig) -> Result<()> {
     if SOFTWARE.opened().is_some() {
-        let (expected, found) = ("not open", "open");
+        let (expected, found) = ("a provider that is not open", "one that is");
         let cause = Cause::InvalidState { expected, found };
         return Err(Error::new(Step::OpenDevice, cause));
     }

@@ -74,7 +74,7 @@ impl Wake for Tasks {
 impl Watched {
     fn new(stream: Stream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        let fd = watch(ReadinessFd(stream.core().clone()), Step::Event).map_err(io_error)?;
+        let fd = watch(ReadinessFd(stream.core().clone()), Step::Watch).map_err(io_error)?;
         Ok(Self {
             stream,
             fd,
@@ -321,7 +321,7 @@ impl AsyncStreamListener {
     /// The runtime cannot watch the listener's descriptor.
     pub fn new(listener: StreamListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
-        let listener = watch(ListenerFd(listener), Step::Event).map_err(io_error)?;
+        let listener = watch(ListenerFd(listener), Step::Watch).map_err(io_error)?;
         Ok(Self { listener })
     }
 
@@ -414,7 +414,7 @@ async fn connect_to(
     let connecting = within(deadline, Step::ResolveAddress, start)
         .await
         .map_err(explain)?;
-    let mut events = watch(ConnectingFd(connecting), Step::Event)?;
+    let mut events = watch(ConnectingFd(connecting), Step::Watch)?;
     let finish = async {
         loop {
             if let Some(stream) = events.get_mut().0.try_finish()? {

@@ -23,8 +23,8 @@ impl AsyncConnection {
     /// There is no runtime (`InvalidState`), or it cannot watch the connection's descriptors.
     pub fn new(connection: Connection) -> Result<Self> {
         let channel = CompletionFd(connection.inner.work.channel.clone());
-        let completions = watch(Watched(channel), Step::Transfer)?;
-        let events = watch(Watched(connection.inner.events.clone()), Step::Transfer)?;
+        let completions = watch(Watched(channel), Step::Watch)?;
+        let events = watch(Watched(connection.inner.events.clone()), Step::Watch)?;
         Ok(Self {
             connection,
             completions,

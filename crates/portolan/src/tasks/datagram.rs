@@ -55,7 +55,7 @@ impl AsyncSocket {
     /// # Errors
     /// There is no runtime (`InvalidState`), or it cannot watch the socket's descriptors.
     pub fn new(socket: Socket) -> Result<Self> {
-        let socket = watch(Watched(socket), Step::Transfer)?;
+        let socket = watch(Watched(socket), Step::Watch)?;
         Ok(Self { socket })
     }
 

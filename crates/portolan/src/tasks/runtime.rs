@@ -19,7 +19,10 @@ use portolan_provider::{Cause, Error, Result, Step};
 /// `InvalidState` outside of a tokio runtime, where tokio's own functions would panic.
 pub(super) fn runtime(step: Step) -> Result<Handle> {
     Handle::try_current().map_err(|_| {
-        let (expected, found) = ("a task or thread of a tokio runtime", "a thread of none");
+        let (expected, found) = (
+            "a task or thread of a tokio runtime",
+            "a thread outside of any",
+        );
         Error::new(step, Cause::InvalidState { expected, found })
     })
 }
@@ -39,7 +42,7 @@ pub(crate) fn watch<T: AsRawFd>(descriptor: T, step: Step) -> Result<AsyncFd<T>>
 /// a missing driver in no other way.
 fn of_runtime<T>(step: Step, expected: &'static str, call: impl FnOnce() -> T) -> Result<T> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|_| {
-        let found = "a runtime that was built without it";
+        let found = "one that was built without it";
         Error::new(step, Cause::InvalidState { expected, found })
     })
 }
@@ -152,9 +155,11 @@ pub(crate) fn of_ended_task(ended: JoinError, step: Step) -> Error {
 }
 
 pub(crate) fn runtime_error(error: std::io::Error) -> Error {
-    let errno = error
-        .raw_os_error()
-        .unwrap_or(portolan_provider::error::errno::EIO);
     let call = "epoll";
-    Error::new(Step::Event, Cause::Os { call, errno })
+    let cause = match error.raw_os_error() {
+        Some(errno) => Cause::Os { call, errno },
+        // tokio's own error, after its driver has ended.
+        None => Cause::NoSuchObject("the tokio runtime that watched the descriptor"),
+    };
+    Error::new(Step::Watch, cause)
 }

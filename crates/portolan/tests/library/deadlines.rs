@@ -128,7 +128,8 @@ fn accepting_ends_at_the_deadline_without_a_request_and_without_a_confirmation()
     let listener = listener_on(ours, "127.0.0.1:0");
     let started = Instant::now();
     let error = listener.accept_within(DEADLINE).unwrap_err();
-    timed_out(started, Step::Event, &error);
+    timed_out(started, Step::Accept, &error);
+    assert!(error.context.local.is_some(), "{error}");
 
     let mut peer = Peer::start(port);
     peer.tell(&format!("connect {}", listener.local_addr().unwrap()));
@@ -145,7 +146,7 @@ fn receiving_ends_at_the_deadline_and_the_connection_still_works() {
     let (active, passive) = pair();
     let started = Instant::now();
     let error = active.receive_within(DEADLINE).unwrap_err();
-    timed_out(started, Step::Transfer, &error);
+    timed_out(started, Step::Receive, &error);
     passive
         .send(passive.buffer_from(b"late").unwrap())
         .unwrap()

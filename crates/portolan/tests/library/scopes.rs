@@ -37,7 +37,9 @@ fn a_new_domain_has_no_memory_before_a_connection_is_made_with_it() {
     let says = |error: &Error| {
         assert!(matches!(error.cause, Cause::InvalidState { .. }), "{error}");
         assert!(
-            error.to_string().contains("with a device, is in new"),
+            error
+                .to_string()
+                .contains("a domain with a device, found a new one"),
             "{error}"
         );
     };
@@ -72,7 +74,10 @@ fn memory_that_has_expired_is_out_of_reach_and_still_the_programs() {
     eventually("an end", || memory.has_expired());
     refused(&active, memory.remote());
     let error = memory.expire_at(later).unwrap_err();
-    assert!(error.to_string().contains("is in expired"), "{error}");
+    assert!(
+        error.to_string().contains("found memory that has expired"),
+        "{error}"
+    );
     let mut found = [0; 8];
     memory.load(0, &mut found);
     assert_eq!(&found, b"tell all");
@@ -116,7 +121,10 @@ fn memory_that_has_expired_is_offered_on_no_further_device() {
     let address = listener.local_addr().unwrap();
     let (_active, passive) = pair_at(connector_on(provider), &listener, address, &passive);
     let error = passive.offer(&memory).unwrap_err();
-    assert!(error.to_string().contains("is in expired"), "{error}");
+    assert!(
+        error.to_string().contains("found memory that has expired"),
+        "{error}"
+    );
 }
 
 #[cfg(feature = "bytes")]

@@ -193,10 +193,10 @@ mod tests {
         assert_eq!(before.source().unwrap().to_string(), first.to_string());
         assert!(before.source().unwrap().source().is_none());
         let line = format!("{error:?}");
-        let expected = "connect: no answer within 3 ms; before that: connect: no answer within 2 ms; \
-                        before that: connect: no answer within 1 ms";
+        let expected = "connect: timed out after 3 ms; before that: connect: timed out after 2 ms; \
+                        before that: connect: timed out after 1 ms";
         assert_eq!(line, expected);
-        assert_eq!(error.to_string(), "connect: no answer within 3 ms");
+        assert_eq!(error.to_string(), "connect: timed out after 3 ms");
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub enum Cause {
         found: String,
     },
     /// The object's state does not permit the step.
-    #[error("needs state {expected}, is in {found}")]
+    #[error("expected {expected}, found {found}")]
     InvalidState {
         /// The permitted states.
         expected: &'static str,
@@ -112,7 +112,7 @@ pub enum Cause {
     #[error("{0}; try again later")]
     NameTemporaryFailure(String),
     /// A deadline passed.
-    #[error("no answer within {after_ms} ms{}", if *.retries > 0 { alloc::format!(" ({} retries)", .retries) } else { String::new() })]
+    #[error("timed out after {after_ms} ms{}", if *.retries > 0 { alloc::format!(" ({} retries)", .retries) } else { String::new() })]
     TimedOut {
         /// How long the step waited, in milliseconds.
         after_ms: u64,

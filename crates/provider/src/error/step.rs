@@ -44,6 +44,8 @@ pub enum Step {
     PostReceive,
     PollCq,
     Transfer,
+    Receive,
+    Watch,
 }
 
 impl Step {
@@ -112,6 +114,8 @@ impl fmt::Display for Step {
             Self::PostReceive => "post receive",
             Self::PollCq => "poll completion queue",
             Self::Transfer => "transfer",
+            Self::Receive => "receive",
+            Self::Watch => "watch descriptor",
         })
     }
 }

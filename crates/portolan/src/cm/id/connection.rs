@@ -135,7 +135,7 @@ impl CmId {
     /// `InvalidState` if the id has its own queue pair, on which no such options were set.
     pub fn set_local_ece(&self, ece: Ece) -> Result<()> {
         if self.has_queue_pair() {
-            let (expected, found) = ("an id without queue pair", "one with");
+            let (expected, found) = ("an id without queue pair", "one with a queue pair");
             let cause = Cause::InvalidState { expected, found };
             return Err(self.explain(Error::new(Step::SetOption, cause)));
         }

@@ -113,7 +113,7 @@ fn wrong_keys_ranges_and_rights_are_refused_by_the_peer_without_effect() {
         assert_eq!((named.addr, named.rkey), (remote.addr, remote.rkey));
         assert_eq!(named.length, 4096);
         let (at, key) = (format!("{:#x}", remote.addr), format!("{:#x}", remote.rkey));
-        says(&refused, Step::Transfer, &["4096 bytes", &at, &key]);
+        says(&refused, Step::Receive, &["4096 bytes", &at, &key]);
         let ended = passive.ended().unwrap();
         assert_eq!(ended.cause, refused.cause, "{what}");
         assert!(ended.is_disconnected() && !ended.is_timeout());
@@ -298,7 +298,7 @@ fn a_message_longer_than_its_receive_fails_on_both_sides() {
     let peer = passive.peer_addr().unwrap().to_string();
     says(
         &error,
-        Step::Transfer,
+        Step::Receive,
         &["a message is longer than its receive buffer", &peer],
     );
 }
@@ -344,7 +344,7 @@ fn nothing_is_received_sent_or_posted_after_the_end() {
     active.wait_disconnected(PATIENCE).unwrap();
     let error = active.receive().unwrap_err();
     assert_eq!(error.cause, Cause::Disconnected);
-    says(&error, Step::Transfer, &["the connection is closed"]);
+    says(&error, Step::Receive, &["the connection is closed"]);
     assert_eq!(active.try_receive().unwrap_err().cause, Cause::Disconnected);
     let ended = |posted: Result<portolan::Transfer, Failed>| {
         posted.and_then(portolan::Transfer::wait).unwrap_err()

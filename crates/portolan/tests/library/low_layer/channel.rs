@@ -29,7 +29,7 @@ fn taking_an_event_blocks_or_times_out_or_finds_none() {
             retries: 0
         }
     );
-    assert_eq!(error.to_string(), "take event: no answer within 50 ms");
+    assert_eq!(error.to_string(), "take event: timed out after 50 ms");
 
     let passive = Passive::listen();
     let id = CmId::new(&channel).unwrap();

@@ -236,7 +236,7 @@ fn operations_in_the_wrong_state_report_the_required_state() {
     assert!(
         error
             .to_string()
-            .contains("needs state an id without queue pair"),
+            .contains("expected an id without queue pair"),
         "{error}"
     );
 }
