@@ -147,9 +147,6 @@ impl Connection {
     /// Disconnects and waits for the peer's confirmation, at most for `timeout`. Posted work is
     /// flushed.
     ///
-    /// The peer confirms in its next call that waits for or checks its connection, or when it drops it: a connection
-    /// has no thread. So a peer that does something else confirms late.
-    ///
     /// A peer of this library confirms at once, whatever its program does. A C program confirms when it takes the
     /// event.
     ///

@@ -19,7 +19,7 @@ use crate::cm::{CmId, EventChannel, NewQueuePair};
 use crate::deadline;
 use crate::domain::Domain;
 use crate::sys::Buffer;
-use crate::work::{Turn, Watched, Work};
+use crate::work::{Objects, Turn, Watched, Work};
 
 /// How long a peer that finds no posted receive waits: 0.64 ms (IBTA 9.7.5.2.8). Dropped messages
 /// repost the connection's own receives quickly; the standard's code 0 would mean 655 ms.
@@ -95,10 +95,12 @@ impl Inner {
         let inner = Self {
             addresses: id.addresses()?,
             work: Work::new(
-                qp,
-                cq,
-                channel,
-                pd,
+                Objects {
+                    qp,
+                    cq,
+                    channel,
+                    pd,
+                },
                 options.depths(),
                 options.keepalive,
                 transport,

@@ -40,5 +40,5 @@ pub use pieces::Gather;
 pub(crate) use probe::Watched;
 pub use shared_receives::SharedReceiveQueue;
 pub(crate) use shared_receives::no_own_receives;
-pub(crate) use table::{Depths, Turn, Work};
+pub(crate) use table::{Depths, Objects, Turn, Work};
 pub use transfer::Transfer;

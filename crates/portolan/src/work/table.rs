@@ -146,18 +146,29 @@ pub(super) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Turn(pub(super) u64);
 
+/// What a connection's work needs of its device.
+pub(crate) struct Objects {
+    pub(crate) qp: Arc<dyn Qp>,
+    pub(crate) cq: Arc<dyn Cq>,
+    pub(crate) channel: Arc<dyn CompChannel>,
+    pub(crate) pd: Arc<dyn Pd>,
+}
+
 impl Work {
     pub(crate) fn new(
-        qp: Arc<dyn Qp>,
-        cq: Arc<dyn Cq>,
-        channel: Arc<dyn CompChannel>,
-        pd: Arc<dyn Pd>,
+        objects: Objects,
         depths: Depths,
         keepalive: Option<Keepalive>,
         transport: Transport,
         pool: Option<Arc<Pool>>,
     ) -> Self {
         let silence = keepalive.map(|settings| Silence::new(settings, Instant::now()));
+        let Objects {
+            qp,
+            cq,
+            channel,
+            pd,
+        } = objects;
         Self {
             qp,
             cq,

@@ -67,7 +67,7 @@ fn many_idle_peers_confirm_and_may_be_dropped_meanwhile() {
 #[cfg(feature = "tokio")]
 #[tokio::test]
 async fn an_idle_peer_of_a_task_confirms_a_close() {
-    use portolan::tokio::AsyncConnection;
+    use portolan::tasks::AsyncConnection;
 
     let (active, passive) = tokio::task::spawn_blocking(pair).await.unwrap();
     let passive = AsyncConnection::new(passive).unwrap();

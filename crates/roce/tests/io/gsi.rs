@@ -197,9 +197,12 @@ impl EventWaiter for Patient {
     }
 }
 
+/// A stack, its connection manager, the datagrams that arrived, and the timeouts.
+type Watched = (Arc<Stack>, Arc<Manager>, Receiver<Seen>, Receiver<Instant>);
+
 /// Sends a datagram for the first stack, and returns the thread that handles it.
 fn handler(
-    stacks: &[(Arc<Stack>, Arc<Manager>, Receiver<Seen>, Receiver<Instant>); 2],
+    stacks: &[Watched; 2],
 ) -> ThreadId {
     let [(to, manager, seen, _), (from, ..)] = stacks;
     let local: IpAddr = "127.0.0.1".parse().unwrap();
