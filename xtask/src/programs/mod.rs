@@ -1,11 +1,13 @@
 //! Debian's unmodified C programs on our libraries and software devices, through `portolan exec`. They run at both
 //! ends, or against our command if it speaks their protocol.
 
+mod benchmarks;
 mod beside;
 mod case;
 mod cases;
 pub(crate) mod crates;
 mod document;
+mod fabtests;
 mod pair;
 mod ready;
 mod running;
@@ -201,6 +203,8 @@ pub(crate) fn run_all(arguments: &Arguments) -> Result<ExitCode> {
     if !arguments.no_build {
         workspace.cargo(&["shipped"])?;
         crates::ensure_built(&workspace)?;
+        fabtests::ensure_built(&workspace)?;
+        benchmarks::ensure_there(&workspace)?;
     }
     ensure!(
         Namespace::is_possible(workspace.is_root)?,

@@ -24,8 +24,9 @@ pub(super) fn cases() -> Vec<Case> {
             ("provider: verbs;ofi_rxd", 1),
         ])
         .quick();
+    let mut cases = fabtests();
     let datagrams = format!("-d {ETHERNET_DEVICE}-dgram");
-    vec![
+    cases.extend([
         info,
         ping_pong("-p verbs -e msg", UP_TO_1_MIB).quick(),
         ping_pong("-p verbs;ofi_rxm -e rdm", UP_TO_1_MIB),
@@ -36,7 +37,40 @@ pub(super) fn cases() -> Vec<Case> {
             &format!("-p verbs;ofi_rxd -e rdm -m tagged {datagrams}"),
             UP_TO_1_MIB,
         ),
-    ]
+    ]);
+    cases
+}
+
+/// libfabric's own tests, of the newer libfabric that belongs to them. A run fails if a test fails.
+fn fabtests() -> Vec<Case> {
+    const LEAST: [(&str, [&[Saying]; 3]); 2] = [
+        (
+            "verbs",
+            [
+                &[("result: Pass", 7)],
+                &[("result: Pass", 9)],
+                &[("result: Pass", 8)],
+            ],
+        ),
+        (
+            "verbs;ofi_rxm",
+            [
+                &[("result: Pass", 8)],
+                &[("result: Pass", 16)],
+                &[("result: Pass", 2)],
+            ],
+        ),
+    ];
+    let mut cases = Vec::new();
+    for (provider, least) in LEAST {
+        for (set, says) in ["unit", "functional", "short"].into_iter().zip(least) {
+            let script =
+                format!("sh xtask/src/programs/fabtests.sh {provider} {set} {ETHERNET_ADDRESS}");
+            let case = Case::alone(GROUP, c(&script)).client_says(says);
+            cases.push(case.data(Data::ComparedByBoth).on_ethernet());
+        }
+    }
+    cases
 }
 
 fn ping_pong(options: &str, says: &'static [Saying]) -> Case {

@@ -1,6 +1,6 @@
 //! MPI over UCX and over libfabric. One program checks transfers around a ring, all-to-all and one-sided
-//! (crates/lab/c/mpi.c). NetPIPE measures messages of every size, or compares their data. All processes run on this
-//! host, with shared memory between them disabled.
+//! (crates/lab/c/mpi.c). NetPIPE measures messages of every size, or compares their data. Intel's benchmarks (IMB) run on
+//! MPICH, and those of Ohio State University (OSU), in Python, on Open MPI. All processes run on this host, with shared memory between them disabled.
 
 use super::super::case::{Case, Data, Expected, Saying, c};
 use super::ETHERNET_DEVICE;
@@ -35,6 +35,28 @@ pub(super) fn cases() -> Vec<Case> {
         }
     }
     cases.push(openib());
+    for processes in [2, 4] {
+        for transport in ["rc", "ud"] {
+            cases.push(imb_messages(processes, &mpich(transport)));
+        }
+        cases.push(imb_memory(processes, &mpich("rc")));
+        for arguments in [
+            open_mpi_on_ucx("rc"),
+            open_mpi_on_ucx("ud"),
+            open_mpi_on_libfabric("ofi_rxm"),
+        ] {
+            let case = match processes {
+                2 => osu("latency,bw,bibw", 2, &arguments).client_says(&[("65536 ", 3)]),
+                _ => osu(
+                    "allgather,alltoall,bcast,gather,scatter,barrier",
+                    processes,
+                    &arguments,
+                )
+                .client_says(&[("65536 ", 5), ("Barrier Latency", 1)]),
+            };
+            cases.push(case);
+        }
+    }
     for transport in ["rc", "ud"] {
         cases.extend(netpipe("openmpi", &open_mpi_on_ucx(transport)));
         cases.extend(netpipe("mpich", &mpich(transport)));
@@ -74,6 +96,35 @@ fn openib() -> Case {
         "All possible valid names:     udcm",
         1,
     )]))
+}
+
+/// Intel's benchmarks of messages. Built for the binary interface that MPICH has and Open MPI has not.
+fn imb_messages(processes: u32, arguments: &str) -> Case {
+    let benchmarks = "PingPong,PingPing,Sendrecv,Exchange,Allreduce,Reduce,Allgather,Gather,Scatter,Alltoall,Bcast,Barrier";
+    imb("IMB-MPI1", benchmarks, processes, arguments)
+        .client_says(&[("# Benchmarking ", 12), ("        65536 ", 11)])
+}
+
+/// Intel's benchmarks of one-sided operations.
+fn imb_memory(processes: u32, arguments: &str) -> Case {
+    let benchmarks = "Unidir_put,Unidir_get,One_put_all,All_get_all,Accumulate,Compare_and_swap";
+    imb("IMB-RMA", benchmarks, processes, arguments).client_says(&[("# Benchmarking ", 6)])
+}
+
+fn imb(program: &str, benchmarks: &str, processes: u32, arguments: &str) -> Case {
+    let script =
+        format!("sh xtask/src/programs/imb.sh {program} {benchmarks} {processes} {arguments}");
+    Case::alone(GROUP, c(&script))
+        .data(Data::Unseen)
+        .on_ethernet()
+}
+
+/// The benchmarks of Ohio State University (OSU), in mpi4py's translation to Python.
+fn osu(benchmarks: &str, processes: u32, arguments: &str) -> Case {
+    let script = format!("sh xtask/src/programs/osu.sh {benchmarks} -np {processes} {arguments}");
+    Case::alone(GROUP, c(&script))
+        .data(Data::Unseen)
+        .on_ethernet()
 }
 
 fn netpipe(kind: &str, arguments: &str) -> [Case; 2] {
