@@ -37,6 +37,10 @@ pub(super) enum Files {
 const HIDE: &str = "for folder in /etc/libibverbs.d /etc/rdma /run/udev /usr/lib/*/libibverbs; do \
     [ ! -d \"$folder\" ] || mount -t tmpfs none \"$folder\"; done; exec \"$@\"";
 
+/// libfabric's datagrams use the GID at this index, by default 0. The kernel's device has its link-local GID there, and
+/// the IPv4 address at 1; a software device has the IPv4 address at 0. An address handle needs two GIDs of one family.
+const GID_INDEX: (&str, &str) = ("FI_VERBS_GID_IDX", "1");
+
 /// The libraries and the networks of both ends.
 pub(super) struct Sides<'a> {
     pub(super) server: Side<'a>,
@@ -81,6 +85,7 @@ impl Side<'_> {
                 command.args(["--provider", "software"]).args(words);
             }
             (Self::Kernel, End::C(words) | End::Sockets(words)) => {
+                command.env(GID_INDEX.0, GID_INDEX.1);
                 command.args(words);
             }
             (Self::Kernel, End::Ours(_)) => bail!("no program of the kernel's"),
