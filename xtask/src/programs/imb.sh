@@ -8,6 +8,5 @@ benchmarks=$(echo "$2" | tr , ' ')
 processes=$3
 shift 3
 export LD_LIBRARY_PATH="$folder/lib:$LD_LIBRARY_PATH"
-# At most half a second for each size.
 # shellcheck disable=SC2086 # words
-exec mpirun.mpich -np "$processes" "$@" "$folder/$program" -npmin "$processes" -iter 20 -time 0.5 -msglog 16 $benchmarks
+exec mpirun.mpich -np "$processes" "$@" "$folder/$program" -npmin "$processes" -iter 10 -msglog 16 $benchmarks
