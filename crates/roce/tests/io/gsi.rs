@@ -201,9 +201,7 @@ impl EventWaiter for Patient {
 type Watched = (Arc<Stack>, Arc<Manager>, Receiver<Seen>, Receiver<Instant>);
 
 /// Sends a datagram for the first stack, and returns the thread that handles it.
-fn handler(
-    stacks: &[Watched; 2],
-) -> ThreadId {
+fn handler(stacks: &[Watched; 2]) -> ThreadId {
     let [(to, manager, seen, _), (from, ..)] = stacks;
     let local: IpAddr = "127.0.0.1".parse().unwrap();
     let mut mad = [0x5a; 256];
