@@ -22,10 +22,10 @@ pub fn get_addrinfo(
     get_addrinfo_with(&System, node, service, hints)
 }
 
-/// Like [`get_addrinfo`], with the caller's own lookups.
+/// Like `get_addrinfo`, with the caller's own lookups.
 ///
 /// # Errors
-/// As for [`get_addrinfo`].
+/// As for `get_addrinfo`.
 pub fn get_addrinfo_with(
     lookups: &(impl Lookups + ?Sized),
     node: Option<&str>,

@@ -10,7 +10,7 @@ use crate::names::{HOST_MAX, Literal, SERVICE_MAX};
 /// The valid forms of an endpoint, for error messages.
 const FORMS: &str = "host:port, [ipv6%zone]:port, :port or host";
 
-/// A node, a service, or both, as text for [`crate::names::resolve`].
+/// A node, a service, or both, as text for the resolver.
 ///
 /// `Display` prints the form that [`parse_endpoint`] reads; parsing the output returns the same
 /// endpoint.

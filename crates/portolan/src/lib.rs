@@ -132,8 +132,9 @@
 //! **10. Tasks.** `portolan::tasks` (the feature `tokio`) has async forms of all of this. Other runtimes wait for a
 //! descriptor ([`Connection::readiness`]).
 //!
-//! The programs in the package's folder `examples/` combine these steps: `key_value` (one-sided reads), `rpc`,
-//! `file_copy`, `chat`, `work_queue`, `remote_log` and others.
+//! The [programs in the folder `examples`](examples) combine these steps: [`key_value`](examples::key_value) (one-sided
+//! reads), [`file_copy`](examples::file_copy), [`rpc`](examples::rpc), [`chat`](examples::chat) (multicast),
+//! [`http`](examples::http) and others.
 //!
 //! # Features
 //!
@@ -141,7 +142,7 @@
 //!
 //! | feature | adds |
 //! |---|---|
-//! | `tokio` | `tasks`, and `AsyncStream` in [`stream`] |
+//! | `tokio` | the module `tasks`; methods whose name ends in `_async` ([`Connector`], [`Incoming`]); `AsyncStream` and `AsyncStreamListener` in [`stream`] |
 //! | `bytes` | `bytes::BytesMut` and `bytes::Bytes` as memory ([`Memory`]) |
 //! | `memmap2` | `memmap2::MmapMut` and `memmap2::Mmap` as memory; mapping a file is `unsafe` in that crate |
 //!
@@ -167,7 +168,13 @@
 //! * [`datagram`] has sockets for messages of one packet, to services and to multicast groups.
 //! * [`resolve()`] finds addresses, sources, routes and devices, like `rdma_getaddrinfo(3)`.
 //! * [`devices`](devices()) lists the RDMA devices.
-//! * `tasks` (the feature `tokio`) has the async forms, and [`stream`] those of streams.
+//! * `tasks` (the feature `tokio`) has the async forms of connections, events and datagrams, and [`stream`] those of
+//!   streams. [`Connector`] and [`Incoming`] themselves connect and accept asynchronously, and
+//!   [`resolve_async`](resolve::resolve_async) resolves with any runtime.
+//!
+//! Some words have one meaning for each module: [`Options`] is for connections and [`datagram::Options`] for
+//! datagrams, [`Request`] is work to post and [`resolve::Request`] a name to resolve. A peer's connection request is an
+//! [`Incoming`].
 //!
 //! # For experts
 //!
@@ -178,12 +185,17 @@
 //! * [`reach`]: whether a GID is reachable, like `ibv_gid_reachable(3)`.
 //! * [`sa`] and [`wire`]: the subnet administrator's client, and the formats of packets.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod cm;
 pub mod connection;
 pub mod datagram;
 mod deadline;
 pub mod device;
 mod domain;
+// Not for doctests: cargo builds and runs the programs as examples.
+#[cfg(all(doc, not(doctest)))]
+pub mod examples;
 pub mod infiniband;
 mod lease;
 pub mod provider;
@@ -205,7 +217,9 @@ pub use device::devices;
 pub use domain::Domain;
 pub use portolan_provider::verbs::Access;
 pub use portolan_provider::{Cause, Error, Result, Step};
+#[doc(inline)]
 pub use portolan_sa as sa;
+#[doc(inline)]
 pub use portolan_wire as wire;
 pub use resolve::resolve;
 pub use stream::{Stream, StreamListener, StreamOptions};

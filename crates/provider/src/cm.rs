@@ -23,7 +23,9 @@ impl fmt::Display for IdNumber {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UserId(pub u64);
 
-/// The type of service that an id uses: its port space and queue pair type.
+/// The type of service that an id uses: its port space and queue pair type. The default of
+/// `rdma_create_id(3)` for connections is [`PortSpace::Tcp`] with [`Rc`](crate::verbs::QpType::Rc), and for datagrams
+/// [`PortSpace::Udp`] with [`Ud`](crate::verbs::QpType::Ud).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Service {
     /// Port space.
@@ -42,15 +44,15 @@ pub struct Service {
 pub struct ConnParam {
     /// Private data; in events the whole field of the message, zero-padded.
     pub private_data: Box<[u8]>,
-    /// Maximum number of concurrent RDMA reads and atomics that this side accepts.
+    /// Maximum number of concurrent RDMA reads and atomics that this side accepts. Default: 0, which refuses them.
     pub responder_resources: u8,
-    /// Maximum number of concurrent RDMA reads and atomics that this side starts.
+    /// Maximum number of concurrent RDMA reads and atomics that this side starts. Default: 0.
     pub initiator_depth: u8,
-    /// Whether hardware flow control is offered.
+    /// Whether hardware flow control is offered. Default: `false`.
     pub flow_control: bool,
-    /// Number of retries of a send without an answer (3 bits).
+    /// Number of retries of a send without an answer (0 to 7). Default: 0, so that one lost packet ends the connection.
     pub retry_count: u8,
-    /// Number of retries after "receiver not ready" (3 bits; 7 means forever).
+    /// Number of retries after "receiver not ready" (0 to 7; 7 means forever). Default: 0.
     pub rnr_retry_count: u8,
     /// Whether the queue pair uses a shared receive queue.
     pub srq: bool,

@@ -20,8 +20,86 @@
 //! # Ok::<(), portolan::Error>(())
 //! ```
 //!
-//! With the feature `tokio`, `tokio::AsyncEventChannel` awaits events, and `tokio::AsyncCompletions` the completions of an id's
-//! queue pair.
+//! # From a name to a connection, and to its end
+//!
+//! An event ends each step, and [`Event::id`] says whose: [`CmId::number`] is the key to what a program knows about an id.
+//! Here one channel serves several ids, and one completion queue all their queue pairs. A [`QueuePairPlan`] without
+//! completion queues creates two for each queue pair, each with a descriptor.
+//!
+//! ```
+//! use portolan::cm::{CmId, EventChannel, QueuePairPlan};
+//! use portolan::provider::cm::{ConnParam, EventType};
+//! use portolan::provider::verbs::{QpCap, QpInit, QpType};
+//! use portolan::resolve::{Family, Hints};
+//! use std::collections::HashMap;
+//! use std::time::Duration;
+//!
+//! const PATIENCE: Duration = Duration::from_secs(10);
+//! # let listener = portolan::Listener::bind("127.0.0.1:0")?;
+//! # let port = listener.local_addr()?.port().to_string();
+//! # let server = std::thread::spawn(move || -> portolan::Result<()> {
+//! #     let accepted = [listener.accept()?.accept()?, listener.accept()?.accept()?];
+//! #     accepted.iter().try_for_each(|one| one.wait_disconnected(PATIENCE))
+//! # });
+//! let channel = EventChannel::open()?;
+//! let hints = Hints::new().family(Family::Inet);
+//! let mut ids = HashMap::new();
+//! for name in ["localhost", "127.0.0.1"] {
+//!     let id = CmId::new(&channel)?;
+//!     id.resolve_addrinfo(Some(name), Some(&port), Some(&hints))?;
+//!     ids.insert(id.number(), (name, id));
+//! }
+//! let mut completions = None;
+//! while !ids.is_empty() {
+//!     let event = channel.next_event_within(PATIENCE)?;
+//!     let id = event.id();
+//!     match event.event_type() {
+//!         EventType::AddrinfoResolved => {
+//!             let found = id.query_addrinfo()?;
+//!             let to = found.iter().find_map(|each| each.dst_addr?.inet());
+//!             id.resolve_addr(None, to.expect("an IP address"), PATIENCE)?;
+//!         }
+//!         EventType::AddrResolved => id.resolve_route(PATIENCE)?,
+//!         EventType::RouteResolved => {
+//!             let cq = match &completions {
+//!                 Some(cq) => cq,
+//!                 None => completions.insert(id.device()?.create_cq(64, None, 0)?),
+//!             };
+//!             let cap = QpCap {
+//!                 max_send_wr: 8,
+//!                 max_recv_wr: 8,
+//!                 max_send_sge: 1,
+//!                 max_recv_sge: 1,
+//!                 max_inline_data: 0,
+//!             };
+//!             id.create_planned_queue_pair(&QueuePairPlan {
+//!                 pd: None,
+//!                 send_cq: Some(cq.clone()),
+//!                 recv_cq: Some(cq.clone()),
+//!                 srq: None,
+//!                 init: QpInit { qp_type: QpType::Rc, cap, sq_sig_all: true },
+//!             })?;
+//!             // The defaults are no retries and no reads.
+//!             id.connect(&ConnParam { retry_count: 7, rnr_retry_count: 7, ..ConnParam::default() })?;
+//!         }
+//!         EventType::Established => id.disconnect()?,
+//!         EventType::Disconnected => {
+//!             let ended = ids.remove(&id.number());
+//!             println!("{} is done", ended.expect("an id of ours").0);
+//!         }
+//!         other => return Err(event.failure().unwrap_or_else(|| panic!("{other}"))),
+//!     }
+//! }
+//! # server.join().unwrap()?;
+//! # Ok::<(), portolan::Error>(())
+//! ```
+//!
+//! `Disconnected` is also a [failure](EventData::failure), so a program looks at the type before. The programs
+//! [`connect_many`](crate::examples::connect_many) and [`with_c`](crate::examples::with_c) do the same with tokio, and
+//! with a C program as peer.
+//!
+//! With the feature `tokio`, `tasks::AsyncEventChannel` awaits events, and `tasks::AsyncCompletions` the completions of an
+//! id's queue pair.
 
 mod channel;
 mod counts;

@@ -25,7 +25,9 @@ impl CmId {
     /// Ends in `AddrinfoResolved`, after which [`CmId::query_addrinfo`] returns them, or in
     /// `AddrinfoError`, whose [`EventData::addrinfo_error`](super::EventData::addrinfo_error) has
     /// the reason. Never blocks, not even for DNS, unless the id is synchronous: then it waits for
-    /// the end. After [`RESOLVE_ADDRINFO_TIMEOUT`] the lookup fails with `EAI_AGAIN`.
+    /// the end. After [`RESOLVE_ADDRINFO_TIMEOUT`] the lookup fails with `EAI_AGAIN`. At most eight lookups of the
+    /// process run at once; the limit includes the wait of the others
+    /// ([`resolve`](mod@crate::resolve#names-that-need-no-server-and-slow-servers)).
     ///
     /// # Errors
     /// The lookup could not start, and no event follows:
@@ -34,7 +36,7 @@ impl CmId {
     /// * `InvalidArgument` (EINVAL): the hints are contradictory, or the query is empty.
     /// * With [`Flags::SA`]: EOPNOTSUPP if a node is given or the id's port is not InfiniBand;
     ///   EINVAL without a service or on an id that is not bound to a device.
-    /// * `LimitReached`: too many lookups in this process.
+    /// * `LimitReached`: 16,384 lookups are in progress in this process.
     pub fn resolve_addrinfo(
         &self,
         node: Option<&str>,

@@ -12,7 +12,8 @@ const ATOMIC_BYTES: usize = 8;
 
 type Posted = std::result::Result<Transfer, Failed>;
 
-/// A work request with options; see [`Connection::request`].
+/// A work request with options; see [`Connection::request`]. (A name to resolve is a
+/// [`resolve::Request`](crate::resolve::Request), and a peer's connection request an [`Incoming`](crate::Incoming).)
 #[derive(Clone, Copy, Debug)]
 #[must_use = "nothing is posted yet"]
 pub struct Request<'a> {
@@ -74,7 +75,8 @@ impl Connection {
         self.post(Item { length, ..item })
     }
 
-    /// Posts a send of the whole buffer with immediate data.
+    /// Posts a send of the whole buffer with immediate data, which [`Message::immediate`](crate::Message::immediate)
+    /// returns at the peer.
     ///
     /// # Errors
     /// As for [`Connection::send`].

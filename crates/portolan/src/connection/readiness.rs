@@ -32,7 +32,7 @@ use crate::work::Bell;
 /// }
 /// ```
 ///
-/// The example `other_runtimes` uses it with `async-io`.
+/// The example [`other_runtimes`](crate::examples::other_runtimes) uses it with `async-io`.
 pub struct Readiness {
     connection: Arc<Inner>,
     ready: ReadySet,

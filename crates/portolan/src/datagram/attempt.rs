@@ -51,8 +51,14 @@ impl Socket {
     }
 
     /// Joins a multicast group, to send and receive or only to send. Uses the device of `source`,
-    /// or the one that routing chooses for the group. The ports of both addresses have no meaning: all members of a group
-    /// get all its datagrams, except the sender itself.
+    /// or the one that routing chooses for the group.
+    ///
+    /// * A group is an address without ports: those of `group` and `source` have no meaning (0 will do). All members,
+    ///   also of other programs of this host, get all datagrams of the group.
+    /// * A socket does not receive its own datagrams.
+    /// * Dropping the socket leaves the group.
+    ///
+    /// The example [`chat`](crate::examples::chat) is a whole program.
     ///
     /// ```no_run
     /// use portolan::datagram::{JoinKind, Options, Socket};

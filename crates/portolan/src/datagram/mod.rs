@@ -39,7 +39,7 @@ pub use rsocket::Rsocket;
 pub use service::{Arrival, Service};
 pub use socket::{Joined, Reached, Socket};
 
-/// Sizes and limits of a datagram socket.
+/// Sizes and limits of a datagram socket. (Those of a connection are [`Options`](crate::Options).)
 ///
 /// ```
 /// use portolan::datagram::Options;

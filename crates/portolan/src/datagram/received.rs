@@ -18,7 +18,7 @@ const IPV4_WITHOUT_OPTIONS: u8 = 0x45;
 pub struct Datagram {
     /// The data.
     pub data: Vec<u8>,
-    /// Immediate data, in network byte order.
+    /// Immediate data; for its byte order see [`Message::immediate`](crate::Message::immediate).
     pub imm_data: Option<u32>,
     /// The sender's address.
     pub source: IpAddr,

@@ -21,7 +21,8 @@ use crate::resolve::resolve_passive;
 const BACKLOG: i32 = 128;
 
 /// A service that answers resolution requests and receives its clients' datagrams. It has one queue
-/// pair on each device at which it received a request.
+/// pair on each device at which it received a request. (The type of service of an id is a
+/// [`provider::cm::Service`](crate::provider::cm::Service).)
 #[derive(Debug)]
 pub struct Service {
     listener: CmId,
@@ -147,7 +148,7 @@ impl Service {
                 return Ok(arrival);
             }
             if deadline::left(deadline).is_zero() {
-                return Err(timed_out(Step::Transfer, timeout));
+                return Err(timed_out(Step::Receive, timeout));
             }
             if !self.arm() {
                 wait_for(&[self.as_fd()], deadline)?;

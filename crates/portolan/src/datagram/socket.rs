@@ -88,8 +88,8 @@ impl Socket {
         self.queues.mtu()
     }
 
-    /// Sends a datagram, with optional immediate data (in network byte order). The datagram may be
-    /// lost.
+    /// Sends a datagram, with optional immediate data, whose byte order is explained at
+    /// [`Message::immediate`](crate::Message::immediate). The datagram may be lost.
     ///
     /// # Errors
     /// `InvalidArgument` if the data exceeds [`Socket::mtu`]; `WorkFailed` if the queue pair is in
@@ -155,7 +155,7 @@ impl Socket {
                 return Ok(datagram);
             }
             if deadline::left(deadline).is_zero() {
-                return Err(timed_out(Step::Transfer, timeout));
+                return Err(timed_out(Step::Receive, timeout));
             }
             if !self.queues.arm()? {
                 wait_for(&[self.queues.as_fd(), self.events.as_fd()], deadline)?;

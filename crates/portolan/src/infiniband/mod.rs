@@ -122,7 +122,7 @@ impl PortManager {
     /// Creates an id (`rdma_create_id`).
     ///
     /// # Errors
-    /// See [`Cm::create_id`].
+    /// As for [`CmId::new`](crate::cm::CmId::new).
     pub fn create_id(&mut self, uid: UserId, service: Service) -> Result<IdNumber> {
         self.cm.create_id(uid, service)
     }
@@ -130,7 +130,7 @@ impl PortManager {
     /// Listens for a service id at this port.
     ///
     /// # Errors
-    /// See [`Cm::bind_ib`] and [`Cm::listen`].
+    /// As for [`CmId::bind`](crate::cm::CmId::bind) and [`CmId::listen`](crate::cm::CmId::listen).
     pub fn listen(&mut self, id: IdNumber, service: ServiceId, backlog: i32) -> Result<()> {
         let (now, local) = (self.now(), address(self.device.sgid, service));
         self.cm.bind_ib(now, id, &local, Some(self.device))?;
@@ -141,8 +141,8 @@ impl PortManager {
     /// `RouteResolved` follow.
     ///
     /// # Errors
-    /// See [`Cm::resolve_ib_addr`] and [`Cm::ib_route_resolved`]; `InvalidArgument` for a path with
-    /// an invalid MTU.
+    /// As for [`CmId::resolve_addr`](crate::cm::CmId::resolve_addr) and
+    /// [`CmId::resolve_route`](crate::cm::CmId::resolve_route); `InvalidArgument` for a path with an invalid MTU.
     pub fn resolve(
         &mut self,
         id: IdNumber,
@@ -164,7 +164,7 @@ impl PortManager {
     /// Sends a connection request, or requests a datagram service's queue pair (`rdma_connect`).
     ///
     /// # Errors
-    /// See [`Cm::connect`].
+    /// As for [`CmId::connect`](crate::cm::CmId::connect).
     pub fn connect(&mut self, id: IdNumber, param: &ConnParam) -> Result<()> {
         let now = self.now();
         self.cm.connect(now, id, param, Ece::default())?;
@@ -174,7 +174,7 @@ impl PortManager {
     /// Completes the active side: sends the RTU.
     ///
     /// # Errors
-    /// See [`Cm::establish`].
+    /// As for [`CmId::establish`](crate::cm::CmId::establish).
     pub fn establish(&mut self, id: IdNumber) -> Result<()> {
         let now = self.now();
         self.cm.establish(now, id)?;
@@ -184,7 +184,7 @@ impl PortManager {
     /// Accepts a request (`rdma_accept`). The child's events carry `uid` from then on.
     ///
     /// # Errors
-    /// See [`Cm::accept`].
+    /// As for [`CmId::accept`](crate::cm::CmId::accept).
     pub fn accept(&mut self, id: IdNumber, uid: UserId, param: &ConnParam) -> Result<()> {
         let now = self.now();
         self.cm.accept(now, id, uid, param, Ece::default())?;
@@ -194,7 +194,7 @@ impl PortManager {
     /// Rejects a request or a reply (`rdma_reject`).
     ///
     /// # Errors
-    /// See [`Cm::reject`].
+    /// As for [`CmId::reject`](crate::cm::CmId::reject).
     pub fn reject(&mut self, id: IdNumber, private_data: &[u8]) -> Result<()> {
         let (now, reason) = (self.now(), RejectReason::CONSUMER_DEFINED);
         self.cm.reject(now, id, reason, private_data)?;
@@ -204,7 +204,7 @@ impl PortManager {
     /// Disconnects, or answers the peer's disconnect request (`rdma_disconnect`).
     ///
     /// # Errors
-    /// See [`Cm::disconnect`].
+    /// As for [`CmId::disconnect`](crate::cm::CmId::disconnect).
     pub fn disconnect(&mut self, id: IdNumber) -> Result<()> {
         let now = self.now();
         self.cm.disconnect(now, id)?;
@@ -214,7 +214,7 @@ impl PortManager {
     /// Destroys an id and informs its peer.
     ///
     /// # Errors
-    /// See [`Cm::destroy_id`].
+    /// As for [`CmId::destroy`](crate::cm::CmId::destroy).
     pub fn destroy(&mut self, id: IdNumber) -> Result<()> {
         let now = self.now();
         self.cm.destroy_id(now, id)?;

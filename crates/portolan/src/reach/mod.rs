@@ -44,7 +44,7 @@ pub use port::Port;
 
 use self::port::Link;
 
-/// A reachable GID.
+/// A reachable GID. (The answer of a datagram service is a [`datagram::Reached`](crate::datagram::Reached).)
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reached {
     /// How reachability was determined.

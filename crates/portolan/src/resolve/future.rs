@@ -35,10 +35,11 @@ struct Slot {
 
 impl Request {
     /// Starts to resolve without blocking: numeric text at once, names within `timeout`, after
-    /// which the outcome is `EAI_AGAIN`. An invalid request fails at once. Needs no runtime.
+    /// which the outcome is `EAI_AGAIN`. An invalid request fails at once. Needs no runtime. At most eight lookups run at
+    /// once; `timeout` includes the wait of the others ([`resolve`](super#names-that-need-no-server-and-slow-servers)).
     ///
     /// # Errors
-    /// The lookup could not start: too many are in progress, or no thread is available.
+    /// The lookup could not start: 16,384 are in progress, or no thread is available.
     pub fn start(&self, timeout: Duration) -> Result<Resolving> {
         let slot = Arc::new(Mutex::new(Slot::default()));
         let of_outcome = Arc::clone(&slot);

@@ -13,6 +13,25 @@
 //! }
 //! # Ok::<(), portolan::Error>(())
 //! ```
+//!
+//! Hints name a queue pair type by rdma_getaddrinfo's [`QpType`]; the type to create is a
+//! [`verbs::QpType`](crate::provider::verbs::QpType).
+//!
+//! # Names that need no server, and slow servers
+//!
+//! The blocking calls ask libc's resolver in the caller's thread: they wait only for their own name, and cannot be
+//! interrupted. The others ([`resolve_async`], [`Request::start`],
+//! [`CmId::resolve_addrinfo`](crate::cm::CmId::resolve_addrinfo)) run up to eight lookups of the process at once. Further
+//! ones, up to 16,384, wait in order.
+//!
+//! * Numeric addresses are resolved at once and never wait.
+//! * All other names are libc's affair, in whatever order its configuration says (nsswitch.conf(5)). So `localhost`
+//!   waits, too, while eight names of a slow server occupy the threads.
+//! * A time limit runs from the call on, and includes the wait. A lookup beyond it fails with `EAI_AGAIN`; its thread is
+//!   free again when libc returns, which takes as long as resolv.conf(5) permits (`timeout`, `attempts`).
+//!
+//! A program that looks up many names gives them time accordingly, looks up few at a time, or resolves in its own threads
+//! ([`resolve()`]).
 
 pub(crate) mod fabric;
 mod future;
@@ -24,8 +43,8 @@ use std::sync::Arc;
 use std::vec::IntoIter;
 
 pub use portolan_addrinfo::{
-    AddrInfo, AddrInfoError, Decision, Eai, Endpoint, Explain, Family, Flags, Hints, PathData,
-    Problem, QpType, get_addrinfo_with, parse_endpoint,
+    AddrInfo, AddrInfoError, Decision, Eai, Endpoint, EndpointError, Explain, Family, Flags, Hints,
+    PathData, Problem, QpType, get_addrinfo_with, parse_endpoint,
 };
 use portolan_provider::traits::Provider;
 use portolan_provider::{Cause, Error, Result, Step};
@@ -102,7 +121,7 @@ pub fn get_addrinfo(
     get_addrinfo_with(&Machine::new(), node, service, hints)
 }
 
-/// A resolution request.
+/// A resolution request. (Work to post is a [`connection::Request`](crate::connection::Request).)
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     node: Option<String>,

@@ -60,7 +60,8 @@ pub(super) fn end(core: Shared, is_blocking: bool) {
 
 /// Waits until the peers have the data of all streams that this process has dropped, at most for `timeout`.
 ///
-/// Dropped streams deliver their data in the background, for up to ten seconds. A process that ends before loses the rest.
+/// Dropped streams ([`Stream`](super::Stream)) deliver their data in the background, for up to ten seconds. A process that
+/// ends before loses the rest.
 pub fn deliver_dropped(timeout: Duration) {
     let until = deadline::after(timeout);
     let lingering = SERVICE.lock().lingering.clone();

@@ -32,11 +32,13 @@
 //!
 //! A stream's descriptor (`AsFd`) is readable when a call that failed with `WouldBlock` may succeed. There is no
 //! separate readiness for writing. With the feature `tokio`, `AsyncStream` implements tokio's `AsyncRead` and
-//! `AsyncWrite`.
+//! `AsyncWrite`. What is built on these works: [`http`](crate::examples::http) serves with hyper,
+//! [`grpc`](crate::examples::grpc) with tonic.
 //!
 //! # Differences from TCP
 //!
-//! * The process receives data, not the kernel: if a program exits without closing a stream, the stream is broken.
+//! * The process sends and receives data, not the kernel: if a program exits without closing a stream, the stream is
+//!   broken, and data of dropped streams is lost unless the program calls [`deliver_dropped`] first.
 //! * The end of a stream is delivered in order, but dropping a stream with unread data does not reset the peer.
 //! * A write needs 2 KiB of free send buffer, whatever its length.
 //!

@@ -19,6 +19,27 @@ use crate::deadline;
 ///
 /// A write returns when the data is in the send buffer. Dropping the last clone ends both directions after delivering
 /// the written data.
+///
+/// **This process delivers the data, not the kernel.** A program that writes, drops the stream and exits loses what the
+/// peer has not received yet. Before it exits, it calls [`deliver_dropped`](super::deliver_dropped), or waits for the
+/// peer's end of the stream ([`Stream::shutdown`], then read until the end):
+///
+/// ```
+/// # use std::io::{Read, Write};
+/// # use std::time::Duration;
+/// # let listener = portolan::StreamListener::bind("127.0.0.1:0")?;
+/// # let address = listener.local_addr()?.to_string();
+/// # let server = std::thread::spawn(move || -> std::io::Result<usize> {
+/// #     let mut read = Vec::new();
+/// #     listener.accept()?.0.read_to_end(&mut read)
+/// # });
+/// let mut stream = portolan::Stream::connect(&address)?;
+/// stream.write_all(b"the last words")?;
+/// drop(stream);
+/// portolan::stream::deliver_dropped(Duration::from_secs(10));
+/// # assert_eq!(server.join().unwrap()?, 14);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Stream {
     handle: Arc<Handle>,

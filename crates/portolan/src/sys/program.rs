@@ -13,6 +13,13 @@ use std::ptr::NonNull;
 /// | `memmap2::MmapMut` | `memmap2` | files, huge pages, memory of other processes |
 /// | `memmap2::Mmap` | `memmap2` | read-only |
 ///
+/// Registering memory costs time for each page: the device's driver pins it, or the kernel makes it resident. For a file
+/// of a gigabyte that can take as long as copying it. So register once and use the buffer often. For data that is used
+/// once, reading it in pieces into a few registered buffers may well be faster.
+///
+/// Mapping a file is `unsafe` in `memmap2`, because other programs may change or truncate it meanwhile. The program
+/// promises that they do not. [`file_copy`](crate::examples::file_copy) transfers a file without it.
+///
 /// This trait is sealed: the library relies on how each type keeps its bytes in place.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not one of the types of memory that can be shared or become a buffer",

@@ -14,7 +14,7 @@ use crate::cm::{Completions, Event, EventChannel};
 
 /// An [`EventChannel`] for tokio tasks.
 ///
-/// As a [`Stream`] it yields the same events and never ends. If a task polls it that way, only that task is woken.
+/// As a `futures_core::Stream` it yields the same events and never ends. If a task polls it that way, only that task is woken.
 ///
 /// ```
 /// use portolan::cm::{CmId, EventChannel};

@@ -38,12 +38,16 @@ impl Message {
     }
 
     /// The number of bytes that the peer wrote to shared memory, if this is the immediate data of a write. All of them
-    /// are in the memory. The message itself is empty then. For a write of more than 1 GiB, this is the length of the last work request only.
+    /// are in the memory. The message itself is empty then. For a write of more than 1 GiB, this is the length of the
+    /// last work request only.
     pub fn written(&self) -> Option<usize> {
         self.written
     }
 
-    /// The immediate data of the message.
+    /// The immediate data of the message: the number that the peer gave, if both machines have the same byte order.
+    ///
+    /// The device transports four bytes as they are in memory, here and in `imm_data` of datagrams and of the low layer.
+    /// C programs usually pass `htonl(number)`, which is `u32::from_be` to read.
     pub fn immediate(&self) -> Option<u32> {
         self.immediate
     }
