@@ -17,6 +17,7 @@ use slab::Slab;
 use super::bell::{self, Bell};
 use super::item::Item;
 use super::keepalive::{Keepalive, PROBE, Silence};
+use super::objects::{Depths, Objects};
 use super::outcome::Failed;
 use super::pieces::Gather;
 use super::shared_receives::{Pool, SHARED};
@@ -45,19 +46,6 @@ pub(crate) struct Work {
     /// Readable if completions were dispatched while the driver slept; see [`Work::fall_asleep`].
     /// Created at the first sleep: most connections of a busy server never sleep.
     roused: OnceLock<OwnedFd>,
-}
-
-/// Maximum posted work of each kind. The receive queue has room for the sum of the last two, so
-/// that the caller's receives never displace the connection's own.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Depths {
-    pub(crate) sends: u32,
-    pub(crate) ring: u32,
-    pub(crate) by_hand: u32,
-    /// Maximum number of pieces of a send.
-    pub(crate) gather: u32,
-    /// Maximum number of inline bytes of a send.
-    pub(crate) inline: u32,
 }
 
 #[derive(Debug, Default)]
@@ -145,14 +133,6 @@ pub(super) enum Kind {
 /// A number of dispatches at some time; see [`Work::turn`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Turn(pub(super) u64);
-
-/// What a connection's work needs of its device.
-pub(crate) struct Objects {
-    pub(crate) qp: Arc<dyn Qp>,
-    pub(crate) cq: Arc<dyn Cq>,
-    pub(crate) channel: Arc<dyn CompChannel>,
-    pub(crate) pd: Arc<dyn Pd>,
-}
 
 impl Work {
     pub(crate) fn new(

@@ -1,5 +1,6 @@
 //! The state of a stream, which its handles share: drivers, waiters, and the end of the stream.
 
+mod bell;
 mod progress;
 mod ready;
 mod signal;
@@ -18,8 +19,9 @@ use portolan_provider::traits::{CompChannel, Notify};
 use portolan_provider::{Error, Result, Step};
 use portolan_rsocket::{Close, Endpoint, Phase, Signalling};
 use portolan_threads::lock::{Condvar, Mutex};
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::event::epoll;
 
+use bell::{make_bell, ring};
 pub use ready::{Direction, Ready};
 pub(crate) use signal::Signal;
 
@@ -555,23 +557,8 @@ impl Readiness {
     }
 }
 
-fn make_bell() -> Result<OwnedFd> {
-    with_room(|| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK))
-        .map_err(|errno| Error::new(Step::Event, room::cause("eventfd", errno)))
-}
-
 fn is_past(deadline: Option<Instant>) -> bool {
     deadline.is_some_and(|deadline| Instant::now() >= deadline)
-}
-
-fn ring(bell: &OwnedFd) {
-    // Cannot overflow: it is written at most once between reads, or rings already.
-    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
-}
-
-fn silence(bell: &OwnedFd) {
-    // Empty if it does not ring.
-    let _ = rustix::io::read(bell, &mut [0u8; 8]);
 }
 
 impl std::fmt::Debug for Core {

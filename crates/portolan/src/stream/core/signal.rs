@@ -11,7 +11,7 @@ use portolan_provider::traits::Notify;
 use portolan_threads::lock::Mutex;
 use rustix::io::fcntl_dupfd_cloexec;
 
-use super::{make_bell, ring, silence};
+use super::bell::{make_bell, ring, silence};
 
 /// Least number of a descriptor that is made while the program calls something that makes none.
 const NUMBER_MIN: i32 = 512;

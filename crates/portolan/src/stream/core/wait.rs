@@ -8,7 +8,8 @@ use portolan_threads::lock::MutexGuard;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::{Core, Direction, Readiness, State, Wait, is_past, make_bell, silence};
+use super::bell::{make_bell, silence};
+use super::{Core, Direction, Readiness, State, Wait, is_past};
 use crate::deadline;
 use crate::stream::error::io_error;
 use crate::stream::queues::Drive;
