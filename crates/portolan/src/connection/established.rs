@@ -168,15 +168,15 @@ impl Connection {
         self.inner.disconnect()
     }
 
-    /// Waits until either side has ended the connection, at most for `timeout`. After the own
-    /// [`Connection::disconnect`] it returns at once.
+    /// Waits until the connection has ended at both sides, at most for `timeout`: the peer has disconnected, or has
+    /// confirmed this side's [`Connection::disconnect`].
     ///
     /// # Errors
     /// `TimedOut`.
     pub fn wait_disconnected(&self, timeout: Duration) -> Result<()> {
         let deadline = Some(deadline::after(timeout));
         self.inner
-            .wait_until(deadline, || self.inner.is_ended().then_some(()))
+            .wait_until(deadline, || self.inner.is_disconnected().then_some(()))
             .map_err(of_disconnect)
     }
 

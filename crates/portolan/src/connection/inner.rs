@@ -285,11 +285,6 @@ impl Inner {
         ended.map_err(|error| self.explain(error))
     }
 
-    /// Returns whether either side has ended the connection.
-    pub(crate) fn is_ended(&self) -> bool {
-        self.closing.load(Ordering::Acquire) || self.is_disconnected()
-    }
-
     /// Returns whether the peer has confirmed the end.
     pub(crate) fn is_disconnected(&self) -> bool {
         self.disconnected.load(Ordering::Acquire)

@@ -45,13 +45,13 @@ impl AsyncConnection {
         self.until(|| self.connection.next_arrival()).await?
     }
 
-    /// Waits until either side has ended the connection. After the own
-    /// [`Connection::disconnect`] it returns at once.
+    /// Waits until the connection has ended at both sides: the peer has disconnected, or has confirmed this side's
+    /// [`Connection::disconnect`].
     ///
     /// # Errors
     /// The connection's channels failed.
     pub async fn disconnected(&self) -> Result<()> {
-        self.until(|| self.connection.inner.is_ended().then_some(()))
+        self.until(|| self.connection.inner.is_disconnected().then_some(()))
             .await
     }
 

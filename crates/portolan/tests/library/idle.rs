@@ -40,16 +40,18 @@ fn messages_that_arrived_before_the_end_wait_for_an_idle_program() {
 
 /// The peer process is stopped, so it confirms nothing.
 #[test]
-fn waiting_for_the_end_returns_after_the_own_disconnect_even_if_the_peer_is_stopped() {
+fn waiting_for_the_end_after_the_own_disconnect_waits_for_the_peers_confirmation() {
     let port = free_port();
     let ours = start(port);
     let mut peer = Peer::start(port);
     let connection = connected(&ours, &mut peer, &options());
     let stopped = peer.stop();
     connection.disconnect().unwrap();
-    connection.wait_disconnected(Duration::ZERO).unwrap();
+    let early = connection.wait_disconnected(Duration::from_millis(50));
+    assert!(early.unwrap_err().is_timeout());
     assert_eq!(connection.ended().unwrap().cause, Cause::Disconnected);
     drop(stopped);
+    connection.wait_disconnected(PATIENCE).unwrap();
 }
 
 #[test]
