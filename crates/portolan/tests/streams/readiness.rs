@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::thread;
 
 use portolan::Stream;
+use portolan::stream::Direction;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::harness::*;
@@ -154,4 +155,28 @@ fn a_nonblocking_listener_reports_when_a_stream_waits() {
         let active = active.join().unwrap();
         assert_eq!(active.local_addr().unwrap(), passive.peer_addr().unwrap());
     });
+}
+
+#[test]
+fn an_event_loop_does_not_take_the_wake_up_of_a_thread_that_waits_by_the_descriptor() {
+    let (active, passive) = streams();
+    for stream in [&active, &passive] {
+        stream.set_nonblocking(true).unwrap();
+    }
+    assert!(!is_quiet(&passive), "its first use reports what is ready");
+    passive.begin_wait(Direction::Read);
+    assert!(!passive.ready_or_watch(true, false).readable);
+    assert!(is_quiet(&passive));
+    assert_eq!((&active).write(b"ahoy").unwrap(), 4);
+    wait(&passive);
+    // The loop looks twice before the thread, which waits for the same descriptor, runs.
+    for _ in 0..2 {
+        let ready = passive
+            .glance([true, false], false)
+            .expect("the device calls");
+        assert!(ready.readable);
+    }
+    wait(&passive);
+    passive.end_wait(Direction::Read);
+    assert!(passive.ready().readable);
 }

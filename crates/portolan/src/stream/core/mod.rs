@@ -383,7 +383,8 @@ impl Core {
         state.is_flushed()
     }
 
-    /// As [`Core::prepare_wait`], for a caller that drives the device itself, until [`Core::stop_driving`]. `None` if the device does not call.
+    /// As [`Core::prepare_wait`], for a caller that drives the device itself, until [`Core::stop_driving`]. `None` if the
+    /// device does not call.
     ///
     /// If a direction is ready, the call for the next change is requested only with `arms`.
     pub(crate) fn glance(&self, directions: [bool; 2], arms: bool) -> Option<Ready> {
@@ -392,8 +393,9 @@ impl Core {
         };
         let mut state = self.state.lock();
         state.wanted = [false; 2];
-        if !state.is_driven {
-            signal.lower();
+        if !state.is_driven && signal.lower() {
+            // A thread that waits by the descriptor may not have seen it yet.
+            self.announce(&mut state);
         }
         self.check(&mut state);
         let [read, write] = directions;
