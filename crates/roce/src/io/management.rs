@@ -127,9 +127,11 @@ impl Management {
     /// Runs the group in a thread that is not the progress thread.
     fn serve_in_place(&self) {
         let host = &self.host;
+        let _watch = host.watch_for_panics();
         if host.progress.is_reading_due() {
-            // A datagram may be for an address that was just added. The progress thread reads it, and the datagrams.
-            return host.progress.reading_asked();
+            // A datagram may be for an address that was just added. If it cannot be read, the datagrams for the other
+            // addresses must not wait.
+            let _ = host.refresh_interfaces();
         }
         let before = host.group.next_timeout();
         self.serve();

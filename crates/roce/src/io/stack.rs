@@ -40,9 +40,6 @@ use crate::io::verbs::device::SoftDevice;
 use crate::io::verbs::devices::Devices;
 use portolan_port_sharing::{Block, CoordinatorService, GroupStatus, MemberService, PortGroup};
 
-/// How long [`Stack::refresh`] waits for the progress thread.
-const REFRESH_TIMEOUT: Duration = Duration::from_secs(1);
-
 /// Number of objects of the software devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Objects {
@@ -212,9 +209,7 @@ impl Stack {
         if self.thread().as_ref().is_some_and(is_progress) {
             return Ok(());
         }
-        let number = self.host.readings.ask();
-        self.host.progress.reading_asked();
-        self.host.readings.wait(number, REFRESH_TIMEOUT)
+        self.host.refresh_interfaces()
     }
 
     /// Whether the device with an index is in [`devices`](Self::devices).

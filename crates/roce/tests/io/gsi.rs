@@ -270,3 +270,28 @@ fn of_two_waiting_threads_one_handles_datagrams_and_the_other_waits_for_its_own_
         .join()
         .unwrap();
 }
+
+/// A thread whose wait fails.
+#[derive(Debug)]
+struct Panicking;
+
+impl EventWaiter for Panicking {
+    fn begin(&self) -> bool {
+        panic!("requested by the test")
+    }
+    fn end(&self) {}
+    fn descriptor(&self) -> Result<BorrowedFd<'_>> {
+        unreachable!("no other thread waits")
+    }
+}
+
+#[test]
+fn after_a_waiting_thread_has_panicked_the_progress_thread_handles_datagrams() {
+    let config = config();
+    let stacks = [managed(&config), managed(&config)];
+    let progress = handler(&stacks);
+    let stack = stacks[0].0.clone();
+    let waited = thread::spawn(move || stack.wait_for(&Panicking, None)).join();
+    assert!(waited.is_err());
+    assert_eq!(handler(&stacks), progress);
+}

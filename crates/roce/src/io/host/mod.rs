@@ -37,7 +37,9 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::time::Duration;
 
+use portolan_provider::Result;
 use portolan_threads::lock::{Mutex, RwLock};
 
 use crate::engine::MemoryTable;
@@ -58,6 +60,9 @@ use crate::io::polling::deadlines::Deadlines;
 use crate::io::polling::noted::Noted;
 use crate::io::polling::progress::Progress;
 use portolan_port_sharing::PortGroup;
+
+/// How long [`Host::refresh_interfaces`] waits for the progress thread.
+const REFRESH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Reads the sockets and rings for this stack's queue pairs.
 pub(crate) type Receiver = receive::Receiver<QpCore>;
@@ -152,6 +157,16 @@ impl Host {
 }
 
 impl Host {
+    /// Waits until the progress thread has read the machine's interfaces, or failed to. Other threads call it.
+    ///
+    /// # Errors
+    /// `TimedOut` if the progress thread does not run for a second.
+    pub(crate) fn refresh_interfaces(&self) -> Result<()> {
+        let number = self.readings.ask();
+        self.progress.reading_asked();
+        self.readings.wait(number, REFRESH_TIMEOUT)
+    }
+
     /// Notifies the progress thread if the current thread panics, so that the owners of the queue pairs that it has
     /// locked get an error.
     #[inline]
