@@ -9,13 +9,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::ThreadId;
 
-use portolan_port_sharing::room::with_room;
+use portolan_port_sharing::room::{self, with_room};
+use portolan_provider::{Error, Result, Step};
 use portolan_threads::lock::{Condvar, Mutex};
 use portolan_threads::{ProcessCell, with_signals_blocked};
 use rustix::event::epoll;
 use rustix::io::Errno;
 
 use super::inner::Inner;
+use crate::cm::EventChannel;
 
 /// Maximum of connections whose events one system call reports.
 const BATCH: usize = 64;
@@ -60,22 +62,15 @@ impl Registration {
         let key = NEXT_KEY.fetch_add(1, Ordering::Relaxed);
         let mut state = service().state.lock();
         state.connections.insert(key, Arc::downgrade(connection));
-        let added = state.start().and_then(|set| {
-            // Edge-triggered, because other threads take events too, and a failed channel stays readable.
-            let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-            epoll::add(
-                set,
-                &connection.events,
-                epoll::EventData::new_u64(key),
-                flags,
-            )
-        });
-        if let Err(errno) = added {
+        let added = state
+            .start()
+            .and_then(|set| watch(set, &connection.events, key));
+        if let Err(error) = added {
             state.connections.remove(&key);
             drop(state);
             tracing::warn!(
                 peer = ?connection.addresses.remote,
-                "a disconnect of the peer is answered only while the program uses the connection: {errno}"
+                "a disconnect of the peer is answered only while the program uses the connection: {error}"
             );
         }
         Self(key)
@@ -99,18 +94,30 @@ impl Registration {
     }
 }
 
+fn watch(set: &OwnedFd, events: &EventChannel, key: u64) -> Result<()> {
+    // Edge-triggered, because other threads take events too, and a failed channel stays readable.
+    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    let data = epoll::EventData::new_u64(key);
+    epoll::add(set, events.descriptor()?, data, flags).map_err(|errno| os_error("epoll_ctl", errno))
+}
+
+fn os_error(call: &'static str, errno: Errno) -> Error {
+    Error::new(Step::Event, room::cause(call, errno))
+}
+
 impl State {
     /// Starts the thread unless it runs. Returns its epoll set.
-    fn start(&mut self) -> Result<&OwnedFd, Errno> {
+    fn start(&mut self) -> Result<&OwnedFd> {
         let set = match self.set.take() {
             Some(set) => set,
             None => {
-                let set = with_room(|| epoll::create(epoll::CreateFlags::CLOEXEC))?;
+                let set = with_room(|| epoll::create(epoll::CreateFlags::CLOEXEC));
+                let set = set.map_err(|errno| os_error("epoll_create1", errno))?;
                 let set = Arc::new(set);
                 let of_thread = set.clone();
                 let thread = std::thread::Builder::new().name("portolan-events".into());
                 let spawned = with_signals_blocked(|| thread.spawn(move || run(&of_thread)));
-                let spawned = spawned.map_err(|_| Errno::AGAIN)?;
+                let spawned = spawned.map_err(|_| os_error("pthread_create", Errno::AGAIN))?;
                 self.thread = Some(spawned.thread().id());
                 set
             }
@@ -148,9 +155,13 @@ impl Service {
         state.busy = Some(key);
         drop(state);
         // The connection's next call reports an error of its channel. After a panic, connections that are being
-        // dropped must not wait for this thread.
-        let _ = catch_unwind(AssertUnwindSafe(|| connection.take_events()));
-        drop(connection);
+        // dropped must not wait for this thread. A waker may have dropped the program's handle of the connection, and
+        // then the connection's buffers are freed here.
+        let _ = catch_unwind(AssertUnwindSafe(|| {
+            let taken = connection.take_events();
+            drop(connection);
+            taken
+        }));
         self.state.lock().busy = None;
         self.handled.notify_all();
     }

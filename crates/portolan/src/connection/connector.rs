@@ -159,14 +159,21 @@ impl Attempt for Connecting {
         &self.steps
     }
 
+    fn prepare(&mut self) -> Result<()> {
+        if self.inner.is_none() {
+            let (id, events) = (self.steps.id.clone(), self.steps.events.clone());
+            self.inner = Some(Inner::new(id, events, &self.options)?);
+        }
+        Ok(())
+    }
+
     fn take_step(&mut self, event: &Event) -> Result<Option<Connection>> {
-        let steps = &mut self.steps;
-        match (steps.step, event.event_type()) {
-            (Step::ResolveAddress, EventType::AddrResolved) => steps.resolve_route()?,
+        match (self.steps.step, event.event_type()) {
+            (Step::ResolveAddress, EventType::AddrResolved) => self.steps.resolve_route()?,
             (Step::ResolveRoute, EventType::RouteResolved) => {
-                steps.step = Step::Connect;
-                let inner = Inner::new(steps.id.clone(), steps.events.clone(), &self.options)?;
-                self.inner = Some(inner);
+                self.steps.step = Step::Connect;
+                self.prepare()?;
+                let steps = &self.steps;
                 let transport = Transport::of(steps.id.service());
                 steps.id.connect(&self.options.conn_param(transport))?;
             }
@@ -175,7 +182,7 @@ impl Attempt for Connecting {
                 let made = self.inner.take();
                 return Ok(made.map(|inner| Connection::new(inner, private_data)));
             }
-            _ => return Err(steps.unexpected(event)),
+            _ => return Err(self.steps.unexpected(event)),
         }
         Ok(None)
     }

@@ -416,30 +416,34 @@ impl Incoming {
     /// exceed the device's limits. A peer that still waits receives a reject.
     pub fn accept_with(self, options: &Options) -> Result<Connection> {
         let deadline = deadline::after(options.timeout);
-        let events = EventChannel::open_on(self.id.provider())?;
-        // This thread is the one that waits for the peer's confirmation.
+        let (inner, param) = self.prepare(options).map_err(withdrawn)?;
+        let events = inner.events.clone();
+        // This thread is the one that waits for the peer's confirmation. Management datagrams wait for it from here on,
+        // so it has nothing else left to do than to reply.
         let _attendance = events.attend();
-        let accepted = self.accept_on(events.clone(), options);
-        let (inner, request) = accepted.map_err(withdrawn)?;
+        self.id.accept(&param).map_err(withdrawn)?;
         loop {
             let left = deadline::left(deadline);
             let event = inner.events.next_event_within(left);
             let event = event.map_err(|error| unconfirmed(&inner, options, error))?;
             if let Some(established) = accept_outcome(&inner, &event) {
                 established?;
-                return Ok(Connection::new(inner, request.private_data.into_vec()));
+                return Ok(Connection::new(inner, self.request.private_data.into_vec()));
             }
         }
     }
 
-    /// Moves the id to its own channel, creates its queue pair and sends the reply.
+    /// Prepares the id and sends the reply.
     #[cfg(feature = "tokio")]
     pub(crate) fn start_accept(self, options: &Options) -> Result<(Arc<Inner>, ConnParam)> {
-        let events = EventChannel::open_on(self.id.provider())?;
-        self.accept_on(events, options).map_err(withdrawn)
+        let (inner, param) = self.prepare(options).map_err(withdrawn)?;
+        self.id.accept(&param).map_err(withdrawn)?;
+        Ok((inner, self.request))
     }
 
-    fn accept_on(self, events: EventChannel, options: &Options) -> Result<(Arc<Inner>, ConnParam)> {
+    /// Moves the id to its own channel and creates its queue pair. Returns the parameters of the reply.
+    fn prepare(&self, options: &Options) -> Result<(Arc<Inner>, ConnParam)> {
+        let events = EventChannel::open_on(self.id.provider())?;
         self.id.migrate(&events, options.timeout)?;
         let inner = Inner::new(self.id.clone(), events, options)?;
         let mut param = options.conn_param(inner.work.transport);
@@ -448,8 +452,7 @@ impl Incoming {
             .responder_resources
             .min(self.request.responder_resources);
         param.initiator_depth = param.initiator_depth.min(self.request.initiator_depth);
-        self.id.accept(&param)?;
-        Ok((inner, self.request))
+        Ok((inner, param))
     }
 
     /// Rejects the request with private data for the peer (at most 148 bytes).

@@ -118,6 +118,11 @@ pub(crate) trait Attempt: Sized {
     /// Handles the event that ends a step and starts the next step. Returns the result after the last one.
     fn take_step(&mut self, event: &Event) -> Result<Option<Self::Prize>>;
 
+    /// Creates what the request needs once the route is resolved, so that the request can be sent at once.
+    fn prepare(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Handles an event.
     fn advance(&mut self, event: &Event) -> Result<Option<Self::Prize>> {
         let advanced = match self.steps().is_turn_over(event) {
@@ -148,7 +153,14 @@ pub(crate) trait Attempt: Sized {
             let event = steps.events.next_event_within(steps.left());
             let event = event.map_err(|error| steps.explain(error))?;
             if event.event_type() == EventType::RouteResolved {
-                // This thread is the one that waits for the peer's answer.
+                self.prepare().map_err(|mut error| {
+                    if error.step == Step::Event {
+                        error.step = Step::Connect;
+                    }
+                    self.steps().explain(error)
+                })?;
+                // This thread is the one that waits for the peer's answer. Management datagrams wait for it from here
+                // on, so it has nothing else left to do than to send the request.
                 attendance = attendance.or_else(|| events.attend());
             }
             if let Some(prize) = self.advance(&event)? {

@@ -170,32 +170,36 @@ impl Attempt for Connecting {
         &self.steps
     }
 
+    fn prepare(&mut self) -> Result<()> {
+        if self.core.is_none() {
+            let (id, events) = (self.steps.id.clone(), self.steps.events.clone());
+            self.core = Some(Core::new(id, events, Signal::new()?, &self.options)?);
+        }
+        Ok(())
+    }
+
     fn take_step(&mut self, event: &Event) -> Result<Option<Stream>> {
-        let steps = &mut self.steps;
-        match (steps.step, event.event_type()) {
+        match (self.steps.step, event.event_type()) {
             (Step::ResolveAddress, EventType::AddrResolved) => match &self.options.route {
                 Some(paths) => {
-                    steps.step = Step::ResolveRoute;
-                    steps.id.set_route(paths)?;
+                    self.steps.step = Step::ResolveRoute;
+                    self.steps.id.set_route(paths)?;
                 }
-                None => steps.resolve_route()?,
+                None => self.steps.resolve_route()?,
             },
             (Step::ResolveRoute, EventType::RouteResolved) => {
-                steps.step = Step::Connect;
-                let core = Core::new(
-                    steps.id.clone(),
-                    steps.events.clone(),
-                    Signal::new()?,
-                    &self.options,
-                )?;
+                self.steps.step = Step::Connect;
+                self.prepare()?;
+                let Some(core) = &self.core else {
+                    return Ok(None);
+                };
                 let param = ConnParam {
                     private_data: core.conn_data().into_boxed_slice(),
                     // iWARP reads during the connect.
                     initiator_depth: u8::from(core.is_iwarp()),
                     ..conn_param()
                 };
-                self.core = Some(core);
-                steps.id.connect(&param)?;
+                self.steps.id.connect(&param)?;
             }
             (Step::Connect, EventType::Established) => {
                 let Some(mut core) = self.core.take() else {
@@ -205,7 +209,7 @@ impl Attempt for Connecting {
                 core.release_descriptor()?;
                 return Ok(Some(Stream::new(core)));
             }
-            _ => return Err(steps.unexpected(event)),
+            _ => return Err(self.steps.unexpected(event)),
         }
         Ok(None)
     }

@@ -6,6 +6,7 @@
 mod abandoned;
 #[cfg(feature = "tokio")]
 mod async_low;
+mod at_once;
 mod atomics;
 mod bad_input;
 #[cfg(feature = "tokio")]
