@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 use tonic::{Request, Response, Status, transport::Endpoint};
 use tower::service_fn;
 
-use crate::{Error, Transport, compare, p50};
+use crate::{Error, Plan, Transport, compare, p50};
 
 const CALLS: usize = 1000;
 type Codec = tonic_prost::ProstCodec<u64, u64>;
@@ -54,9 +54,9 @@ pub(crate) fn serve() -> Result<Vec<String>, Error> {
     })
 }
 
-pub(crate) fn measure(addresses: &[String], rounds: usize) -> Result<(), Error> {
+pub(crate) fn measure(addresses: &[String], plan: &Plan) -> Result<(), Error> {
     let runtime = Runtime::new()?;
-    compare("tonic unary", rounds, |transport| {
+    compare("tonic unary", plan, |transport| {
         runtime.block_on(async {
             match transport {
                 Transport::Tcp => {

@@ -1,7 +1,7 @@
 //! Streams by turns with TCP, between two processes over the loopback interface.
 //!
-//! `cargo bench -p portolan --features tokio --bench streams -- [ROUNDS]` prints a line for each measurement: the
-//! medians of both, and the median of the rounds' ratios. `cargo xtask figures sockets` runs it.
+//! `cargo bench -p portolan --features tokio --bench streams -- [ROUNDS [MEASUREMENT]]` prints a line for each
+//! measurement: the medians of both, and the median of the rounds' ratios. `cargo xtask figures sockets` runs it.
 
 mod calls;
 mod ping_pong;
@@ -61,14 +61,24 @@ fn serve() -> Result<(), Error> {
     Ok(())
 }
 
+/// What to measure, and how often.
+struct Plan {
+    rounds: usize,
+    /// The name of the only measurement; `None` for all.
+    only: Option<String>,
+}
+
 /// Measures by turns and prints the medians.
 fn compare(
     what: &str,
-    rounds: usize,
+    plan: &Plan,
     mut measure: impl FnMut(Transport) -> Result<Duration, Error>,
 ) -> Result<(), Error> {
+    if plan.only.as_deref().is_some_and(|only| only != what) {
+        return Ok(());
+    }
     let (mut tcp, mut streams, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..rounds {
+    for _ in 0..plan.rounds {
         let (one, other) = (measure(Transport::Tcp)?, measure(Transport::Stream)?);
         ratios.push(other.as_secs_f64() / one.as_secs_f64());
         tcp.push(one.as_secs_f64() * 1e6);
@@ -100,9 +110,12 @@ fn main() -> Result<(), Error> {
     if first.as_deref() == Some(SERVE) {
         return serve();
     }
-    let rounds = first.map_or(Ok(7), |rounds| rounds.parse())?;
+    let plan = Plan {
+        rounds: first.map_or(Ok(7), |rounds| rounds.parse())?,
+        only: arguments.next(),
+    };
     let peer = Peer::start()?;
     let (pings, calls) = peer.addresses.split_at(ping_pong::LISTENERS);
-    ping_pong::measure(pings, rounds)?;
-    calls::measure(calls, rounds)
+    ping_pong::measure(pings, &plan)?;
+    calls::measure(calls, &plan)
 }

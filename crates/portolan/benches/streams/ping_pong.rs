@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use portolan::{Stream, StreamListener};
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::{Error, Transport, compare, p50};
+use crate::{Error, Plan, Transport, compare, p50};
 
 const BYTES: usize = 64;
 const MESSAGES: usize = 2000;
@@ -96,9 +96,9 @@ fn receive(stream: &mut impl Ends, into: &mut [u8], way: Way) -> io::Result<()> 
     Ok(())
 }
 
-pub(crate) fn measure(addresses: &[String], rounds: usize) -> Result<(), Error> {
+pub(crate) fn measure(addresses: &[String], plan: &Plan) -> Result<(), Error> {
     for (way, addresses) in WAYS.into_iter().zip(addresses.chunks(2)) {
-        compare(&format!("{way:?}"), rounds, |transport| {
+        compare(&format!("{way:?}"), plan, |transport| {
             Ok(match transport {
                 Transport::Tcp => round_trip(TcpStream::connect(&addresses[0])?, way)?,
                 Transport::Stream => round_trip(Stream::connect(&addresses[1])?, way)?,
