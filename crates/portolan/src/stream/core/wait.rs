@@ -24,6 +24,16 @@ impl Core {
     ) -> io::Result<T> {
         let mut state = self.state.lock();
         state.wanted[direction as usize] = false;
+        // A call that need not wait does not drive the device: the device would leave what arrives next to a poller,
+        // and such a caller may not come again.
+        let any = self.collect(&mut state, Drive::No);
+        self.handled(&mut state, any, false);
+        if let Some(found) = ready(&mut state) {
+            if state.waiters > 0 {
+                self.advanced.notify_all();
+            }
+            return Ok(found);
+        }
         let mut polling = None;
         // Without a descriptor no event loop waits, and such a caller calls again and again.
         let polls = match &self.readiness {
