@@ -49,7 +49,7 @@ fn fabtests() -> Vec<Case> {
             [
                 &[("result: Pass", 7)],
                 &[("result: Pass", 9)],
-                &[("result: Pass", 8)],
+                &[("result: Pass", 7)],
             ],
         ),
         (
