@@ -9,6 +9,7 @@ use crate::error::Violation;
 use crate::iomap::Iomap;
 use crate::message::{Control, Message};
 use crate::mutant::{Mutant, is_planted};
+use crate::phase::{Arrival, Close, Phase};
 use crate::post::{Op, Payload, Pieces, Post, Remote, Work};
 use crate::receiver::Receiver;
 use crate::sender::Sender;
@@ -53,41 +54,6 @@ struct Iomaps {
     used: Vec<bool>,
     /// Entries to write, in order.
     waiting: VecDeque<(u16, Iomap)>,
-}
-
-/// The phase of a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// The peer's private data is not known.
-    Unconnected,
-    /// At least one direction may carry data.
-    Open,
-    /// Both directions have ended in order.
-    Disconnected,
-    /// The connection broke.
-    Failed,
-}
-
-/// Which direction to end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Close {
-    /// What the peer sends.
-    Read,
-    /// What this side sends.
-    Write,
-    /// Both.
-    Both,
-}
-
-/// The effect of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival {
-    /// Data, or the end of the peer's direction: wakes a reader.
-    Readable,
-    /// Room at the peer: wakes a writer.
-    Writable,
-    /// Nothing for the program.
-    Nothing,
 }
 
 impl Endpoint {

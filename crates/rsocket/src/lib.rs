@@ -35,6 +35,7 @@ mod error;
 mod iomap;
 mod message;
 pub mod mutant;
+mod phase;
 mod post;
 mod receiver;
 mod sender;
@@ -46,10 +47,11 @@ pub use config::{
     SEND_LOW_WATER, Signalling, TRANSFER_MAX_BYTES,
 };
 pub use conn_data::ConnData;
-pub use endpoint::{Arrival, Close, Endpoint, Phase};
+pub use endpoint::Endpoint;
 pub use error::Violation;
 pub use iomap::{IOMAPS_MAX, Iomap, scale, unscale};
 pub use message::{Control, Message};
+pub use phase::{Arrival, Close, Phase};
 pub use post::{Op, Payload, Pieces, Post, Remote};
 pub use sge::Sge;
 pub use table::{Table, table_bytes};

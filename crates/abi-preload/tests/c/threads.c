@@ -15,14 +15,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Numbers that only the threads of `forks` use, and how many each of them has. */
-#define SLOT 400
+/* Numbers that only the threads of `forks` use (the library's own begin at 512), and how many each of them has. */
+#define SLOT 3000
 #define COPIES 100
 
 static struct sockaddr_in here;
@@ -189,7 +190,11 @@ static void forks(int count)
 	pthread_t threads[4];
 	int ends[2];
 	char byte = 0;
+	struct rlimit limit;
 
+	getrlimit(RLIMIT_NOFILE, &limit);
+	limit.rlim_cur = limit.rlim_max;
+	need(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit");
 	start();
 	pair(ends);
 	fcntl(listener, F_SETFL, O_NONBLOCK);

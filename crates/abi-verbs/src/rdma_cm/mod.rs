@@ -216,7 +216,8 @@ mod tests {
         }
         // SAFETY: open.
         unsafe { close(channel.handle) };
-        assert_eq!(Arc::strong_count(&kept), 2);
+        // The table's reference is gone. The thread sleeps on, or had not slept yet and has got EBADF.
+        assert!(Arc::strong_count(&kept) <= 2);
         assert_eq!(opened().get(number).err(), Some(Errno::BADF));
     }
 }

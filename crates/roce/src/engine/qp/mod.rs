@@ -24,7 +24,7 @@ use core::time::Duration;
 use portolan_provider::verbs::{
     AsyncEvent, NetworkHeader, QpAttr, QpAttrMask, QpInit, QpState, QpType, RecvWr, Refusal, SendWr,
 };
-use portolan_provider::{Cause, Error, Result, Step};
+use portolan_provider::{Result, Step};
 use portolan_wire::Qpn;
 use portolan_wire::rocev2::Packet;
 
@@ -37,14 +37,14 @@ pub use receive_queue::{ReceiveDomain, ReceiveEntry, ReceiveSource};
 pub(super) use send_queue::full;
 
 use arrival::check_packet;
+use attr::wrong_state;
 use context::Context;
 use outbox::Outbox;
 use reliable::Reliable;
 use requester::{Built, Source};
 use service::{Service, TransmitFailed};
 
-/// If this many packets are in flight, later ones can wait for a moment: an owner that posts this many does not wait
-/// for a single one.
+/// If this many packets are in flight, later ones can wait for a moment: their owner does not wait for a single one.
 const STREAM_UNDER_WAY_MIN: u64 = 8;
 /// Flush when this many packets are queued: with a path MTU of 4096 they fill the longest datagram.
 const STREAM_WAITING_MAX: u64 = 16;
@@ -595,9 +595,4 @@ impl QueuePair {
         self.outbox.refusal = None;
         self.share_receives();
     }
-}
-
-fn wrong_state(step: Step, expected: &'static str, found: QpState) -> Error {
-    let found = found.name();
-    Error::new(step, Cause::InvalidState { expected, found })
 }
