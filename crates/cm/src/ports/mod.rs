@@ -280,7 +280,7 @@ impl<O: Copy + Eq + Hash + Display> PortTable<O> {
 pub struct ClosedListener<O>(Binding<O>);
 
 /// Listeners that closed a moment ago. Requests for them still go to their owners, which hold them in case the listener
-/// reopens ([`Config::relisten_wait`](crate::Config::closed_listener_memory)).
+/// reopens ([`Config::relisten_wait`](crate::Config::relisten_wait)).
 #[derive(Debug)]
 pub struct ClosedListeners<O> {
     /// Each with its expiry time; the oldest first.
