@@ -48,7 +48,7 @@ const GATES: &[Gate] = &[
         bench: &["connect", "--rounds", "9", "--count", "100"],
         subject: "RDMA connect",
         yardstick: "5 wake-ups",
-        bound: Bound::AtMost(3.5),
+        bound: Bound::AtMost(4.0),
     },
     Gate {
         bench: &["bandwidth", "--rounds", "7", "--time", "150"],
