@@ -123,6 +123,26 @@ fn a_descriptor_is_quiet_after_would_block_and_readable_after_data_the_end_and_r
     assert_eq!((&active).read(&mut byte).unwrap(), 0);
 }
 
+/// A stream can nearly always be written. That must not keep the descriptor readable for a program that only reads.
+#[test]
+fn the_descriptor_of_a_reader_becomes_quiet_after_each_message() {
+    let (active, mut passive) = streams();
+    active.set_nonblocking(true).unwrap();
+    let mut byte = [0];
+    assert!(would_block((&active).read(&mut byte)));
+    for round in 0..20 {
+        eventually("the descriptor is quiet", || {
+            assert!(would_block((&active).read(&mut byte)), "round {round}");
+            is_quiet(&active)
+        });
+        passive.write_all(b"x").unwrap();
+        eventually("data", || {
+            wait(&active);
+            (&active).read(&mut byte).is_ok_and(|length| length == 1)
+        });
+    }
+}
+
 #[test]
 fn an_event_that_one_thread_takes_wakes_the_event_loop_of_another() {
     let (active, mut passive) = streams();

@@ -503,8 +503,12 @@ impl Core {
                     let fd = signal.as_fd();
                     let mut state = self.state.lock();
                     self.rest(&mut state, true);
-                    state.wanted = [true; 2];
                     self.check(&mut state);
+                    // Once, for a program that has not called anything yet: it may wait for either direction.
+                    let ready = Ready::of(&state);
+                    if ready.readable || ready.writable {
+                        signal.raise();
+                    }
                     return fd;
                 }
                 signal.as_fd()

@@ -60,6 +60,7 @@ impl Core {
                         self.handled(&mut state, true, false);
                         continue;
                     }
+                    state.wanted[direction as usize] = true;
                     return Err(io::ErrorKind::WouldBlock.into());
                 }
                 Wait::No => {
