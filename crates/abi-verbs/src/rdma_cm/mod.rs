@@ -207,17 +207,25 @@ mod tests {
         let number = channel.handle.addr();
         let kept = opened().get(number).unwrap();
         // It waits forever, as a thread of a program may; it ends with the process.
-        std::thread::spawn(move || get_event(number));
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            sender.send(rustix::thread::gettid()).unwrap();
+            get_event(number)
+        });
+        let thread = receiver.recv().unwrap().as_raw_nonzero();
+        let sleeps = || {
+            let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
+            stat.is_ok_and(|stat| stat.contains(") S "))
+        };
         let deadline = Instant::now() + Duration::from_secs(60);
         // The references of the table, this test and the sleeping thread.
-        while Arc::strong_count(&kept) < 3 {
+        while Arc::strong_count(&kept) < 3 || !sleeps() {
             assert!(Instant::now() < deadline, "no thread waits");
             std::thread::yield_now();
         }
         // SAFETY: open.
         unsafe { close(channel.handle) };
-        // The table's reference is gone. The thread sleeps on, or had not slept yet and has got EBADF.
-        assert!(Arc::strong_count(&kept) <= 2);
+        assert_eq!(Arc::strong_count(&kept), 2);
         assert_eq!(opened().get(number).err(), Some(Errno::BADF));
     }
 }
