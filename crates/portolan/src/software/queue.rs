@@ -170,7 +170,7 @@ impl EventQueue {
         let Ready::Descriptor(ready) = &self.ready else {
             return Ok(true);
         };
-        // Nobody can have changed the flags of a descriptor that nobody has seen.
+        // Without a descriptor, its flags are the initial ones.
         let Some(ready) = ready.made() else {
             return Ok(false);
         };

@@ -43,9 +43,9 @@ const WORD_BYTES: usize = 8;
 ///   ([`Connection::write_with_immediate`](crate::Connection::write_with_immediate)). Then
 ///   [`SharedMemory::load`] finds all its bytes.
 /// * This program's atomics ([`SharedMemory::fetch_add`], [`SharedMemory::compare_swap`]) are atomic with those of
-///   peers on software devices. On the kernel's devices they are if the device's
-///   [`atomic_cap`](crate::provider::verbs::DeviceAttr::atomic_cap) says so (`IBV_ATOMIC_GLOB`); otherwise only a
-///   connection to the own host takes part in them.
+///   peers on software devices. On a kernel device they are if its
+///   [`atomic_cap`](crate::provider::verbs::DeviceAttr::atomic_cap) is `IBV_ATOMIC_GLOB`. Otherwise this program must use
+///   the device for its own atomics, too, by a connection to its own host.
 pub struct SharedMemory {
     backing: Backing,
     access: Access,

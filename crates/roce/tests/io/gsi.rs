@@ -254,7 +254,7 @@ fn of_two_waiting_threads_one_handles_datagrams_and_the_other_waits_for_its_own_
         other.wait_for(&Patient(readiness), None).unwrap();
     });
     waiting.join().unwrap();
-    // The same thread may say so twice.
+    // A thread may attend again.
     drop(stack.attend().unwrap());
     let (other, nudge) = (stack.clone(), stack.nudge());
     thread::spawn(move || assert!(other.attend().is_none()))
