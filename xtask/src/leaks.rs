@@ -41,7 +41,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
         // libc's clean-up at exit would free its resolver under threads that still use it. Padding of
         // structures for the kernel is undefined but never read, so it is ignored.
         .args(["--run-libc-freeres=no", "--undef-value-errors=no"])
-        .args(["--show-leak-kinds=definite,indirect"])
+        .args(["--show-leak-kinds=definite,indirect", "--fair-sched=try"])
         .args(["--errors-for-leak-kinds=definite,indirect"])
         .arg(program)
         .args([MANY, "--nocapture"])

@@ -143,7 +143,7 @@ fn rdma_getaddrinfo_returns_lists_that_c_walks_and_frees_or_an_error() {
 fn memory_that_the_program_made_or_replaced_is_freed_with_free() {
     let folder = Folder::new("freed");
     build(&folder, "freed.c");
-    let script = "timeout 240 valgrind --quiet --leak-check=full --show-leak-kinds=definite,indirect \\
+    let script = "timeout 240 valgrind --quiet --fair-sched=try --leak-check=full --show-leak-kinds=definite,indirect \\
                   --errors-for-leak-kinds=definite,indirect --error-exitcode=9 \\
                   $folder/program $here 2>&1 || fail \"ended with $?\"";
     run_in(&folder, "freed", script);

@@ -3,9 +3,11 @@
 
 mod c;
 
-const VALGRIND: [&str; 6] = [
+const VALGRIND: [&str; 7] = [
     "valgrind",
     "--quiet",
+    // Otherwise a thread that polls can keep all others from running.
+    "--fair-sched=try",
     "--leak-check=full",
     "--show-leak-kinds=definite,indirect",
     "--errors-for-leak-kinds=definite,indirect",

@@ -30,6 +30,8 @@ fn watched(program: &Path, arguments: &[&str]) -> Command {
         PRECEDENCE,
         "valgrind",
         "--quiet",
+        // Otherwise a thread that polls can keep all others from running.
+        "--fair-sched=try",
         "--leak-check=full",
         "--show-leak-kinds=definite,indirect",
         "--errors-for-leak-kinds=definite,indirect",

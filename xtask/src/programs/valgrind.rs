@@ -13,7 +13,8 @@ pub(super) const PACKAGE: Package = Package {
     purpose: "finding invalid accesses",
 };
 /// Check accesses and frees only. Not leaks at exit, and not undefined values, because padding is often undefined.
-const OPTIONS: [&str; 5] = [
+const OPTIONS: [&str; 6] = [
+    "--fair-sched=try",
     "--quiet",
     "--leak-check=no",
     "--undef-value-errors=no",
