@@ -3,6 +3,7 @@
 //! The instrumentation is cargo-fuzz's without a sanitizer, so that the project's own toolchain suffices: the
 //! fuzzed crates have no unsafe code. The targets detect panics, overflows, broken promises, hangs and growth.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -169,7 +170,70 @@ fn run_target(program: &Path, corpus: &Path, seeds: Option<&Path>, seconds: u32)
         .and_then(|count| count.trim().parse().ok())
         .context("libFuzzer prints the number of inputs")?;
     let name = program.file_name().unwrap_or_default().display();
-    println!("{name:<16} {runs:>10} inputs in {seconds} s, nothing found");
+    let coverage = Coverage::read(&text).context("libFuzzer prints its coverage")?;
+    println!("{name:<17} {runs:>11} inputs in {seconds} s, nothing found; {coverage}");
     ensure!(runs > 1000, "too few inputs");
     Ok(runs)
+}
+
+/// How many edges of the program a run had reached after how many inputs.
+#[derive(Debug, PartialEq)]
+struct Coverage {
+    /// Inputs and edges, at each report of libFuzzer.
+    points: Vec<(u64, u64)>,
+}
+
+impl Coverage {
+    /// Reads the report lines, such as `#4096 NEW cov: 310 ft: 512 corp: 20/1Kb ...`.
+    fn read(report: &str) -> Option<Self> {
+        let point = |line: &str| {
+            let mut words = line.split_whitespace();
+            let inputs = words.next()?.strip_prefix('#')?.parse().ok()?;
+            let edges = words.skip_while(|word| *word != "cov:").nth(1)?;
+            Some((inputs, edges.parse().ok()?))
+        };
+        let points: Vec<(u64, u64)> = report.lines().filter_map(point).collect();
+        (!points.is_empty()).then_some(Self { points })
+    }
+}
+
+/// The edges at the end, the input that reached the last of them, and a plot: one column for each doubling of
+/// the inputs.
+impl fmt::Display for Coverage {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+        let (inputs, edges) = self.points.last().copied().unwrap_or_default();
+        let last_new = self.points.iter().find(|(_, reached)| *reached == edges);
+        let last_new = last_new.map_or(0, |(inputs, _)| *inputs);
+        write!(formatter, "{edges} edges, the last after {last_new} ")?;
+        for doubling in 0..=inputs.max(1).ilog2() {
+            let until = |(inputs, _): &&(u64, u64)| *inputs < 2 << doubling;
+            let reached = self
+                .points
+                .iter()
+                .rfind(until)
+                .map_or(0, |(_, edges)| *edges);
+            let level = reached * (LEVELS.len() as u64 - 1) / edges.max(1);
+            write!(formatter, "{}", LEVELS[level as usize])?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Coverage;
+
+    #[test]
+    fn coverage_is_plotted_from_libfuzzers_report() {
+        let report = "INFO: seed corpus: files: 6\n\
+            #7\tINITED cov: 10 ft: 11 corp: 1/1b exec/s: 0 rss: 30Mb\n\
+            #20\tNEW    cov: 35 ft: 40 corp: 2/8b\n\
+            #64\tpulse  cov: 70 ft: 80 corp: 3/9b\n\
+            #128\tDONE   cov: 70 ft: 81 corp: 3/9b\n";
+        let coverage = Coverage::read(report).expect("there are four points");
+        assert_eq!(coverage.points, [(7, 10), (20, 35), (64, 70), (128, 70)]);
+        assert_eq!(coverage.to_string(), "70 edges, the last after 64 ▁▁▂▂▄▄██");
+        assert_eq!(Coverage::read("no report"), None);
+    }
 }
