@@ -165,7 +165,9 @@ impl MemberState {
             Role::Coordinator(coordinator) => {
                 coordinator.forward(block, datagram, &mut self.context);
             }
-            Role::Member(uplink) => uplink.forward(block, datagram, &mut self.context),
+            Role::Member(uplink) => {
+                uplink.forward(block, datagram, &mut self.context);
+            }
             Role::Orphan(_) | Role::Left => self.context.counters.no_member += 1,
         }
     }
@@ -176,6 +178,10 @@ impl MemberState {
             // A socket's buffer holds more than the queues.
             Role::Coordinator(coordinator) => {
                 coordinator.forward(Block::COORDINATOR, datagram, &mut self.context)
+            }
+            // Half of UDP's work, and it wakes the coordinator in the same way.
+            Role::Member(uplink) if uplink.is_joined() => {
+                uplink.forward(Block::COORDINATOR, datagram, &mut self.context)
             }
             Role::Member(_) | Role::Orphan(_) | Role::Left => false,
         }

@@ -208,18 +208,20 @@ impl Uplink {
         });
     }
 
-    /// Sends a datagram through the coordinator, if there is room.
+    /// Sends a datagram through the coordinator. `false` if there is no room.
     pub(super) fn forward(
         &mut self,
         block: Block,
         datagram: Datagram<'_>,
         context: &mut RoleContext,
-    ) {
+    ) -> bool {
         let bytes = context.encode(&Message::Datagram { block, datagram });
-        match self.send_now(bytes) {
-            Ok(()) => context.counters.forwarded += 1,
-            Err(_) => context.counters.queue_full += 1,
+        let is_sent = self.send_now(bytes).is_ok();
+        match is_sent {
+            true => context.counters.forwarded += 1,
+            false => context.counters.queue_full += 1,
         }
+        is_sent
     }
 
     fn handle(

@@ -1,10 +1,11 @@
 //! Threads that the library starts inside a host program: their signal mask, their cancellation,
-//! locks that survive a panic, and what a fork means.
+//! locks that survive a panic, how long they poll, and what a fork means.
 
 mod cancel;
 pub mod fork;
 pub mod lock;
 mod process_cell;
+pub mod spin;
 mod sys;
 
 use std::num::NonZeroUsize;

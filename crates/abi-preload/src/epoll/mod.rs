@@ -23,10 +23,10 @@ use libc::{
     EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT,
     c_short, epoll_event, sigset_t,
 };
-use portolan::stream::Spin;
 use portolan_abi_layout::guard::{Result, last_errno};
 use portolan_threads::fork::ForkGuard;
 use portolan_threads::lock::Mutex;
+use portolan_threads::spin::Spin;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
 

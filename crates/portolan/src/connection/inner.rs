@@ -10,10 +10,10 @@ use portolan_provider::cm::{EventType, IdAddresses};
 use portolan_provider::traits::Qp;
 use portolan_provider::verbs::WcStatus;
 use portolan_provider::{Cause, Error, Result, Step};
+use portolan_threads::spin::Spin;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::options::Options;
-use super::spin::Spin;
 use super::transport::Transport;
 use crate::cm::{CmId, EventChannel, NewQueuePair};
 use crate::deadline;

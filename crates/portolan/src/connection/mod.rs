@@ -47,7 +47,6 @@ mod posting;
 mod race;
 mod readiness;
 mod setters;
-mod spin;
 mod steps;
 mod transport;
 
@@ -68,7 +67,5 @@ pub(crate) use race::no_address;
 #[cfg(feature = "tokio")]
 pub(crate) use race::{ATTEMPT_DELAY, Failures};
 pub use readiness::Readiness;
-#[doc(hidden)]
-pub use spin::{Polling, Spin};
 pub(crate) use steps::{Attempt, Steps};
 pub use transport::Transport;

@@ -68,9 +68,6 @@ pub use self::stream::Stream;
 pub use self::tokio::{AsyncStream, AsyncStreamListener, ReadHalf, WriteHalf};
 pub use portolan_rsocket::{Iomap, Sge};
 
-#[doc(hidden)]
-pub use crate::connection::{Polling, Spin};
-
 use portolan_provider::{Error, Result, Step};
 use portolan_rsocket::ConnData;
 

@@ -14,6 +14,7 @@ use ::tokio::task::JoinSet;
 use portolan_addrinfo::names::pool::DEADLINE_MAX;
 use portolan_provider::{Error, Result, Step};
 use portolan_threads::lock::Mutex;
+use portolan_threads::spin::Polling;
 
 use super::core::{Direction, Shared, Wait};
 use super::error::io_error;
@@ -21,7 +22,7 @@ use super::listener::StreamListener;
 use super::options::StreamOptions;
 use super::socket::Connecting;
 use super::stream::Stream;
-use crate::connection::{ATTEMPT_DELAY, Failures, Polling};
+use crate::connection::{ATTEMPT_DELAY, Failures};
 use crate::deadline;
 use crate::resolve::resolve_async;
 use crate::tasks::runtime::{of_ended_task, off_runtime, runtime_error, watch, within};

@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use portolan_port_sharing::{Datagram, PortGroup};
 use portolan_provider::{Cause, Error, Result, Step};
+use portolan_threads::spin::Spin;
 use portolan_wire::icrc::Identification;
 use portolan_wire::mad::MAD_LEN;
 use portolan_wire::{Psn, Qpn};
@@ -71,6 +72,7 @@ pub(crate) struct Management {
     host: Arc<Host>,
     devices: Arc<Devices>,
     gsi: Arc<dyn Gsi>,
+    spin: Spin,
 }
 
 impl Management {
@@ -79,6 +81,7 @@ impl Management {
             host: Arc::clone(host),
             devices: Arc::clone(devices),
             gsi,
+            spin: Spin::new(),
         }
     }
 
@@ -95,7 +98,7 @@ impl Management {
             return Ok(());
         }
         let nudge = self.host.progress.attendant.nudge();
-        let slept = sleep(&[self.host.group.as_fd(), nudge.as_fd()], timeout);
+        let slept = self.poll_and_sleep(&[self.host.group.as_fd(), nudge.as_fd()], timeout);
         waiter.end();
         let [has_arrived, is_nudged] = slept?;
         if is_nudged {
@@ -105,6 +108,26 @@ impl Management {
             self.serve_in_place();
         }
         Ok(())
+    }
+
+    /// Polls, because most answers arrive sooner than a sleeping thread could be woken, and then sleeps.
+    fn poll_and_sleep<const N: usize>(
+        &self,
+        fds: &[BorrowedFd<'_>; N],
+        timeout: Option<Duration>,
+    ) -> Result<[bool; N]> {
+        if timeout != Some(Duration::ZERO) {
+            let mut polling = self.spin.start();
+            while self.spin.goes_on(&mut polling) {
+                let readable = sleep(fds, Some(Duration::ZERO))?;
+                if readable.contains(&true) {
+                    return Ok(readable);
+                }
+                // The peer may need this processor.
+                std::thread::yield_now();
+            }
+        }
+        sleep(fds, timeout)
     }
 
     /// The calling thread waits for the group instead of the progress thread, until the result is dropped. `None` if

@@ -19,6 +19,9 @@ use portolan_provider::traits::{CompChannel, Notify};
 use portolan_provider::{Error, Result, Step};
 use portolan_rsocket::{Close, Endpoint, Phase, Signalling};
 use portolan_threads::lock::{Condvar, Mutex};
+#[cfg(feature = "tokio")]
+use portolan_threads::spin::Polling;
+use portolan_threads::spin::Spin;
 use rustix::event::epoll;
 
 use bell::{make_bell, ring};
@@ -30,9 +33,6 @@ use super::error::io_error;
 use super::options::StreamOptions;
 use super::queues::Queues;
 use crate::cm::{CmId, EventChannel};
-#[cfg(feature = "tokio")]
-use crate::connection::Polling;
-use crate::connection::Spin;
 use crate::deadline;
 
 /// How long a caller waits.

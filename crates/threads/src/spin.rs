@@ -14,7 +14,6 @@ const WAITS_WITHOUT: u32 = 32;
 
 /// Whether waiting threads currently poll.
 #[derive(Debug)]
-#[doc(hidden)]
 pub struct Spin {
     longest: Duration,
     /// Number of further waits that skip polling.
@@ -23,7 +22,6 @@ pub struct Spin {
 
 /// The polling of one waiting thread.
 #[derive(Debug)]
-#[doc(hidden)]
 pub struct Polling {
     end: Instant,
     last: Instant,
@@ -32,9 +30,8 @@ pub struct Polling {
 impl Spin {
     /// Creates the state. Machines with one processor never poll, because the peer could not run
     /// meanwhile.
-    #[doc(hidden)]
     pub fn new() -> Self {
-        let longest = match portolan_threads::processors() {
+        let longest = match crate::processors() {
             1 => Duration::ZERO,
             _ => SPIN,
         };
@@ -45,7 +42,6 @@ impl Spin {
     }
 
     /// Starts a wait.
-    #[doc(hidden)]
     pub fn start(&self) -> Polling {
         self.start_at(Instant::now())
     }
@@ -66,7 +62,6 @@ impl Spin {
     }
 
     /// Returns whether to poll again after an unsuccessful poll.
-    #[doc(hidden)]
     pub fn goes_on(&self, polling: &mut Polling) -> bool {
         self.goes_on_at(polling, Instant::now())
     }
