@@ -136,6 +136,34 @@ fn a_packet_that_arrived_at_the_wrong_member_is_passed_on() {
 }
 
 #[test]
+fn every_member_gives_its_own_hosts_datagrams_to_the_coordinator_without_a_socket() {
+    let config = config();
+    let members: Vec<_> = (0..3).map(|_| Member::join(&config).unwrap()).collect();
+    for from in &members {
+        for to in &members {
+            let index = if to.is_coordinator() {
+                0
+            } else {
+                to.group.block().index()
+            };
+            let sent = packet(1, &[index, from.group.block().index(), 77]);
+            let datagram = Datagram {
+                source: (Ipv4Addr::LOCALHOST, 50_000).into(),
+                destination: Ipv4Addr::LOCALHOST.into(),
+                interface: 1,
+                traffic_class: 0,
+                hop_limit: 64,
+                payload: &sent,
+            };
+            assert!(from.group.deliver_here(datagram));
+            eventually("delivery", || {
+                to.delivered().iter().any(|d| d.payload == sent)
+            });
+        }
+    }
+}
+
+#[test]
 fn packets_without_a_recipient_are_dropped_and_counted() {
     let config = config();
     let coordinator = Member::join(&config).unwrap();
