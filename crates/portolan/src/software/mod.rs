@@ -50,7 +50,10 @@ use std::sync::Arc;
 pub use portolan_port_sharing::Trust;
 use portolan_provider::traits::{CmChannel, Device, Notify, Provider};
 use portolan_provider::{Error, Result, Step};
-pub use portolan_roce::io::{DevicePreview, Direction, StackConfig, Tap, TappedPacket, preview};
+pub use portolan_roce::io::{
+    DevicePreview, Direction, StackConfig, Tap, TappedPacket, Way, WhySocket, preview,
+};
+use portolan_wire::Qpn;
 
 use self::channel::SoftwareChannel;
 use self::core::Core;
@@ -112,6 +115,11 @@ impl SoftwareProvider {
     /// Shows every packet of this process to `tap`; `None` removes it.
     pub fn set_tap(&self, tap: Option<Arc<dyn Tap>>) {
         self.core.stack().set_tap(tap);
+    }
+
+    /// How a queue pair's packets are sent. `None` if the queue pair does not exist or is not connected.
+    pub fn way_of(&self, qpn: Qpn) -> Option<Way> {
+        self.core.stack().way_of(qpn)
     }
 }
 

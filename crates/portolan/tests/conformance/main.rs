@@ -13,6 +13,7 @@ mod forks;
 mod high_layer;
 mod pair;
 mod transfers;
+mod under_test;
 mod verbs;
 mod windows;
 mod written;

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use portolan::Access;
 use portolan::cm::{CmId, Event, EventChannel, NewQueuePair};
 use portolan::provider::cm::{ConnParam, EventType, Service};
-use portolan::provider::default_provider;
-use portolan::provider::traits::{CompChannel, Cq, Device, Mr, Pd, Provider, Qp, Srq};
+use portolan::provider::traits::{CompChannel, Cq, Device, Mr, Pd, Qp, Srq};
 use portolan::provider::verbs::{
     QpCap, QpInit, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, SrqAttr,
     WorkCompletion,
 };
 use portolan::wire::addr::PortSpace;
+
+pub(crate) use crate::under_test::{active_provider, established, provider};
 
 /// Environment variable with a local address of an RDMA device.
 const ADDRESS_ENV: &str = "PORTOLAN_TEST_ADDRESS";
@@ -34,11 +35,6 @@ pub(crate) const DATAGRAMS: Service = Service {
     port_space: PortSpace::Udp,
     qp_type: QpType::Ud,
 };
-
-/// The provider under test.
-pub(crate) fn provider() -> Arc<dyn Provider> {
-    default_provider().unwrap()
-}
 
 /// A local address of one of the provider's devices, without a port.
 pub(crate) fn local_ip() -> IpAddr {
@@ -120,7 +116,7 @@ pub(crate) fn routed(to: SocketAddr) -> (EventChannel, CmId) {
 
 /// The same for a given service.
 pub(crate) fn routed_for(service: Service, to: SocketAddr) -> (EventChannel, CmId) {
-    let channel = channel();
+    let channel = EventChannel::open_on(active_provider()).unwrap();
     let id = CmId::with_service(&channel, service).unwrap();
     id.resolve_addr(None, to, PATIENCE).unwrap();
     next(&channel, EventType::AddrResolved);
@@ -290,5 +286,6 @@ pub(crate) fn connected_drawing_on(srq: Option<SrqAttr>) -> (End, End) {
     end.id.accept(&param(b"")).unwrap();
     next(&active.channel, EventType::Established);
     next(&end.channel, EventType::Established);
+    established([active.qp.qpn(), end.qp.qpn()]);
     (active, end)
 }

@@ -89,14 +89,16 @@ impl Host {
         }
     }
 
-    /// How a queue pair's packets are sent. `None` if the queue pair does not exist or has no path.
+    /// How a queue pair's next packets are sent. `None` if the queue pair does not exist or has no path.
     pub(crate) fn way_of(&self, qpn: Qpn) -> Option<Way> {
         let qp = self.qps.find(qpn)?;
         if qp.qp_type == QpType::Ud {
             return Some(Way::Socket(WhySocket::Datagrams));
         }
-        let state = qp.lock();
+        let mut state = qp.lock();
         let path = state.path?;
+        // It may have sent nothing since the link came up.
+        self.choose_way(&mut state);
         if state.link.as_ref().is_some_and(|link| !link.is_closed()) {
             return Some(Way::Memory);
         }
