@@ -73,9 +73,9 @@ pub(super) fn object(facts: &Facts, found: &[Found]) -> Value {
         })).collect::<Vec<_>>(),
         "findings": found.iter().map(|found| json!({
             "severity": found.severity.name(),
-            "code": found.finding.code(),
-            "text": found.finding.text(),
-            "remedy": found.finding.remedy(),
+            "code": found.finding.code,
+            "text": found.finding.text,
+            "remedy": found.finding.remedy,
         })).collect::<Vec<_>>(),
     })
 }

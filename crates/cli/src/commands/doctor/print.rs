@@ -107,10 +107,10 @@ fn findings(severity: Severity, heading: &str, found: &[Found], output: &mut Out
     output.line(&output.theme.paint(paint, heading))?;
     let arrow = output.theme.pick("→", "->");
     for found in chosen {
-        for line in wrapped(&found.finding.text(), output.theme.width.saturating_sub(4)) {
+        for line in wrapped(&found.finding.text, output.theme.width.saturating_sub(4)) {
             output.line(&format!("  {line}"))?;
         }
-        if let Some(remedy) = found.finding.remedy() {
+        if let Some(remedy) = &found.finding.remedy {
             output.line(&format!("    {arrow} {remedy}"))?;
         }
     }

@@ -13,7 +13,11 @@ use super::finding::{Finding, Found, Severity};
 pub(super) fn judge(facts: &Facts) -> Vec<Found> {
     let mut findings = Findings::default();
     if let Some(Err(why)) = &facts.provider {
-        findings.problem(Finding::ProviderUnknown { why: why.clone() });
+        findings.problem(Finding::new(
+            "provider-unknown",
+            why,
+            "unset PORTOLAN_PROVIDER",
+        ));
     }
     network::judge(facts, &mut findings);
     kernel::judge(facts, &mut findings);
@@ -37,7 +41,7 @@ impl Findings {
     }
 
     fn has(&self, code: &str) -> bool {
-        self.0.iter().any(|found| found.finding.code() == code)
+        self.0.iter().any(|found| found.finding.code == code)
     }
 
     /// A problem if it affects the provider that would be used, otherwise a note.

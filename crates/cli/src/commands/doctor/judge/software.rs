@@ -1,30 +1,38 @@
 //! Judges the software device, mainly its UDP port.
 
+use std::net::SocketAddr;
+
 use super::Findings;
+use super::network::interface_down;
 use crate::commands::doctor::facts::{Facts, Owner, UdpSocket};
-use crate::commands::doctor::finding::{Finding, Holder};
+use crate::commands::doctor::finding::Finding;
 
 /// The MTU for the largest packets, 4096 bytes, with room for all headers.
 const LARGE_PATH_MTU: u32 = 4096;
+const HELD_BY_KERNEL: &str = "port-held-by-kernel";
 
 pub(super) fn judge(facts: &Facts, findings: &mut Findings) {
     let is_used = facts.is_software();
     if facts.software.is_empty() {
-        findings.problem_if(is_used, Finding::SoftwareHasNoDevice);
+        let text = "no network interface has an address, so there is no software device";
+        let remedy = "ip link set lo up; ip address show";
+        findings.problem_if(is_used, Finding::new("software-no-device", text, remedy));
     }
     judge_port(facts, is_used, findings);
     for device in &facts.software {
         if !device.running {
-            let interface = device.interface.clone();
-            findings.note(Finding::InterfaceDown { interface });
+            findings.note(interface_down(&device.interface));
         }
         let path_mtu = device.active_mtu.bytes() as u32;
         if is_used && path_mtu < LARGE_PATH_MTU {
-            findings.note(Finding::SmallMtu {
-                interface: device.interface.clone(),
-                mtu: device.interface_mtu,
-                path_mtu,
-            });
+            let (interface, mtu) = (&device.interface, device.interface_mtu);
+            let text = format!(
+                "{interface} has an MTU of {mtu}, so packets carry {path_mtu} bytes; 4200 would give 4096"
+            );
+            let remedy = format!(
+                "ip link set {interface} mtu 4200 (all hosts and switches of the network must have it)"
+            );
+            findings.note(Finding::new("small-mtu", text, remedy));
         }
     }
     judge_kernel_devices(facts, is_used, findings);
@@ -33,8 +41,8 @@ pub(super) fn judge(facts: &Facts, findings: &mut Findings) {
 fn judge_port(facts: &Facts, is_used: bool, findings: &mut Findings) {
     let members = match &facts.port.group {
         Some(Err(why)) => {
-            let why = why.clone();
-            findings.problem_if(is_used, Finding::GroupUnusable { why });
+            let text = format!("UDP port 4791 cannot be shared: {why}");
+            findings.problem_if(is_used, Finding::new("group-unusable", text, "portolan ps"));
             // The holders are unknown, so report none.
             return;
         }
@@ -47,48 +55,61 @@ fn judge_port(facts: &Facts, is_used: bool, findings: &mut Findings) {
         };
         // If the kernel's devices serve their routes, they hold the port legitimately.
         let is_by_right = facts.is_by_route()
-            && matches!(
-                finding,
-                Finding::PortHeldByKernel {
-                    device: Some(_),
-                    ..
-                }
-            )
+            && finding.code == HELD_BY_KERNEL
+            && soft_device(facts).is_some()
             && !facts.goes_by_software();
         findings.problem_if(is_used && !is_by_right, finding);
     }
+}
+
+/// The kernel's first device without hardware.
+fn soft_device(facts: &Facts) -> Option<&str> {
+    let mut devices = facts.kernel.devices.iter();
+    let device = devices.find(|device| device.driver.is_none());
+    device.map(|device| device.name.as_str())
 }
 
 /// A process that has a socket on the port and does not share it.
 fn held(facts: &Facts, socket: &UdpSocket, members: &[u32]) -> Option<Finding> {
     let address = socket.address;
     let has_group = facts.port.group.is_some();
-    let soft = || {
-        let mut devices = facts.kernel.devices.iter();
-        let device = devices.find(|device| device.driver.is_none());
-        device.map(|device| device.name.clone())
-    };
-    let holder = match &socket.owner {
+    let (holder, remedy) = match &socket.owner {
         Owner::Process { pid, .. } if members.contains(pid) => return None,
         // Sockets without a process are parked by the group that shares the port.
         Owner::Kernel | Owner::Unknown if has_group => return None,
         // Expected, if the kernel's devices are used.
         Owner::Kernel if facts.is_kernel() => return None,
-        Owner::Kernel => {
-            let device = soft();
-            return Some(Finding::PortHeldByKernel { address, device });
+        Owner::Unknown if socket.uid != 0 || soft_device(facts).is_none() => (
+            format!("a process of user {}", socket.uid),
+            format!("as root: ss -ulpn 'sport = :{}'", address.port()),
+        ),
+        Owner::Kernel | Owner::Unknown => return Some(held_by_kernel(facts, address)),
+        Owner::Process { pid, program } => {
+            (format!("process {pid} ({program})"), format!("kill {pid}"))
         }
-        Owner::Unknown if socket.uid == 0 && soft().is_some() => {
-            let device = soft();
-            return Some(Finding::PortHeldByKernel { address, device });
-        }
-        Owner::Unknown => Holder::User(socket.uid),
-        Owner::Process { pid, program } => Holder::Process {
-            pid: *pid,
-            program: program.clone(),
-        },
     };
-    Some(Finding::PortHeld { address, holder })
+    let text = format!("{holder} holds UDP {address}: the software device cannot have the port");
+    Some(Finding::new("port-held", text, remedy))
+}
+
+fn held_by_kernel(facts: &Facts, address: SocketAddr) -> Finding {
+    let (holder, remedy) = match soft_device(facts) {
+        Some(device) => (
+            format!("the kernel's rdma_rxe ({device})"),
+            format!(
+                "export PORTOLAN_PROVIDER=kernel (or do without it: rdma link delete {device}; modprobe -r rdma_rxe)"
+            ),
+        ),
+        None => (
+            "the kernel itself (rdma_rxe?)".into(),
+            "modprobe -r rdma_rxe".into(),
+        ),
+    };
+    Finding::new(
+        HELD_BY_KERNEL,
+        format!("{holder} holds UDP {address}"),
+        remedy,
+    )
 }
 
 /// Kernel devices on the same interfaces as software devices.
@@ -99,31 +120,34 @@ fn judge_kernel_devices(facts: &Facts, is_used: bool, findings: &mut Findings) {
             .iter()
             .filter(|port| port.is_ethernet() && port.is_active());
         for gid in ports.flat_map(|port| &port.gids) {
-            let Some(interface) = gid.interface.clone() else {
+            let Some(interface) = &gid.interface else {
                 continue;
             };
             let mut software = facts.software.iter();
-            if !software.any(|device| device.interface == interface) {
+            if !software.any(|device| device.interface == *interface) {
                 continue;
             }
-            let name = device.name.clone();
+            let name = &device.name;
+            let remedy = "unset PORTOLAN_PROVIDER";
             match &device.driver {
                 // It serves its own routes.
                 _ if facts.is_by_route() => {}
-                Some(driver) => findings.problem_if(
-                    is_used,
-                    Finding::HardwareTakesPort {
-                        device: name,
-                        driver: driver.clone(),
-                        interface,
-                    },
-                ),
+                Some(driver) => {
+                    let text = format!(
+                        "{name} ({driver}) may take packets for UDP port 4791 from {interface} before any \
+                         program sees them: the software device there may hear nothing"
+                    );
+                    let finding = Finding::new("hardware-takes-port", text, remedy);
+                    findings.problem_if(is_used, finding);
+                }
                 // It holds the port, which is already reported.
-                None if findings.has("port-held-by-kernel") => {}
-                None if is_used => findings.note(Finding::KernelDeviceCould {
-                    device: name,
-                    interface,
-                }),
+                None if findings.has(HELD_BY_KERNEL) => {}
+                None if is_used => {
+                    let text = format!(
+                        "the kernel's {name} serves {interface}, too, but PORTOLAN_PROVIDER pins the software device"
+                    );
+                    findings.note(Finding::new("kernel-device-could", text, remedy));
+                }
                 None => {}
             }
         }

@@ -67,9 +67,10 @@ fn each_finding_is_made_of_its_facts_and_of_no_others() {
         let [one] = found.as_slice() else {
             panic!("{}: {found:#?}", case.code)
         };
-        let (text, remedy) = (one.finding.text(), one.finding.remedy().unwrap_or_default());
+        let text = &one.finding.text;
+        let remedy = one.finding.remedy.clone().unwrap_or_default();
         assert_eq!(
-            (one.finding.code(), one.severity),
+            (one.finding.code, one.severity),
             (case.code, case.severity),
             "{text}"
         );
