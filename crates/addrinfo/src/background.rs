@@ -19,8 +19,8 @@ pub type Outcome = Result<Vec<AddrInfo>, AddrInfoError>;
 /// [`get_addrinfo_with`](crate::get_addrinfo_with) does.
 ///
 /// Never blocks: a thread of [`Pool::shared`] runs the lookups that [may
-/// block](Question::may_block). The caller's thread runs the others, which suffice for numeric
-/// text.
+/// block](Question::may_block), or one of [`Pool::shared_for_files`] if the name is in `/etc/hosts`. The caller's
+/// thread runs the others, which suffice for numeric text.
 ///
 /// `done` is called once with the outcome. If nothing blocks, that is before this returns, and the
 /// result is `None`. Otherwise a pool thread calls it within `deadline`, with `EAI_AGAIN` if the
@@ -43,6 +43,7 @@ pub fn start_addrinfo(
         done(plan.finish());
         return Ok(None);
     }
+    let is_local = matches!(plan.question(), Some(Question::Names(names)) if names.is_local());
     let after_ms = deadline.as_millis() as u64;
     let unanswered = |problem| AddrInfoError::new(node, service, problem);
     let (late, panicked) = (
@@ -53,7 +54,11 @@ pub fn start_addrinfo(
         drive(&mut plan, &lookups, |_| true);
         plan.finish()
     };
-    let pool = Pool::shared().map_err(failed)?;
+    let pool = match is_local {
+        true => Pool::shared_for_files(),
+        false => Pool::shared(),
+    };
+    let pool = pool.map_err(failed)?;
     let pending = pool.submit(deadline, work, move |ran| {
         done(ran.unwrap_or_else(|why| match why {
             Unanswered::Expired | Unanswered::Stopped => Err(late),

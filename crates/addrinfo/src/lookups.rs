@@ -66,6 +66,11 @@ impl Question {
 }
 
 impl NameQuestion {
+    /// Returns whether this machine's files probably have the answer, so that no server is asked.
+    pub(crate) fn is_local(&self) -> bool {
+        names::is_local(self.node.as_deref(), self.service.as_deref(), self.options)
+    }
+
     /// Returns whether the lookup needs the system's resolver, which may block.
     pub fn may_block(&self) -> bool {
         names::may_block(self.node.as_deref(), self.service.as_deref(), self.options)

@@ -6,6 +6,7 @@
 
 mod error;
 mod literal;
+mod local;
 pub mod pool;
 mod sys;
 #[cfg(test)]
@@ -16,6 +17,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 pub(crate) use error::asked;
 pub use error::{Eai, NameError, Reason};
 pub(crate) use literal::{Literal, Service, Zone};
+pub(crate) use local::is_local;
 
 /// Maximum length of a host, in bytes: `NI_MAXHOST` of `netdb.h` without the terminating NUL.
 pub const HOST_MAX: usize = 1024;

@@ -25,8 +25,9 @@
 //! ones, up to 16,384, wait in order.
 //!
 //! * Numeric addresses are resolved at once and never wait.
-//! * All other names are libc's affair, in whatever order its configuration says (nsswitch.conf(5)). So `localhost`
-//!   waits, too, while eight names of a slow server occupy the threads.
+//! * Names in `/etc/hosts` (its first 64 KiB), and services without a host or with a numeric one, have threads of their
+//!   own. So they do not wait while names of a slow server occupy the others.
+//! * libc answers all names, in the order that its configuration says (nsswitch.conf(5)).
 //! * A time limit runs from the call on, and includes the wait. A lookup beyond it fails with `EAI_AGAIN`; its thread is
 //!   free again when libc returns, which takes as long as resolv.conf(5) permits (`timeout`, `attempts`).
 //!

@@ -11,6 +11,8 @@ use crate::low::{TCP, channel};
 use crate::{on_network, outcome};
 
 const SILENT: Option<&str> = Some("silent.foreign.test");
+/// A name that the name server knows.
+const SERVED: Option<&str> = Some("n0.lab.test");
 const SHORT: Duration = Duration::from_millis(300);
 
 fn start(channel: &EventChannel, within: Duration) -> CmId {
@@ -42,7 +44,7 @@ fn with_every_thread_blocked_numbers_are_answered_and_names_meet_their_deadlines
         let (stuck, others) = (channel(), channel());
         let held: Vec<CmId> = (0..THREADS_MAX).map(|_| start(&stuck, PATIENCE)).collect();
         let name = CmId::new(&others).unwrap();
-        name.resolve_addrinfo_within(Some("filed"), None, None, SHORT)
+        name.resolve_addrinfo_within(SERVED, None, None, SHORT)
             .expect("queued");
         let number = CmId::new(&others).unwrap();
         number
@@ -55,10 +57,28 @@ fn with_every_thread_blocked_numbers_are_answered_and_names_meet_their_deadlines
         assert!(stuck.try_next_event().unwrap().is_none());
         // The threads are free again when libc gives up.
         let asked = Instant::now();
-        name.resolve_addrinfo_within(Some("filed"), None, None, PATIENCE)
+        name.resolve_addrinfo_within(SERVED, None, None, PATIENCE)
             .expect("queued");
         outcome(&name, &others).expect("found");
         assert!(asked.elapsed() < PATIENCE);
+    });
+}
+
+#[test]
+fn a_name_of_the_hosts_file_does_not_wait_behind_names_of_a_silent_server() {
+    on_network(|| {
+        let (stuck, others) = (channel(), channel());
+        let _pending: Vec<CmId> = (0..200).map(|_| start(&stuck, PATIENCE)).collect();
+        let asked = Instant::now();
+        for name in ["filed", "LOCALHOST", "filed.lab.test"] {
+            let id = CmId::new(&others).unwrap();
+            id.resolve_addrinfo_within(Some(name), Some("7471"), None, PATIENCE)
+                .expect("started");
+            outcome(&id, &others).expect("the file has it");
+        }
+        // The server's names take five seconds each, eight at a time.
+        assert!(asked.elapsed() < Duration::from_secs(2));
+        assert!(stuck.try_next_event().unwrap().is_none());
     });
 }
 

@@ -24,6 +24,8 @@ use threads::Shared;
 
 /// Maximum number of threads for jobs; one more thread waits for deadlines.
 pub const THREADS_MAX: usize = 8;
+/// Maximum number of threads for lookups that this machine's files answer, which takes microseconds.
+const FILES_THREADS_MAX: usize = 2;
 /// Maximum number of jobs in a pool, queued and running.
 pub const JOBS_MAX: usize = 16_384;
 /// Longest deadline of a job.
@@ -62,6 +64,16 @@ impl Pool {
     pub fn shared() -> Result<&'static Self, Cause> {
         static SHARED: ProcessCell<Pool> = ProcessCell::new();
         SHARED.get_or_try_make(|| Self::start(THREADS_MAX))
+    }
+
+    /// Returns this process's pool for lookups that this machine's files answer, so that they do not wait behind those
+    /// that need a slow server. Otherwise like [`Pool::shared`].
+    ///
+    /// # Errors
+    /// As [`Pool::start`].
+    pub fn shared_for_files() -> Result<&'static Self, Cause> {
+        static SHARED: ProcessCell<Pool> = ProcessCell::new();
+        SHARED.get_or_try_make(|| Self::start(FILES_THREADS_MAX))
     }
 
     /// Creates a private pool with this many threads for jobs, clamped to 1 to [`THREADS_MAX`].
