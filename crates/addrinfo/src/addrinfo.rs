@@ -9,6 +9,7 @@ use crate::path::PathData;
 
 /// An address to connect to or to listen on, with its route and connection data (`struct rdma_addrinfo`).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct AddrInfo {
     /// [`Flags::PASSIVE`] if it is for listening, [`Flags::SA`] if it comes from the subnet administrator.
     pub flags: Flags,

@@ -21,6 +21,7 @@ const EAFNOSUPPORT: i32 = 97;
 /// A failed address lookup: the query and the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {problem} ({})", asked(.node.as_deref(), .service.as_deref()), .problem.code().name())]
+#[non_exhaustive]
 pub struct AddrInfoError {
     /// The requested node.
     pub node: Option<String>,

@@ -83,6 +83,8 @@ fn device(open: Arc<OpenDevice>) -> Arc<dyn Device> {
     Arc::new(KernelDevice(open))
 }
 
+impl portolan_provider::sealed::Sealed for KernelProvider {}
+
 impl Provider for KernelProvider {
     fn name(&self) -> &'static str {
         "kernel"

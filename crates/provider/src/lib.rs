@@ -26,6 +26,8 @@ pub mod cm;
 pub mod error;
 pub mod holder;
 pub mod number_map;
+#[doc(hidden)]
+pub mod sealed;
 mod table;
 #[cfg(feature = "std")]
 pub mod traits;

@@ -1,4 +1,6 @@
 //! The traits of a provider: rdma_cm commands on an event channel, and verbs.
+//!
+//! They are sealed: programs call them, but only Portolan's crates implement them, so that they can get further methods.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -14,6 +16,7 @@ use crate::cm::{
     MembershipNumber, PathRecord, Service, UserId,
 };
 use crate::error::{Cause, Error, Result, Step};
+use crate::sealed::Sealed;
 use crate::verbs::{
     Access, Ah, AhAttr, AsyncEvent, Counter, Cqn, DeviceAttr, GidEntry, Instance, MrRange, MwBind,
     MwType, PortAttr, QpAttr, QpAttrMask, QpInit, QpState, RecvWr, Refusal, SendFlags, SendWr,
@@ -21,7 +24,7 @@ use crate::verbs::{
 };
 
 /// A provider: devices, and event channels that carry the rdma_cm's commands.
-pub trait Provider: Send + Sync + std::fmt::Debug {
+pub trait Provider: Sealed + Send + Sync + std::fmt::Debug {
     /// `"software"` or `"kernel"`.
     fn name(&self) -> &'static str;
     /// The current devices, by index.
@@ -58,7 +61,7 @@ pub trait Notify: Send + Sync + std::fmt::Debug {
 
 /// An event channel and the commands of the rdma_cm on it; one method for each command of
 /// `enum rdma_ucm_cmd` (`rdma_user_cm.h`). Dropping it destroys its ids.
-pub trait CmChannel: Send + Sync + std::fmt::Debug {
+pub trait CmChannel: Sealed + Send + Sync + std::fmt::Debug {
     /// The channel's descriptor, readable while an event is queued. Use it for poll and epoll, and
     /// to set `O_NONBLOCK` (fcntl(2)), which `wait_event` honors.
     fn as_fd(&self) -> BorrowedFd<'_>;
@@ -169,7 +172,7 @@ pub trait CmChannel: Send + Sync + std::fmt::Debug {
 }
 
 /// An RDMA device.
-pub trait Device: Send + Sync + std::fmt::Debug {
+pub trait Device: Sealed + Send + Sync + std::fmt::Debug {
     /// Name, such as `sw_lo`.
     fn name(&self) -> &str;
     /// Number of the device, constant during its lifetime (`ibdev_index` of the kernel).
@@ -269,7 +272,7 @@ pub trait Device: Send + Sync + std::fmt::Debug {
 }
 
 /// A protection domain.
-pub trait Pd: Send + Sync + std::fmt::Debug {
+pub trait Pd: Sealed + Send + Sync + std::fmt::Debug {
     /// Registers memory (`ibv_reg_mr(3)`).
     ///
     /// # Errors
@@ -394,7 +397,7 @@ pub trait Pd: Send + Sync + std::fmt::Debug {
 
 /// Memory that a provider made ([`Pd::alloc_memory`]). It stays mapped while this exists.
 #[allow(clippy::len_without_is_empty, reason = "it is never empty")]
-pub trait HostMemory: Send + Sync + std::fmt::Debug {
+pub trait HostMemory: Sealed + Send + Sync + std::fmt::Debug {
     /// Address of the first byte, a multiple of 64.
     fn addr(&self) -> u64;
     /// Bytes.
@@ -407,7 +410,7 @@ pub trait HostMemory: Send + Sync + std::fmt::Debug {
 }
 
 /// A memory region. Dropping it deregisters the memory.
-pub trait Mr: Send + Sync + std::fmt::Debug {
+pub trait Mr: Sealed + Send + Sync + std::fmt::Debug {
     /// Local key.
     fn lkey(&self) -> u32;
     /// Remote key.
@@ -424,7 +427,7 @@ pub trait Mr: Send + Sync + std::fmt::Debug {
 
 /// A memory window: peers' rights on part of a region, granted and revoked in the order of a queue
 /// pair's work. Dropping it deallocates it.
-pub trait Mw: Send + Sync + std::fmt::Debug {
+pub trait Mw: Sealed + Send + Sync + std::fmt::Debug {
     /// The remote key. Type 1: the key since the last posted bind. Type 2: the key of the
     /// allocation, which the first bind names.
     fn rkey(&self) -> u32;
@@ -437,7 +440,7 @@ pub trait Mw: Send + Sync + std::fmt::Debug {
 }
 
 /// A completion channel: a descriptor that reports which queues have completions.
-pub trait CompChannel: Send + Sync + std::fmt::Debug {
+pub trait CompChannel: Sealed + Send + Sync + std::fmt::Debug {
     /// The descriptor, readable while an event is queued.
     fn as_fd(&self) -> BorrowedFd<'_>;
     /// As `as_fd`, for a provider that creates the descriptor at its first use.
@@ -454,7 +457,7 @@ pub trait CompChannel: Send + Sync + std::fmt::Debug {
 }
 
 /// A completion queue.
-pub trait Cq: Send + Sync + std::fmt::Debug {
+pub trait Cq: Sealed + Send + Sync + std::fmt::Debug {
     /// Its number, as in `CqErr`.
     fn number(&self) -> Cqn;
     /// Takes completions, oldest first, and returns their number. Also drives the software device.
@@ -488,7 +491,7 @@ pub trait Cq: Send + Sync + std::fmt::Debug {
 
 /// A shared receive queue: receives for several queue pairs. Each completes on the receive
 /// completion queue of the queue pair that took it.
-pub trait Srq: Send + Sync + std::fmt::Debug {
+pub trait Srq: Sealed + Send + Sync + std::fmt::Debug {
     /// Its number.
     fn number(&self) -> Srqn;
     /// Posts a receive (`ibv_post_srq_recv(3)`).
@@ -514,7 +517,7 @@ pub trait Srq: Send + Sync + std::fmt::Debug {
 }
 
 /// An XRC domain: shared receive queues, and the queue pairs that deliver peers' messages to them (IBTA annex A14).
-pub trait Xrcd: Send + Sync + std::fmt::Debug {
+pub trait Xrcd: Sealed + Send + Sync + std::fmt::Debug {
     /// Creates the receiving end of an extended reliable connection (`XrcRecv`), in RESET.
     ///
     /// # Errors
@@ -525,7 +528,7 @@ pub trait Xrcd: Send + Sync + std::fmt::Debug {
 }
 
 /// A queue pair. Dropping it destroys it.
-pub trait Qp: Send + Sync + std::fmt::Debug {
+pub trait Qp: Sealed + Send + Sync + std::fmt::Debug {
     /// Its number.
     fn qpn(&self) -> Qpn;
     /// Changes attributes and state.

@@ -119,6 +119,7 @@ fn report_lines(report: &MemberReport, output: &mut Output) -> Result<()> {
             qpn,
             state,
             way,
+            ..
         } = connection;
         let (local, remote) = (address_text(*local), address_text(*remote));
         let qpn = qpn.map_or_else(String::new, |qpn| format!(", qpn {:#08x}", qpn.value()));

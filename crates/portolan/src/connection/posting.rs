@@ -293,10 +293,7 @@ impl Connection {
     /// The error of posting. If the connection has ended, the reason of its end.
     pub(super) fn refusal(&self, error: Error) -> Error {
         match self.inner.ended() {
-            Some(ended) => Error {
-                step: error.step,
-                ..ended
-            },
+            Some(ended) => ended.at(error.step),
             None => self.inner.explain(error),
         }
     }

@@ -14,6 +14,7 @@ use super::{Choice, PinnedBy, kernel_provider, pinned, software_provider};
 
 /// A selected provider, with the reason.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Chosen {
     /// The provider.
     pub provider: Arc<dyn Provider>,

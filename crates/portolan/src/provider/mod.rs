@@ -114,6 +114,7 @@ pub(crate) fn pinned() -> Result<Option<(Choice, PinnedBy)>> {
 
 /// How a provider was pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum PinnedBy {
     /// By [`pin`].
     Program,

@@ -8,6 +8,7 @@ use portolan_wire::addr::Gid;
 
 /// A GID that is unreachable or whose reachability is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Unreachable {
     /// The local RDMA device.
     pub device: String,
@@ -21,6 +22,7 @@ pub struct Unreachable {
 
 /// The reason, classified by the manual's errors.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Reason {
     /// `EINVAL`: no such port, or the GID is not a host's.
     InvalidArgument {

@@ -46,6 +46,7 @@ use self::port::Link;
 
 /// A reachable GID. (The answer of a datagram service is a [`datagram::Reached`](crate::datagram::Reached).)
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Reached {
     /// How reachability was determined.
     pub method: Method,
@@ -60,6 +61,7 @@ pub struct Reached {
 
 /// How reachability is determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Method {
     /// The kernel's route to the GID's address, and a next hop that answers on its link.
     Route,

@@ -61,10 +61,7 @@ impl Core {
                 let like = portolan_provider::address::unspecified_like(destination);
                 let wanted = source.unwrap_or(SocketAddr::new(like.ip(), 0));
                 let claimed = self.claim_port(id, wanted, timeout.min(COORDINATOR_TIMEOUT));
-                Some(claimed.map_err(|error| Error {
-                    step: Step::ResolveAddress,
-                    ..error
-                })?)
+                Some(claimed.map_err(|error| error.at(Step::ResolveAddress))?)
             }
         };
         self.run(|cm, now| cm.resolve_addr(now, id, source, destination, timeout))

@@ -52,6 +52,8 @@ struct Attending<'a>(#[expect(dead_code, reason = "held")] portolan_roce::io::At
 
 impl Attendance for Attending<'_> {}
 
+impl portolan_provider::sealed::Sealed for SoftwareChannel {}
+
 impl CmChannel for SoftwareChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.queue.as_fd()

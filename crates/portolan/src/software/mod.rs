@@ -69,6 +69,7 @@ pub struct SoftwareConfig {
 
 /// The current numbers of a software provider's objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Usage {
     /// Connection-manager ids, including those of queued connection requests.
     pub ids: usize,
@@ -122,6 +123,8 @@ impl SoftwareProvider {
         self.core.stack().way_of(qpn)
     }
 }
+
+impl portolan_provider::sealed::Sealed for SoftwareProvider {}
 
 impl Provider for SoftwareProvider {
     fn name(&self) -> &'static str {

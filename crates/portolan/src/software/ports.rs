@@ -237,10 +237,8 @@ impl Held {
 
 fn ask(stack: &Stack, id: ClaimId, claim: PortClaim, step: Step, timeout: Duration) -> Result<u16> {
     let answer = stack.group_request(&Request::Claim(id, claim).encode(), timeout);
-    let answer = answer.map_err(|error| {
-        let error = Error { step, ..error };
-        error.between(Some(claim.address.into()), None)
-    })?;
+    let answer =
+        answer.map_err(|error| error.at(step).between(Some(claim.address.into()), None))?;
     let cause = match Response::decode(&answer) {
         Some(Response::Granted { port }) => return Ok(port),
         Some(Response::Refused { errno, holder }) => refused(stack.block(), errno, holder),

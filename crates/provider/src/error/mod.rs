@@ -407,6 +407,7 @@ const OVERFLOW_UID: u32 = 65_534;
 
 /// Where an error happened: both endpoints and the device, as far as known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Context {
     /// Local address.
     pub local: Option<Address>,
@@ -427,6 +428,7 @@ pub struct Context {
 /// before this one, if there were several; `{:#}` and `Debug` print those, too. With the feature `std` it converts into
 /// a `std::io::Error`, whose `get_ref` and a downcast get it back.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Error {
     /// The failed step.
     pub step: Step,
@@ -444,6 +446,13 @@ impl Error {
             cause,
             context: Box::default(),
         }
+    }
+
+    /// The same error as one of another step.
+    #[must_use]
+    pub fn at(mut self, step: Step) -> Self {
+        self.step = step;
+        self
     }
 
     /// Adds both addresses; keeps those already present.

@@ -115,7 +115,7 @@ pub struct SendWr<'a> {
 }
 
 /// An address handle (`struct ibv_ah`): a destination with a resolved route.
-pub trait Ah: Send + Sync + fmt::Debug {
+pub trait Ah: crate::sealed::Sealed + Send + Sync + fmt::Debug {
     /// The address vector.
     fn attr(&self) -> AhAttr;
     /// For the provider's own downcasts.

@@ -170,6 +170,8 @@ impl KernelChannel {
     }
 }
 
+impl portolan_provider::sealed::Sealed for KernelChannel {}
+
 impl CmChannel for KernelChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.device.as_fd()

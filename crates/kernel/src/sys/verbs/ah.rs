@@ -48,6 +48,8 @@ impl KernelAh {
     }
 }
 
+impl portolan_provider::sealed::Sealed for KernelAh {}
+
 impl Ah for KernelAh {
     fn attr(&self) -> AhAttr {
         self.attr

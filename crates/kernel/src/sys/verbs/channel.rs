@@ -38,6 +38,8 @@ impl KernelCompChannel {
     }
 }
 
+impl portolan_provider::sealed::Sealed for KernelCompChannel {}
+
 impl CompChannel for KernelCompChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor is open as long as the channel.

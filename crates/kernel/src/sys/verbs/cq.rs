@@ -85,6 +85,8 @@ impl KernelCq {
     }
 }
 
+impl portolan_provider::sealed::Sealed for KernelCq {}
+
 impl Cq for KernelCq {
     fn number(&self) -> Cqn {
         // SAFETY: the queue exists; its handle does not change.

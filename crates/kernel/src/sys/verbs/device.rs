@@ -31,6 +31,8 @@ const SYSFS: &str = "/sys/class/infiniband";
 #[derive(Debug)]
 pub(crate) struct KernelDevice(pub(crate) Arc<OpenDevice>);
 
+impl portolan_provider::sealed::Sealed for KernelDevice {}
+
 impl Device for KernelDevice {
     fn name(&self) -> &str {
         self.0.name()

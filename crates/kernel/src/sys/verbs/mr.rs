@@ -123,6 +123,8 @@ fn in_use(count: u64) -> Error {
     Error::new(Step::RegisterMemory, Cause::InUse { what, by, count })
 }
 
+impl portolan_provider::sealed::Sealed for KernelMr {}
+
 impl Mr for KernelMr {
     fn lkey(&self) -> u32 {
         self.lkey

@@ -133,6 +133,8 @@ pub(super) fn with_window(
     Ok(())
 }
 
+impl portolan_provider::sealed::Sealed for KernelMw {}
+
 impl Mw for KernelMw {
     fn rkey(&self) -> u32 {
         if self.mw_type == MwType::Type2 || !self.pd.device.is_own() {

@@ -28,6 +28,8 @@ impl KernelPd {
     }
 }
 
+impl portolan_provider::sealed::Sealed for KernelPd {}
+
 impl Pd for KernelPd {
     unsafe fn register(&self, addr: u64, length: u64, access: Access) -> Result<Arc<dyn Mr>> {
         self.shared.device.check(Step::RegisterMemory)?;

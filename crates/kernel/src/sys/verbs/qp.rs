@@ -178,6 +178,8 @@ fn shared_queue<'a>(srq: &'a Arc<dyn Srq>, pd: &Domain) -> Result<&'a KernelSrq>
         .ok_or_else(|| foreign(Step::CreateQp, "shared receive queue of this device"))
 }
 
+impl portolan_provider::sealed::Sealed for KernelQp {}
+
 impl Qp for KernelQp {
     fn qpn(&self) -> Qpn {
         self.qpn

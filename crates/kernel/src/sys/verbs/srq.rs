@@ -79,6 +79,8 @@ impl KernelSrq {
     }
 }
 
+impl portolan_provider::sealed::Sealed for KernelSrq {}
+
 impl Srq for KernelSrq {
     fn number(&self) -> Srqn {
         self.number

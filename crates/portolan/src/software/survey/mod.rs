@@ -20,6 +20,7 @@ use line::Line;
 
 /// The processes that share a UDP port.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Survey {
     /// The UDP port.
     pub udp_port: u16,
@@ -37,6 +38,7 @@ pub struct Survey {
 
 /// A process that shares the port.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SurveyedMember {
     /// The high byte of its queue pair numbers.
     pub block: u8,
@@ -50,6 +52,7 @@ pub struct SurveyedMember {
 
 /// A process's report about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MemberReport {
     /// The program that it runs.
     pub program: String,
@@ -64,6 +67,7 @@ pub struct MemberReport {
 
 /// An id that has a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SurveyedConnection {
     /// Local address.
     pub local: Option<SocketAddr>,
@@ -91,6 +95,7 @@ pub enum SurveyedWay {
 
 /// A local port in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SurveyedPort {
     /// The block of the process that has it.
     pub block: u8,

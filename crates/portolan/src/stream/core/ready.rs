@@ -15,6 +15,7 @@ pub enum Direction {
 
 /// What can be done without waiting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Ready {
     /// Data, the end of the peer's direction, or an error can be read.
     pub readable: bool,

@@ -24,9 +24,9 @@ fn found(
 
 /// All fields except the reasons, which may or may not name devices.
 fn fields(results: Vec<AddrInfo>) -> Vec<AddrInfo> {
-    let without = |result| AddrInfo {
-        explain: Default::default(),
-        ..result
+    let without = |mut result: AddrInfo| {
+        result.explain = Default::default();
+        result
     };
     results.into_iter().map(without).collect()
 }

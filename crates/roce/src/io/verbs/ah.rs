@@ -44,6 +44,8 @@ impl SoftAh {
     }
 }
 
+impl portolan_provider::sealed::Sealed for SoftAh {}
+
 impl Ah for SoftAh {
     fn attr(&self) -> AhAttr {
         self.attr

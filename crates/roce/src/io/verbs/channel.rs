@@ -33,6 +33,8 @@ impl SoftChannel {
     }
 }
 
+impl portolan_provider::sealed::Sealed for SoftChannel {}
+
 impl CompChannel for SoftChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.core.as_fd()

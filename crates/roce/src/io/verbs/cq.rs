@@ -56,6 +56,8 @@ impl SoftCq {
     }
 }
 
+impl portolan_provider::sealed::Sealed for SoftCq {}
+
 impl Cq for SoftCq {
     fn number(&self) -> Cqn {
         self.core.number()

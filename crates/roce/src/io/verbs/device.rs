@@ -104,6 +104,8 @@ fn queued(channel: Option<&Arc<dyn CompChannel>>, cookie: u64) -> Result<Option<
         .transpose()
 }
 
+impl portolan_provider::sealed::Sealed for SoftDevice {}
+
 impl Device for SoftDevice {
     fn name(&self) -> &str {
         self.core.name()

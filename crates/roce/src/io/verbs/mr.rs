@@ -118,6 +118,8 @@ impl SoftMr {
     }
 }
 
+impl portolan_provider::sealed::Sealed for SoftMr {}
+
 impl Mr for SoftMr {
     fn lkey(&self) -> u32 {
         self.key

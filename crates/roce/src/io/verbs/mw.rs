@@ -81,6 +81,8 @@ impl SoftMw {
     }
 }
 
+impl portolan_provider::sealed::Sealed for SoftMw {}
+
 impl Mw for SoftMw {
     fn rkey(&self) -> u32 {
         self.rkey.load(Ordering::Relaxed)

@@ -55,6 +55,8 @@ impl SoftPd {
     }
 }
 
+impl portolan_provider::sealed::Sealed for SoftPd {}
+
 impl Pd for SoftPd {
     /// The range is verified by this call (see [`crate::io`] about memory that is unmapped while registered).
     unsafe fn register(&self, addr: u64, length: u64, access: Access) -> Result<Arc<dyn Mr>> {

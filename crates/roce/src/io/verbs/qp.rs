@@ -226,6 +226,8 @@ impl SoftQp {
     }
 }
 
+impl portolan_provider::sealed::Sealed for SoftQp {}
+
 impl Qp for SoftQp {
     fn qpn(&self) -> Qpn {
         self.core.qpn

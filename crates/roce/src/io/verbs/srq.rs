@@ -95,6 +95,8 @@ impl SoftSrq {
     }
 }
 
+impl portolan_provider::sealed::Sealed for SoftSrq {}
+
 impl Srq for SoftSrq {
     fn number(&self) -> Srqn {
         self.core.number()

@@ -42,6 +42,8 @@ impl SoftXrcd {
     }
 }
 
+impl portolan_provider::sealed::Sealed for SoftXrcd {}
+
 impl Xrcd for SoftXrcd {
     fn create_qp(&self) -> Result<Arc<dyn Qp>> {
         self.host.entry.check(Step::CreateQp)?;

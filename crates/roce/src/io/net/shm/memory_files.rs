@@ -204,6 +204,8 @@ impl SharedPages {
     }
 }
 
+impl portolan_provider::sealed::Sealed for SharedPages {}
+
 impl HostMemory for SharedPages {
     fn addr(&self) -> u64 {
         self.addr

@@ -1,0 +1,4 @@
+//! Seals traits: only Portolan's crates implement them, so a new method breaks no program.
+
+/// A supertrait of the sealed ones.
+pub trait Sealed {}
