@@ -44,6 +44,7 @@
 //!
 //! [`Socket`] and [`Connecting`] are for programs that bind before they connect, or connect without waiting.
 
+mod close;
 mod connect;
 mod core;
 mod error;

@@ -13,6 +13,7 @@ use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use ::tokio::task::JoinSet;
 use portolan_addrinfo::names::pool::DEADLINE_MAX;
 use portolan_provider::{Error, Result, Step};
+use portolan_rsocket::Close;
 use portolan_threads::lock::Mutex;
 use portolan_threads::spin::Polling;
 
@@ -121,6 +122,22 @@ impl Watched {
     }
 }
 
+impl Watched {
+    /// Waits until all sent data has reached the peer or never will.
+    fn poll_flushed(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let core = self.stream.core();
+        loop {
+            self.tasks.0.lock()[Direction::Write as usize] = Some(context.waker().clone());
+            if core.is_flushed() || core.prepare_flush() {
+                return Poll::Ready(Ok(()));
+            }
+            let both = Waker::from(self.tasks.clone());
+            let mut both = Context::from_waker(&both);
+            ready!(self.fd.poll_read_ready(&mut both))?.clear_ready();
+        }
+    }
+}
+
 impl AsyncStream {
     /// Registers a stream with the current runtime.
     ///
@@ -177,6 +194,37 @@ impl AsyncStream {
     /// As for [`Stream::local_addr`].
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.get_ref().local_addr()
+    }
+
+    /// Ends both directions and waits until the peer has confirmed all written data; see [`Stream::close`]. If the future
+    /// is dropped, the data is still delivered, and another call waits for it again.
+    ///
+    /// ```
+    /// # use portolan::stream::{AsyncStream, AsyncStreamListener};
+    /// # use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let listener = AsyncStreamListener::bind("127.0.0.1:0").await?;
+    /// # let address = listener.local_addr()?.to_string();
+    /// # let server = tokio::spawn(async move { listener.accept().await });
+    /// let mut stream = AsyncStream::connect(&address).await?;
+    /// stream.write_all(b"the last words").await?;
+    /// stream.close().await?;
+    /// # let (mut peer, _) = server.await.unwrap()?;
+    /// # let mut words = String::new();
+    /// # peer.read_to_string(&mut words).await?;
+    /// # assert_eq!(words, "the last words");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// The error that broke the stream.
+    pub async fn close(&self) -> io::Result<()> {
+        let watched = &self.reads.0;
+        let core = watched.stream.core();
+        core.close(Close::Both);
+        std::future::poll_fn(|context| watched.poll_flushed(context)).await?;
+        core.finish_close()
     }
 
     /// Splits the stream into halves, for two tasks.

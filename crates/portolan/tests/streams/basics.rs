@@ -288,3 +288,25 @@ fn streams_without_end_leave_nothing_behind() {
         open() < before + 150
     });
 }
+
+#[test]
+fn closing_returns_when_the_peer_has_the_data() {
+    let (active, mut passive) = streams();
+    (&active).write_all(b"the last words").unwrap();
+    active.close(PATIENCE).unwrap();
+    let mut found = String::new();
+    passive.read_to_string(&mut found).unwrap();
+    assert_eq!(found, "the last words");
+    passive.close(PATIENCE).unwrap();
+
+    // The peer's device confirms what the peer's program has not read.
+    let (active, mut passive) = streams();
+    let mut sent = 0;
+    while let Ok(length) = active.try_write(&[7; 65_536]) {
+        sent += length;
+    }
+    active.close(PATIENCE).unwrap();
+    let mut found = Vec::new();
+    passive.read_to_end(&mut found).unwrap();
+    assert_eq!(found.len(), sent);
+}

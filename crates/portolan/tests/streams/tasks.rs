@@ -158,3 +158,27 @@ async fn halves_of_two_streams_are_not_one() {
     let after = one.get_ref().try_write(b"x").unwrap_err();
     assert_eq!(after.kind(), ErrorKind::BrokenPipe);
 }
+
+#[tokio::test]
+async fn closing_waits_until_the_peer_has_the_data_and_may_be_dropped_and_awaited_again() {
+    let (mut active, mut passive) = async_streams().await;
+    // More than the peer's device takes while its program reads nothing: written by the runtime's other task.
+    let sent = pattern(3_000_000, 1);
+    let words = sent.clone();
+    let closing = tokio::spawn(async move {
+        active.write_all(&words).await.unwrap();
+        for _ in 0..3 {
+            let _ = timeout(Duration::ZERO, active.close()).await;
+        }
+        active.close().await.unwrap();
+        // Closing what is closed waits for nothing.
+        active.close().await.unwrap();
+        active
+    });
+    let mut found = Vec::new();
+    soon(passive.read_to_end(&mut found)).await.unwrap();
+    assert_same(&found, &sent);
+    let active = soon(closing).await.unwrap();
+    assert!(active.get_ref().try_write(b"more").is_err());
+    soon(passive.close()).await.unwrap();
+}
