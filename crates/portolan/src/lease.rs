@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use portolan_port_sharing::room;
-use portolan_provider::traits::Mr;
+use portolan_provider::traits::{Mr, Mw};
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_threads::lock::{Condvar, Mutex};
 use portolan_threads::with_signals_blocked;
@@ -41,6 +41,8 @@ struct Term {
     end: Option<Instant>,
     is_over: bool,
     regions: Vec<Weak<dyn Mr>>,
+    /// Open windows on the regions, which prevent that these are withdrawn.
+    windows: Vec<Weak<dyn Mw>>,
 }
 
 impl Lease {
@@ -52,6 +54,24 @@ impl Lease {
             // The lease expired while a region was being registered.
             term.withdraw();
         }
+    }
+
+    /// Adds a window that closes when the lease expires.
+    ///
+    /// # Errors
+    /// The lease has expired.
+    pub(crate) fn opens(&self, window: &Arc<dyn Mw>) -> Result<()> {
+        self.check()?;
+        let mut term = self.term.lock();
+        if term.windows.len() == term.windows.capacity() {
+            term.windows.retain(|window| window.strong_count() > 0);
+        }
+        term.windows.push(Arc::downgrade(window));
+        if term.is_over {
+            // The lease expired after it was checked.
+            term.withdraw();
+        }
+        Ok(())
     }
 
     /// Fails if the lease has expired.
@@ -90,6 +110,11 @@ impl Term {
     }
 
     fn withdraw(&mut self) {
+        for window in self.windows.drain(..).filter_map(|window| window.upgrade()) {
+            if let Err(error) = window.deallocate() {
+                tracing::warn!("a window on expired memory stays open: {error}");
+            }
+        }
         for region in self.regions.iter().filter_map(Weak::upgrade) {
             if let Err(error) = region.deregister() {
                 tracing::warn!("expired memory stays in reach of peers: {error}");

@@ -211,7 +211,7 @@ pub mod work;
 
 pub use connection::{
     Batch, Connection, Connector, Incoming, ListenOptions, Listener, Options, Readiness, Request,
-    Transport, Unposted,
+    Transport, Unposted, Window,
 };
 pub use device::devices;
 pub use domain::Domain;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::time::Instant;
 
-use portolan_provider::cm::EventType;
+use portolan_provider::cm::{EventType, IdOption};
 use portolan_provider::traits::Provider;
 use portolan_provider::{Error, Result, Step};
 
@@ -144,6 +144,9 @@ impl Connecting {
         };
         let events = EventChannel::open_on(provider)?;
         let id = CmId::with_service(&events, connector.transport.service())?;
+        if let Some(tos) = connector.options.type_of_service {
+            id.set_option(IdOption::Tos(tos))?;
+        }
         Ok(Self {
             options: connector.options.clone(),
             steps: Steps::start(id, events, connector.source, destination, deadline)?,

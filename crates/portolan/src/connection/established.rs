@@ -113,8 +113,22 @@ impl Connection {
     /// ([`Options`](crate::Options)`::send_depth` and `posted_receives`). Beyond that it frees the oldest completed
     /// work.
     pub fn take_abandoned(&self) -> Option<Transfer> {
-        let key = self.inner.work.take_abandoned()?;
-        Some(Transfer::new(self.inner.clone(), key))
+        self.take_abandoned_if(|_| true)
+    }
+
+    /// Takes over the oldest abandoned work with a tag ([`Transfer::tagged`], or `tagged` of a `tasks::Posted`);
+    /// otherwise like [`Connection::take_abandoned`].
+    pub fn take_abandoned_tagged(&self, tag: u64) -> Option<Transfer> {
+        self.take_abandoned_if(|known| known == Some(tag))
+    }
+
+    fn take_abandoned_if(&self, wanted: impl Fn(Option<u64>) -> bool) -> Option<Transfer> {
+        let work = self.inner.work.take_abandoned(|work| wanted(work.tag))?;
+        let transfer = Transfer::new(self.inner.clone(), work.key);
+        Some(match work.tag {
+            Some(tag) => transfer.tagged(tag),
+            None => transfer,
+        })
     }
 
     /// Waits for the next message in the connection's own receives.

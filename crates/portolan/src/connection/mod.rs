@@ -49,6 +49,7 @@ mod readiness;
 mod setters;
 mod steps;
 mod transport;
+mod window;
 
 pub use batch::{Batch, Unposted};
 #[cfg(feature = "tokio")]
@@ -69,3 +70,4 @@ pub(crate) use race::{ATTEMPT_DELAY, Failures};
 pub use readiness::Readiness;
 pub(crate) use steps::{Attempt, Steps};
 pub use transport::Transport;
+pub use window::Window;

@@ -74,6 +74,13 @@ pub struct Options {
     pub timeout: Duration,
     /// Keepalive of a silent peer; `None` (the default) sends nothing.
     pub keepalive: Option<Keepalive>,
+    /// Type of service of the packets of both sides (IPv6: traffic class), for switches that have priorities; as
+    /// `RDMA_OPTION_ID_TOS`. The connecting side chooses it: it has no meaning in an accept. The kernel's devices derive
+    /// the service level from it. Default: `None`, which the kernel may configure (`default_roce_tos`); 0 on software
+    /// devices.
+    ///
+    /// An IPv6 destination also chooses the flow label: [`SocketAddrV6::flowinfo`](std::net::SocketAddrV6::flowinfo).
+    pub type_of_service: Option<u8>,
 }
 
 impl Default for Options {
@@ -95,6 +102,7 @@ impl Default for Options {
             private_data: Vec::new(),
             timeout: Duration::from_secs(10),
             keepalive: None,
+            type_of_service: None,
         }
     }
 }

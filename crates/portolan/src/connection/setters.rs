@@ -121,4 +121,11 @@ impl Options {
         self.keepalive = keepalive.into();
         self
     }
+
+    /// Sets [`Options::type_of_service`].
+    #[must_use]
+    pub fn type_of_service(mut self, type_of_service: impl Into<Option<u8>>) -> Self {
+        self.type_of_service = type_of_service.into();
+        self
+    }
 }

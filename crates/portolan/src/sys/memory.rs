@@ -47,7 +47,7 @@ impl RemoteMemory {
     pub const LEN: usize = 24;
 
     /// The rights that the encoded form can contain.
-    pub(super) const RIGHTS: Access = Access::REMOTE_READ
+    pub(crate) const RIGHTS: Access = Access::REMOTE_READ
         .union(Access::REMOTE_WRITE)
         .union(Access::REMOTE_ATOMIC);
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 use std::time::Instant;
 
-use portolan_provider::traits::Pd;
+use portolan_provider::traits::{Mw, Pd};
 use portolan_provider::verbs::{Access, Sge};
 use portolan_provider::{Cause, Error, Result, Step};
 
@@ -166,6 +166,25 @@ impl SharedMemory {
     /// Whether the memory has expired ([`SharedMemory::expire_at`]), so that no peer can access it.
     pub fn has_expired(&self) -> bool {
         self.lease.check().is_err()
+    }
+
+    /// The local key of the registration in a protection domain, for a window.
+    pub(crate) fn lkey_in(&self, pd: &Arc<dyn Pd>) -> Result<u32> {
+        self.backing
+            .with_region(pd, self.access, |region| region.lkey())
+    }
+
+    /// Adds a window that closes when the memory expires.
+    ///
+    /// # Errors
+    /// It has expired.
+    pub(crate) fn opens(&self, window: &Arc<dyn Mw>) -> Result<()> {
+        self.lease.opens(window)
+    }
+
+    /// Whether nobody may write it ([`Memory`]).
+    pub(crate) fn is_read_only(&self) -> bool {
+        !self.backing.is_writable()
     }
 
     /// The protection domain of the first registration.

@@ -1,11 +1,15 @@
 //! Connections for tasks.
 
+use std::ops::Range;
+
 use ::tokio::io::unix::AsyncFd;
+use portolan_provider::verbs::Access;
 use portolan_provider::{Result, Step};
 
 use super::runtime::{CompletionFd, Watched, reached, runtime_error, watch};
 use crate::cm::EventChannel;
-use crate::connection::{Connection, Inner};
+use crate::connection::{Connection, Inner, Window};
+use crate::sys::SharedMemory;
 use crate::work::Message;
 
 /// A [`Connection`] for tokio tasks.
@@ -53,6 +57,47 @@ impl AsyncConnection {
     pub async fn disconnected(&self) -> Result<()> {
         self.until(|| self.connection.inner.is_disconnected().then_some(()))
             .await
+    }
+
+    /// Opens a part of shared memory to this connection's peer alone; see
+    /// [`Connection::open_window`]. If the future is dropped, the window closes as soon as it is open.
+    ///
+    /// # Errors
+    /// As for [`Connection::open_window`].
+    pub async fn open_window<'m>(
+        &self,
+        memory: &'m SharedMemory,
+        range: Range<usize>,
+        access: Access,
+    ) -> Result<Window<'m>> {
+        let opening = self.connection.start_window(memory, range, access)?;
+        self.until(opening.binding.until_done()).await?;
+        opening.finish()
+    }
+
+    /// Disconnects and waits for the peer's confirmation. Posted work is flushed: await the sends first that the peer is
+    /// to get. [`Connection::close`] describes when a peer confirms.
+    ///
+    /// If the future is dropped, the connection ends all the same, and another call waits for the confirmation again. Use
+    /// the runtime's timeouts to limit the wait.
+    ///
+    /// ```
+    /// # use portolan::tasks::AsyncConnection;
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let (server, client) = portolan::doc_pair()?;
+    /// # let client = AsyncConnection::new(client)?;
+    /// client.send(b"the last words".to_vec())?.await?;
+    /// client.close().await?;
+    /// # assert_eq!(&server.receive()?[..], b"the last words");
+    /// # Ok::<(), portolan::Error>(())
+    /// # }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// The provider failed. It is not an error if the connection has already ended.
+    pub async fn close(&self) -> Result<()> {
+        self.connection.disconnect()?;
+        self.disconnected().await
     }
 
     /// Waits until `ready` returns a value. Completions that another task collects wake this task

@@ -53,6 +53,29 @@ impl<'a> Posted<'a> {
         }
     }
 
+    /// Gives the work a tag, by which the program recognizes it if this future is dropped: see [`Transfer::tagged`].
+    ///
+    /// ```
+    /// # use portolan::tasks::AsyncConnection;
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let (_server, client) = portolan::doc_pair()?;
+    /// # let client = AsyncConnection::new(client)?;
+    /// drop(client.send(b"ahoy".to_vec())?.tagged(7)); // for example by a `select!`
+    /// let transfer = client.get_ref().take_abandoned_tagged(7).expect("the send");
+    /// let buffer = client.finish(transfer).await?.buffer;
+    /// # Ok::<(), portolan::Error>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn tagged(mut self, tag: u64) -> Self {
+        self.transfer = self.transfer.take().map(|transfer| transfer.tagged(tag));
+        self
+    }
+
+    /// The tag ([`Posted::tagged`]); `None` after the outcome was returned.
+    pub fn tag(&self) -> Option<u64> {
+        self.transfer.as_ref()?.tag()
+    }
+
     /// Why the work is still posted; see [`Transfer::delay`].
     pub fn delay(&self) -> Option<Error> {
         self.transfer.as_ref()?.delay()

@@ -2,6 +2,14 @@
 
 use super::table::{Kind, Owner, Slot, TableState, Work};
 
+/// Work that a later request may take over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Abandoned {
+    pub(crate) key: usize,
+    /// The program's tag.
+    pub(crate) tag: Option<u64>,
+}
+
 impl Work {
     /// Whether the work `key` is a send that has not completed.
     pub(crate) fn is_sending(&self, key: usize) -> bool {
@@ -23,12 +31,12 @@ impl Work {
         drop(ended);
     }
 
-    /// Keeps the work `key` for [`Work::take_abandoned`].
-    pub(crate) fn keep(&self, key: usize) {
+    /// Keeps the work `key` and its tag for [`Work::take_abandoned`].
+    pub(crate) fn keep(&self, key: usize, tag: Option<u64>) {
         let mut state = self.state.lock();
         if let Some(slot) = state.slots.get_mut(key) {
             slot.owner = Owner::Abandoned;
-            state.abandoned.push_back(key);
+            state.abandoned.push_back(Abandoned { key, tag });
         }
         let freed = state.free_abandoned(self.depths.abandoned());
         // Free the buffer after unlocking, because freeing calls the device.
@@ -36,12 +44,16 @@ impl Work {
         drop(freed);
     }
 
-    /// Takes over the oldest abandoned work. Returns its key.
-    pub(crate) fn take_abandoned(&self) -> Option<usize> {
+    /// Takes over the oldest abandoned work that is `wanted`.
+    pub(crate) fn take_abandoned(
+        &self,
+        wanted: impl FnMut(&Abandoned) -> bool,
+    ) -> Option<Abandoned> {
         let mut state = self.state.lock();
-        let key = state.abandoned.pop_front()?;
-        state.slots.get_mut(key)?.owner = Owner::Handle;
-        Some(key)
+        let at = state.abandoned.iter().position(wanted)?;
+        let work = state.abandoned.remove(at)?;
+        state.slots.get_mut(work.key)?.owner = Owner::Handle;
+        Some(work)
     }
 }
 
@@ -52,9 +64,12 @@ impl TableState {
             return None;
         }
         let slots = &self.slots;
-        let is_done = |key: &usize| slots.get(*key).is_none_or(|slot| slot.done.is_some());
+        let is_done = |work: &Abandoned| {
+            let slot = slots.get(work.key);
+            slot.is_none_or(|slot| slot.done.is_some())
+        };
         let at = self.abandoned.iter().position(is_done)?;
-        let key = self.abandoned.remove(at)?;
-        self.slots.try_remove(key)
+        let work = self.abandoned.remove(at)?;
+        self.slots.try_remove(work.key)
     }
 }

@@ -32,6 +32,7 @@ mod table;
 mod transfer;
 #[cfg(feature = "tokio")]
 mod turned;
+mod windows;
 
 pub(crate) use bell::Bell;
 pub(crate) use item::Item;

@@ -7,13 +7,14 @@ use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use portolan_provider::traits::{CompChannel, Cq, Pd, Qp};
+use portolan_provider::traits::{CompChannel, Cq, Mw, Pd, Qp};
 use portolan_provider::verbs::{
     RecvWr, SendData, SendFlags, SendOp, SendWr, WcStatus, WorkCompletion,
 };
 use portolan_provider::{Cause, Error, Result, Step};
 use slab::Slab;
 
+use super::abandoned::Abandoned;
 use super::bell::{self, Bell};
 use super::item::Item;
 use super::keepalive::{Keepalive, PROBE, Silence};
@@ -54,7 +55,7 @@ pub(super) struct TableState {
     /// Completed receives of the ring, oldest first.
     pub(super) arrived: VecDeque<usize>,
     /// Work whose waiter was cancelled, oldest first: posted or completed.
-    pub(super) abandoned: VecDeque<usize>,
+    pub(super) abandoned: VecDeque<Abandoned>,
     /// Current number of posted work requests, by kind.
     posted: [u32; 3],
     /// Whether a thread or task drives the completion queue.
@@ -90,6 +91,8 @@ pub(super) struct Slot {
     pub(super) length: usize,
     /// The first request that failed.
     pub(super) failed: Option<WorkCompletion>,
+    /// The memory window that the request binds.
+    pub(super) window: Option<Arc<dyn Mw>>,
 }
 
 /// A bit in a work request's number: more requests of the same operation follow. Such a request is unsignaled, so it
@@ -106,6 +109,7 @@ impl Slot {
             requests,
             length,
             failed: None,
+            window: None,
         }
     }
 }
@@ -503,8 +507,8 @@ impl Work {
 }
 
 impl TableState {
-    /// Records a completion; returns the buffer if its transfer was abandoned.
-    fn finish(&mut self, completion: &WorkCompletion) -> Option<Gather> {
+    /// Records a completion; returns the work if its transfer was dropped.
+    fn finish(&mut self, completion: &WorkCompletion) -> Option<Slot> {
         let failed = completion.status != WcStatus::Success;
         if completion.wr_id == PROBE {
             if let Some(silence) = &mut self.silence {
@@ -531,12 +535,12 @@ impl TableState {
             self.note_failure(completion);
         }
         if unwanted {
-            let pieces = self.slots.remove(key).pieces;
+            let slot = self.slots.remove(key);
             if is_long && kind == Kind::Ring {
-                self.unused.push(pieces);
+                self.unused.push(slot.pieces);
                 return None;
             }
-            return Some(pieces);
+            return Some(slot);
         }
         if kind == Kind::Ring {
             self.arrived.push_back(key);

@@ -42,6 +42,7 @@ use crate::deadline;
 pub struct Transfer {
     connection: Arc<Inner>,
     key: Option<usize>,
+    tag: Option<u64>,
 }
 
 impl Transfer {
@@ -49,7 +50,32 @@ impl Transfer {
         Self {
             connection,
             key: Some(key),
+            tag: None,
         }
+    }
+
+    /// Gives the work a tag, by which the program recognizes it if it is abandoned
+    /// ([`Connection::take_abandoned_tagged`](crate::Connection::take_abandoned_tagged)). Any number will do, such as the
+    /// message's; the peer does not see it.
+    ///
+    /// ```
+    /// # let (server, client) = portolan::doc_pair()?;
+    /// client.send(b"first".to_vec())?.tagged(1).abandon();
+    /// client.send(b"second".to_vec())?.tagged(2).abandon();
+    /// let second = client.take_abandoned_tagged(2).expect("it is known");
+    /// assert_eq!(&second.wait()?.buffer[..], b"second");
+    /// assert_eq!(client.take_abandoned().expect("the other").tag(), Some(1));
+    /// # drop(server);
+    /// # Ok::<(), portolan::Error>(())
+    /// ```
+    pub fn tagged(mut self, tag: u64) -> Self {
+        self.tag = Some(tag);
+        self
+    }
+
+    /// The tag ([`Transfer::tagged`]).
+    pub fn tag(&self) -> Option<u64> {
+        self.tag
     }
 
     /// Waits for the transfer to complete.
@@ -122,7 +148,7 @@ impl Transfer {
     /// [`Connection::take_abandoned`](crate::Connection::take_abandoned).
     pub fn abandon(mut self) {
         if let Some(key) = self.key.take() {
-            self.connection.work.keep(key);
+            self.connection.work.keep(key, self.tag);
         }
     }
 
@@ -202,7 +228,8 @@ impl fmt::Debug for Transfer {
         let mut written = f.debug_struct("Transfer");
         written
             .field("remote", remote)
-            .field("is_sending", &is_sending);
+            .field("is_sending", &is_sending)
+            .field("tag", &self.tag);
         written.finish_non_exhaustive()
     }
 }

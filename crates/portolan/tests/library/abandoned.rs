@@ -205,3 +205,36 @@ async fn ten_thousand_futures_dropped_at_any_poll_lose_no_buffer_and_no_message(
         assert_eq!(side.connection.get_ref().ended(), None);
     }
 }
+
+#[tokio::test]
+async fn abandoned_work_is_known_by_its_tag_and_waited_for_in_any_order() {
+    let (one, two) = sides().await;
+    let (sender, receiver) = (&one.connection, &two.connection);
+    for tag in [10u64, 20, 20, 30] {
+        let message = sender.get_ref().buffer_from(&tag.to_be_bytes()).unwrap();
+        let posted = sender.send(message).unwrap().tagged(tag);
+        assert_eq!(posted.tag(), Some(tag));
+        drop(posted);
+    }
+    drop(sender.send(vec![0; 8]).unwrap());
+    let connection = sender.get_ref();
+    assert!(connection.take_abandoned_tagged(40).is_none());
+    for tag in [30, 20, 20, 10] {
+        let transfer = connection.take_abandoned_tagged(tag).expect("it is known");
+        assert_eq!(transfer.tag(), Some(tag));
+        // Dropped again, it keeps its tag.
+        drop(sender.finish(transfer));
+        let transfer = connection.take_abandoned_tagged(tag).expect("it is known");
+        let done = timeout(PATIENCE, sender.finish(transfer)).await;
+        let buffer = done.expect("posted work ends").unwrap().buffer;
+        assert_eq!(buffer[..], tag.to_be_bytes());
+    }
+    let untagged = connection.take_abandoned().expect("the last one");
+    assert_eq!(untagged.tag(), None);
+    untagged.wait().unwrap();
+    assert!(connection.take_abandoned().is_none());
+    for tag in [10u64, 20, 20, 30, 0] {
+        let message = receiver.receive().await.unwrap();
+        assert_eq!(message[..], tag.to_be_bytes());
+    }
+}

@@ -537,3 +537,20 @@ fn the_id_of_a_connection_exposes_neither_its_queue_pair_nor_its_completions() {
         .unwrap();
     assert_eq!(&passive.receive_within(PATIENCE).unwrap()[..], b"ahoy");
 }
+
+#[test]
+fn the_connecting_side_chooses_the_type_of_service_and_the_flow_label_of_both() {
+    let listener = listener("[::1]:0");
+    let SocketAddr::V6(mut address) = listener.local_addr().unwrap() else {
+        panic!("an IPv6 listener");
+    };
+    address.set_flowinfo(0x1_2345);
+    let connector = connector().options(options().type_of_service(0x68));
+    let (active, passive) = pair_at(connector, &listener, address.into(), &options());
+    for end in [&active, &passive] {
+        let path = &end.id().paths().unwrap()[0];
+        assert_eq!((path.traffic_class, path.flow_label), (0x68, 0x1_2345));
+    }
+    active.send(b"ahoy".to_vec()).unwrap().wait().unwrap();
+    assert_eq!(&passive.receive().unwrap()[..], b"ahoy");
+}

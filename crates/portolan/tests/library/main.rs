@@ -39,3 +39,4 @@ mod survey;
 mod tasks;
 mod unreliable;
 mod usage;
+mod windows;

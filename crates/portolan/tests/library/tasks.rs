@@ -363,3 +363,25 @@ async fn another_connections_transfer_is_refused_and_stays_with_its_own() {
     assert_eq!(transfer.wait().unwrap().buffer[..], *b"ahoy");
     assert_eq!(second_peer.receive_within(PATIENCE).unwrap()[..], *b"ahoy");
 }
+
+#[tokio::test]
+async fn closing_waits_for_the_peer_and_may_be_dropped_and_awaited_again() {
+    for drops in [0, 1, 5] {
+        let (active, passive) = soon(async_pair()).await;
+        soon(active.send(b"the last words".to_vec()).unwrap())
+            .await
+            .unwrap();
+        for _ in 0..drops {
+            let _ = timeout(Duration::ZERO, active.close()).await;
+        }
+        soon(active.close()).await.unwrap();
+        // Closing what is closed waits for nothing.
+        soon(active.close()).await.unwrap();
+        assert_eq!(
+            &soon(passive.receive()).await.unwrap()[..],
+            b"the last words"
+        );
+        assert!(soon(passive.receive()).await.unwrap_err().is_disconnected());
+        soon(passive.close()).await.unwrap();
+    }
+}
