@@ -40,6 +40,7 @@ pub struct MemberLinks {
 #[derive(Debug)]
 pub struct MemberLink {
     fd: PrivateFd,
+    pid: u32,
     with_memory: bool,
     /// A message that waits until the other end accepts descriptors.
     waiting: Mutex<Option<Waiting>>,
@@ -112,6 +113,7 @@ impl MemberLinks {
         let tells = name::trust_descriptors(&connection)?;
         let link = MemberLink {
             fd: connection,
+            pid: peer.pid,
             with_memory: Trust::SameUser.admits(own, peer.uid),
             waiting: Mutex::new(None),
         };
@@ -131,6 +133,12 @@ impl MemberLink {
     /// root. Users who are trusted only to share the port could not.
     pub fn is_trusted_with_memory(&self) -> bool {
         self.with_memory
+    }
+
+    /// The process id of the other member when the connection was made; 0 if it is not visible in this process
+    /// namespace.
+    pub fn peer_pid(&self) -> u32 {
+        self.pid
     }
 
     /// Sends a message with at most four descriptors, whole or not at all. If the other end has not accepted the

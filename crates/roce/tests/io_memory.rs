@@ -30,6 +30,8 @@ mod one_sided;
 mod panics;
 #[path = "io/process.rs"]
 mod process;
+#[path = "io/program_memory.rs"]
+mod program_memory;
 #[path = "io/reregister.rs"]
 mod reregister;
 #[path = "io/shared_receives.rs"]

@@ -144,6 +144,10 @@ fn report_lines(report: &MemberReport, output: &mut Output) -> Result<()> {
 fn way_text(way: &SurveyedWay) -> String {
     match way {
         SurveyedWay::Memory => ", through memory".to_owned(),
+        SurveyedWay::Rings { why } => format!(
+            ", through memory, the program's own by packets: {}",
+            why.escape_debug()
+        ),
         SurveyedWay::Socket { why } => format!(", by socket: {}", why.escape_debug()),
     }
 }
@@ -190,6 +194,7 @@ fn objects(seen: &Survey, output: &mut Output) -> Result<()> {
             let (way, why_socket) = match &connection.way {
                 None => (None, None),
                 Some(SurveyedWay::Memory) => (Some("memory"), None),
+                Some(SurveyedWay::Rings { why }) => (Some("rings"), Some(why)),
                 Some(SurveyedWay::Socket { why }) => (Some("socket"), Some(why)),
             };
             output.object(&json!({

@@ -51,7 +51,8 @@ pub use portolan_port_sharing::Trust;
 use portolan_provider::traits::{CmChannel, Device, Notify, Provider};
 use portolan_provider::{Error, Result, Step};
 pub use portolan_roce::io::{
-    DevicePreview, Direction, StackConfig, Tap, TappedPacket, Way, WhySocket, preview,
+    DevicePreview, Direction, StackConfig, Tap, TappedPacket, Way, WhySocket, WhyUnreadable,
+    preview,
 };
 use portolan_wire::Qpn;
 

@@ -393,7 +393,7 @@ fn while_either_end_has_a_tap_it_sees_packets() {
 }
 
 #[test]
-fn windows_and_memory_of_the_program_are_reached_by_packets() {
+fn memory_of_the_program_is_written_to_by_packets() {
     let direct = Direct::new();
     let b = &direct.0.b;
     let own = Memory::new(4096);

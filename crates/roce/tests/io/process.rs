@@ -12,7 +12,8 @@ use portolan_wire::Qpn;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::{
-    End, PATIENCE, Shape, config, expect, pass_in_own_process, pattern, stack, until,
+    ALL_RIGHTS, End, Memory, PATIENCE, Shape, config, expect, pass_in_own_process, pattern, stack,
+    until,
 };
 use crate::ud_end::UdEnd;
 
@@ -138,6 +139,18 @@ pub fn start_unconnected(config: &StackConfig, end: &End, shape: Shape) -> (Peer
     let mut word = || words.next().unwrap();
     let (qpn, addr, rkey) = (word() as u32, word(), word() as u32);
     (peer, Qpn::new(qpn), RemoteAddr { addr, rkey })
+}
+
+/// Memory of the peer's program, in no memory file, that contains 0x77.
+#[allow(dead_code, reason = "for the tests over memory")]
+pub fn program_memory(peer: &mut Peer) -> RemoteAddr {
+    peer.tell("own 100000");
+    let told = peer.answer();
+    let (addr, rkey) = told.split_once(' ').unwrap();
+    RemoteAddr {
+        addr: addr.parse().unwrap(),
+        rkey: rkey.parse().unwrap(),
+    }
 }
 
 #[test]
@@ -329,7 +342,7 @@ fn peer_process() {
     end.connect(ip, Qpn::new(theirs), shape);
     say("connected");
     let datagrams = UdEnd::new(&stack, ip);
-    let mut heard = 0;
+    let (mut heard, mut owned) = (0, Vec::new());
     while let Some(line) = lines.next() {
         let line = line.unwrap();
         let (verb, number) = line.split_once(' ').unwrap();
@@ -341,6 +354,13 @@ fn peer_process() {
                 end.post(2, SendOp::Send, end.sge(0, number));
                 end.expect(2);
                 say("echoed");
+            }
+            "own" => {
+                let memory = Memory::new(number);
+                memory.write(0, &vec![0x77; number]);
+                let mr = memory.register(&end.pd, ALL_RIGHTS);
+                say(&format!("{} {}", memory.addr(), mr.rkey()));
+                owned.push((mr, memory));
             }
             "spin" => {
                 until("the write arrives", || {

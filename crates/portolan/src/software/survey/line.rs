@@ -59,6 +59,7 @@ impl Line {
             }
             Self::Way { qpn, way } => match way {
                 SurveyedWay::Memory => format!("way {} memory", qpn.value()),
+                SurveyedWay::Rings { why } => format!("way {} rings {why}", qpn.value()),
                 SurveyedWay::Socket { why } => format!("way {} socket {why}", qpn.value()),
             },
             Self::Service(service) => format!("service {}", service.0),
@@ -99,6 +100,9 @@ impl Line {
                 let (qpn, rest) = rest.split_once(' ')?;
                 let way = match rest.split_once(' ') {
                     None if rest == "memory" => SurveyedWay::Memory,
+                    Some(("rings", why)) => SurveyedWay::Rings {
+                        why: why.to_owned(),
+                    },
                     Some(("socket", why)) => SurveyedWay::Socket {
                         why: why.to_owned(),
                     },
@@ -193,6 +197,12 @@ mod tests {
             Line::Way {
                 qpn: Qpn::new(0x01_0005),
                 way: SurveyedWay::Memory,
+            },
+            Line::Way {
+                qpn: Qpn::new(0x01_0007),
+                way: SurveyedWay::Rings {
+                    why: "it is forbidden".into(),
+                },
             },
             Line::Way {
                 qpn: Qpn::new(0x01_0006),

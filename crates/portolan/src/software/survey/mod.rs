@@ -86,6 +86,11 @@ pub struct SurveyedConnection {
 pub enum SurveyedWay {
     /// Through memory shared with the peer's process.
     Memory,
+    /// Through memory. One-sided requests for memory that the peer's program owns are packets there.
+    Rings {
+        /// The reason for the packets.
+        why: String,
+    },
     /// Through the UDP socket.
     Socket {
         /// The reason for the socket.
@@ -243,6 +248,9 @@ pub(super) fn report(core: &Core) -> Vec<Vec<u8>> {
         let way = local_qpn.and_then(|qpn| {
             let way = match core.stack().way_of(qpn)? {
                 Way::Memory => SurveyedWay::Memory,
+                Way::Rings(why) => SurveyedWay::Rings {
+                    why: why.to_string(),
+                },
                 Way::Socket(why) => SurveyedWay::Socket {
                     why: why.to_string(),
                 },

@@ -14,6 +14,7 @@ use portolan_provider::verbs::{Access, QpState, QpType};
 use crate::engine::{AtomicOperation, Direct, DirectOperation, Payload, Region};
 use crate::io::host::Host;
 use crate::io::host::memory_access;
+use crate::io::host::program_memory;
 use crate::io::host::queue_pair::{LockedQp, QpCore};
 use crate::io::net::shm::memory_files::SharedPages;
 use crate::io::net::shm::peer_memory::{NoPassage, PeerMemory};
@@ -75,8 +76,21 @@ impl Host {
                 addr: direct.addr,
                 len: direct.len,
             };
-            let passage = match peer.enter(&wanted) {
-                Ok(passage) => passage,
+            let chunk = done..direct.len.min(done.saturating_add(CHUNK));
+            match peer.enter(&wanted) {
+                // SAFETY: the engine checked this side's memory against the table, which has been locked since. The
+                // peer's memory is mapped, and the right is announced while `passage` exists.
+                Ok(passage) => {
+                    if !unsafe { copy(passage.addr(), &direct, chunk.clone()) } {
+                        return false;
+                    }
+                }
+                // SAFETY: as above.
+                Err(NoPassage::Program) => {
+                    if !unsafe { program_memory::read(peer, &wanted, &direct, chunk.clone()) } {
+                        return false;
+                    }
+                }
                 Err(NoPassage::Unknown) => return false,
                 Err(NoPassage::Missing) => {
                     if let Some(links) = &self.links {
@@ -85,14 +99,7 @@ impl Host {
                     }
                     return false;
                 }
-            };
-            let chunk = done..direct.len.min(done.saturating_add(CHUNK));
-            // SAFETY: the engine checked this side's memory against the table, which has been locked since. The
-            // peer's memory is mapped, and the right is announced while `passage` exists.
-            if !unsafe { copy(passage.addr(), &direct, chunk.clone()) } {
-                return false;
             }
-            drop(passage);
             *left = left.saturating_sub(u64::from(chunk.end - chunk.start));
             if chunk.end == direct.len {
                 return true;
@@ -134,10 +141,16 @@ impl Host {
         }
     }
 
-    /// Lets peers access a region in a memory file directly, within the region's rights.
-    pub(crate) fn give_key(&self, key: u32, region: &Region, pages: &SharedPages) -> Option<Slot> {
-        let (file, offset) = pages.place();
-        self.links.as_ref()?.rights().give_key(&KeyRight {
+    /// Lets peers access a region directly, within the region's rights: one in a memory file, or to read it, one of the
+    /// program's memory.
+    pub(crate) fn give_key(
+        &self,
+        key: u32,
+        region: &Region,
+        pages: Option<&SharedPages>,
+    ) -> Option<Slot> {
+        let (file, offset) = pages.map(SharedPages::place).unwrap_or_default();
+        let right = KeyRight {
             rkey: key,
             pd: region.pd,
             access: region.access,
@@ -145,7 +158,12 @@ impl Host {
             length: region.length,
             file,
             offset,
-        })
+        };
+        let right = match pages {
+            Some(_) => right,
+            None => right.of_program(region.addr),
+        };
+        self.links.as_ref()?.rights().give_key(&right)
     }
 
     /// Sets or removes the tap. While a tap is set, peers send packets.
@@ -215,7 +233,11 @@ unsafe fn copy(remote: u64, direct: &Direct<'_>, range: Range<u32>) -> bool {
 ///
 /// # Safety
 /// The requirements of `visit` hold for those pieces.
-unsafe fn for_each_piece(local: &Payload<'_>, range: Range<u32>, visit: impl Fn(u64, u32, usize)) {
+pub(super) unsafe fn for_each_piece(
+    local: &Payload<'_>,
+    range: Range<u32>,
+    mut visit: impl FnMut(u64, u32, usize),
+) {
     let mut offset = 0u32;
     let mut one = |addr: u64, len: u32| {
         let end = offset.saturating_add(len);

@@ -23,6 +23,7 @@ pub(crate) mod mapping;
 pub(crate) mod membership;
 pub(crate) mod memory_access;
 pub(crate) mod multicast;
+mod program_memory;
 pub(crate) mod qp_table;
 pub(crate) mod queue_pair;
 pub(crate) mod readings;

@@ -8,6 +8,8 @@ use portolan_wire::Qpn;
 
 use crate::io::host::Host;
 use crate::io::host::queue_pair::LockedQp;
+use crate::io::net::shm::peer_memory::PeerMemory;
+use crate::io::net::shm::program_memory::WhyUnreadable;
 use crate::io::net::shm::rights_layout::tag_of;
 
 /// How a queue pair's packets leave this process.
@@ -15,6 +17,9 @@ use crate::io::net::shm::rights_layout::tag_of;
 pub enum Way {
     /// Through memory shared with the peer's process.
     Memory,
+    /// Through memory. One-sided requests for memory that the peer's program owns are packets there, because this process
+    /// cannot read it.
+    Rings(WhyUnreadable),
     /// Through the UDP socket.
     Socket(WhySocket),
 }
@@ -99,8 +104,12 @@ impl Host {
         let path = state.path?;
         // It may have sent nothing since the link came up.
         self.choose_way(&mut state);
-        if state.link.as_ref().is_some_and(|link| !link.is_closed()) {
-            return Some(Way::Memory);
+        if let Some(link) = state.link.as_ref().filter(|link| !link.is_closed()) {
+            let other_user = Some(WhyUnreadable::OtherUser);
+            let why = link
+                .peer_memory()
+                .map_or(other_user, PeerMemory::why_unreadable);
+            return Some(why.map_or(Way::Memory, Way::Rings));
         }
         let why = match (&self.links, state.peer) {
             (None, _) => WhySocket::TurnedOff,

@@ -24,8 +24,8 @@ pub struct SoftMr {
     /// `None` once deregistered. Locked before the memory table, so that a call that changes the region returns only
     /// after the calls of other threads.
     region: Mutex<Option<Region>>,
-    /// Its slot in the table of rights and its memory file, while peers may access it directly.
-    given: Mutex<Option<(Slot, Arc<SharedPages>)>>,
+    /// Its slot in the table of rights, and its pages if they are in a memory file, while peers may access it directly.
+    given: Mutex<Option<(Slot, Option<Arc<SharedPages>>)>>,
     host: Arc<Host>,
     _permit: Permit,
 }
@@ -66,7 +66,8 @@ impl SoftMr {
         memory.insert(key, region)?;
         drop(memory);
         let host = Arc::clone(host);
-        let given = pages.and_then(|pages| Some((host.give_key(key, &region, &pages)?, pages)));
+        let slot = host.give_key(key, &region, pages.as_deref());
+        let given = slot.map(|slot| (slot, pages));
         Ok(Self {
             key,
             region: Mutex::new(Some(region)),
@@ -105,7 +106,10 @@ impl SoftMr {
     /// for a stopped process.
     fn withdraw(&self) {
         if let (Some((slot, pages)), Some(links)) = (self.given.lock().take(), &self.host.links) {
-            links.rights().take_key(slot, &pages);
+            match pages {
+                Some(pages) => links.rights().take_key(slot, &pages),
+                None => links.rights().take_program_key(slot),
+            }
         }
     }
 

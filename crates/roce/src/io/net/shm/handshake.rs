@@ -69,7 +69,7 @@ pub(super) fn answered(
         // Use only memory of users that are trusted with memory. Other users' memory could vanish during a copy (huge
         // pages).
         Some(rights) if link.is_trusted_with_memory() => {
-            PeerMemory::open(rights.as_fd(), ring).ok()?
+            PeerMemory::open(rights.as_fd(), ring, link.peer_pid()).ok()?
         }
         _ => None,
     };

@@ -58,7 +58,8 @@ impl Version {
         (!version.is_multiple_of(2)).then_some(version)
     }
 
-    /// Whether the values read since [`given`](Self::given) are consistent.
+    /// Whether the values read since [`given`](Self::given) are consistent, and other memory read since then was
+    /// covered by the right.
     #[inline]
     pub(crate) fn is_still(&self, version: u32) -> bool {
         fence(Ordering::Acquire);

@@ -1,9 +1,10 @@
 //! The memory of another process that this one may access: its table of rights and its memory files.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use portolan_threads::lock::{Mutex, RwLock, RwLockReadGuard};
 use rustix::io::Errno;
@@ -11,7 +12,8 @@ use rustix::io::Errno;
 use super::mapping::Mapping;
 use super::memory_files::FILES_MAX;
 use super::peer_rights::{PeerRights, Wanted};
-use super::rights_layout::{HAZARDS, hazard_of};
+use super::program_memory::{Process, Unread, WhyUnreadable};
+use super::rights_layout::{HAZARDS, PROGRAM, hazard_of};
 
 /// A bit for each announcement: all are in use.
 const ALL: u32 = (1 << HAZARDS) - 1;
@@ -20,6 +22,7 @@ const ALL: u32 = (1 << HAZARDS) - 1;
 #[derive(Debug)]
 pub(crate) struct PeerMemory {
     rights: PeerRights,
+    process: Process,
     /// The file of the ring to that process, which contains this process's announcements.
     ring: Arc<Mapping>,
     /// A bit for each announcement in use.
@@ -51,13 +54,20 @@ pub(crate) enum NoPassage {
     Unknown,
     /// The file of its memory is not mapped yet and must be requested.
     Missing,
+    /// The memory is the program's: see [`PeerMemory::read_program`].
+    Program,
 }
 
 impl PeerMemory {
     /// Opens the table of another process. `None` if the file is not a table.
-    pub(super) fn open(rights: BorrowedFd<'_>, ring: Arc<Mapping>) -> Result<Option<Self>, Errno> {
+    pub(super) fn open(
+        rights: BorrowedFd<'_>,
+        ring: Arc<Mapping>,
+        pid: u32,
+    ) -> Result<Option<Self>, Errno> {
         let rights = PeerRights::open(rights)?;
         Ok(rights.map(|rights| Self {
+            process: Process::new(pid, rights.testimony()),
             rights,
             ring,
             announced: AtomicU32::new(0),
@@ -84,6 +94,9 @@ impl PeerMemory {
         hazard_of(&self.ring, announcement).announce(found.announcement());
         let place = self.rights.check(found, wanted);
         let place = place.ok_or(NoPassage::Unknown)?;
+        if place.file == PROGRAM {
+            return Err(NoPassage::Program);
+        }
         let Some(file) = passage._files.get(&place.file) else {
             self.ask(place.file);
             return Err(NoPassage::Missing);
@@ -95,6 +108,47 @@ impl PeerMemory {
         }
         passage.addr = file.addr() + place.offset;
         Ok(passage)
+    }
+
+    /// Reads a range of a request from the memory of the other process's program, into pieces of this process's
+    /// memory, each an address and a length. The other process allows the request before and after the copy.
+    ///
+    /// # Errors
+    /// Packets decide. The pieces' contents are undefined.
+    ///
+    /// # Safety
+    /// The pieces are mapped and may be written to.
+    #[allow(unsafe_code, reason = "copies to registered memory")]
+    pub(crate) unsafe fn read_program(
+        &self,
+        wanted: &Wanted,
+        range: Range<u32>,
+        pieces: impl Iterator<Item = (u64, usize)>,
+    ) -> Result<(), Unread> {
+        let found = self.rights.find(wanted).ok_or(Unread)?;
+        let allowed = || {
+            let version = self.rights.version(found)?;
+            let place = self.rights.check(found, wanted)?;
+            (place.file == PROGRAM).then_some((version, place))
+        };
+        let before = allowed().ok_or(Unread)?;
+        let from = before.1.offset.checked_add(range.start.into());
+        // SAFETY: the caller's promise.
+        unsafe {
+            let from = from.ok_or(Unread)?;
+            self.process.read(from, range.len(), pieces)?;
+        }
+        // After the copy: the withdrawal comes before any other use of the memory.
+        fence(Ordering::SeqCst);
+        match allowed() == Some(before) {
+            true => Ok(()),
+            false => Err(Unread),
+        }
+    }
+
+    /// Why the memory of the other process's program cannot be read, if so.
+    pub(crate) fn why_unreadable(&self) -> Option<WhyUnreadable> {
+        self.process.why_unreadable()
     }
 
     #[inline]

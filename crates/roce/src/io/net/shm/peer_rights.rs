@@ -8,6 +8,7 @@ use portolan_wire::Qpn;
 use rustix::io::Errno;
 
 use super::mapping::Mapping;
+use super::program_memory::Testimony;
 use super::rights_layout::{
     ANNOUNCED, FILE_LEN, Slot, header, key_entry, key_slots, qp_entry, qp_slot, rights_of, word_of,
 };
@@ -47,6 +48,16 @@ impl PeerRights {
     /// Opens a table. `None` if the file is not one.
     pub(super) fn open(file: BorrowedFd<'_>) -> Result<Option<Self>, Errno> {
         Ok(Mapping::open(file, FILE_LEN)?.map(Self))
+    }
+
+    /// What the table tells about its process.
+    pub(super) fn testimony(&self) -> &Testimony {
+        &header(&self.0).testimony
+    }
+
+    /// The version of a right, if it exists. While it stays the same, so does what it covers.
+    pub(super) fn version(&self, found: Found) -> Option<u32> {
+        key_entry(&self.0, found.key).version.given()
     }
 
     /// The slot of a request's key, if the key exists.

@@ -1,11 +1,13 @@
 //! The rights of other processes to access this process's memory directly: a table in a file that they map read-only.
 //!
 //! It lists which queue pairs accept requests from which peers, and which keys open which parts of the process's
-//! memory files. It contains only regions in memory files, and only as many as fit. All other requests use packets.
+//! memory files, or of its program's memory for reading. It contains only as many regions as fit. All other requests
+//! use packets.
 //!
 //! A user of the table announces in its own ring's file the right that it is using ([`Hazard`]). So a withdrawn right
 //! is unused once its announcements are gone. The withdrawal waits for a stopped process only a limited time. The
-//! memory is then kept until that process is out of its copy.
+//! memory is then kept until that process is out of its copy. Readers of the program's memory announce nothing. They
+//! look at the right again after the copy, and throw the copy away if the right was withdrawn.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -19,9 +21,10 @@ use rustix::io::Errno;
 
 use super::mapping::Mapping;
 use super::memory_files::SharedPages;
+use super::program_memory::Witness;
 use super::rights_layout::{
-    ANNOUNCED, FILE_LEN, HAZARDS, KEYS, Slot, hazard_of, header, key_entry, key_of, key_slots,
-    qp_entry, qp_of, qp_slot, rights_of, word_of,
+    ANNOUNCED, FILE_LEN, HAZARDS, KEYS, PROGRAM, Slot, hazard_of, header, key_entry, key_of,
+    key_slots, qp_entry, qp_of, qp_slot, rights_of, word_of,
 };
 use crate::engine::PdId;
 
@@ -55,10 +58,24 @@ pub(crate) struct KeyRight {
     pub(crate) offset: u64,
 }
 
+impl KeyRight {
+    /// With a region of the program's memory.
+    pub(crate) fn of_program(self, addr: u64) -> Self {
+        Self {
+            access: self.access & Access::REMOTE_READ,
+            file: PROGRAM,
+            offset: addr,
+            ..self
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Rights {
     mapping: Mapping,
     file: OwnedFd,
+    /// `None` if other processes cannot recognize this one.
+    _witness: Option<Witness>,
     keys: Mutex<Keys>,
     /// The ring files of the processes that have the table. They contain the announcements.
     users: Mutex<Vec<(u8, Arc<Mapping>)>>,
@@ -94,9 +111,14 @@ impl User {
 impl Rights {
     pub(crate) fn create() -> Result<Self, Errno> {
         let (mapping, file) = Mapping::create("portolan-rights", FILE_LEN)?;
+        let witness = Witness::new();
+        if let Some(witness) = &witness {
+            witness.testify(&header(&mapping).testimony);
+        }
         Ok(Self {
             mapping,
             file,
+            _witness: witness,
             keys: Mutex::new(Keys {
                 is_taken: vec![false; KEYS].into(),
                 held: Vec::new(),
@@ -193,6 +215,15 @@ impl Rights {
         }
         drop(keys);
         self.let_go();
+    }
+
+    /// Withdraws a key of the program's memory. When this returns, no process uses what it reads with it from now on.
+    pub(crate) fn take_program_key(&self, slot: Slot) {
+        key_entry(&self.mapping, slot).version.take_back();
+        let mut keys = self.keys.lock();
+        if let Some(is_taken) = keys.is_taken.get_mut(slot.0) {
+            *is_taken = false;
+        }
     }
 
     /// Frees kept memory that no process copies any more.

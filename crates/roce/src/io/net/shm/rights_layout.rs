@@ -12,6 +12,7 @@ use portolan_wire::Qpn;
 
 use super::hazard::{Hazard, Version};
 use super::mapping::Mapping;
+use super::program_memory::Testimony;
 
 /// Slots for queue pairs. The number of a queue pair selects its slot.
 pub(super) const QPS: usize = 4096;
@@ -31,6 +32,9 @@ pub(super) const LINE: usize = 64;
 /// An announcement: this bit, the slot of the key, and the slot of the queue pair.
 pub(super) const ANNOUNCED: u64 = 1 << 63;
 
+/// Instead of the number of a file: memory that the program owns. Its offset is its address.
+pub(super) const PROGRAM: u32 = u32::MAX;
+
 /// The rights in the table, and their bits.
 pub(super) const RIGHTS: [(Access, u32); 3] = [
     (Access::REMOTE_WRITE, 1),
@@ -43,6 +47,8 @@ pub(super) const RIGHTS: [(Access, u32); 3] = [
 #[repr(C)]
 pub(super) struct Header {
     pub(super) open: AtomicU32,
+    /// The witness of the process whose table it is.
+    pub(super) testimony: Testimony,
 }
 
 /// A queue pair that accepts requests.

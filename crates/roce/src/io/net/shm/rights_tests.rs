@@ -50,7 +50,7 @@ impl Two {
         let (pending, _) = Writer::create().unwrap();
         let ring = Arc::clone(pending.mapping());
         rights.add_user(9, Arc::clone(&ring));
-        let peer = PeerMemory::open(rights.file(), Arc::clone(&ring));
+        let peer = PeerMemory::open(rights.file(), Arc::clone(&ring), std::process::id());
         let peer = peer.unwrap().unwrap();
         let two = Self {
             rights,

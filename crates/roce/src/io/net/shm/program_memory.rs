@@ -1,0 +1,331 @@
+//! Memory that another process's program owns, which lies in no memory file: the kernel copies from it
+//! (process_vm_readv(2)).
+//!
+//! Only reading. A copy into another process could not be fenced: it might still run when the other process uses the
+//! memory for something else. What was read is thrown away if the right was withdrawn meanwhile.
+//!
+//! A process number may be used again, and a process may replace its program. So each process has a random
+//! [`Witness`] at an address that it tells, and each copy also reads the witness: one call of process_vm_readv(2)
+//! reads one address space.
+
+#![allow(
+    unsafe_code,
+    reason = "mmap(2) of a page of its own, and process_vm_readv(2)"
+)]
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+/// Words of a witness.
+const WORDS: usize = 2;
+/// Length of a witness's mapping. The kernel rounds it up to a page.
+const LEN: usize = 4096;
+/// Maximum of pieces of this process's memory in one copy. Requests of more use packets.
+pub(crate) const PIECES_MAX: usize = 16;
+
+/// Where a process's witness is, and what it says. It stands in memory that other processes read.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(crate) struct Testimony {
+    /// 0 if the process has no witness.
+    at: AtomicU64,
+    words: [AtomicU64; WORDS],
+}
+
+/// Random words in this process's memory. A forked child finds zeros there.
+#[derive(Debug)]
+pub(crate) struct Witness {
+    page: NonNull<[u64; WORDS]>,
+    words: [u64; WORDS],
+}
+
+// SAFETY: the page is written only when it is created.
+unsafe impl Send for Witness {}
+// SAFETY: as above.
+unsafe impl Sync for Witness {}
+
+/// Another process, whose memory this one may read.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pid: libc::pid_t,
+    at: u64,
+    words: [u64; WORDS],
+    /// Why its memory cannot be read, as a number; 0 if it can.
+    why_not: AtomicU8,
+}
+
+/// Why a process cannot read another one's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WhyUnreadable {
+    /// The other process belongs to another user.
+    #[error("another user's process")]
+    OtherUser,
+    /// The other process is in another process namespace.
+    #[error("a process of another process namespace")]
+    OtherNamespace,
+    /// A security module such as Yama (kernel.yama.ptrace_scope) forbids it, or the process is not dumpable.
+    #[error("ptrace is not permitted (kernel.yama.ptrace_scope, prctl(PR_SET_DUMPABLE))")]
+    NoPtrace,
+    /// The system call is missing: a seccomp filter refuses it.
+    #[error("the system call process_vm_readv is refused (seccomp)")]
+    NoSystemCall,
+    /// The other process has no witness: its kernel cannot keep one from forked children.
+    #[error("the other process cannot be recognized")]
+    NoWitness,
+}
+
+impl WhyUnreadable {
+    const ALL: [Self; 5] = [
+        Self::OtherUser,
+        Self::OtherNamespace,
+        Self::NoPtrace,
+        Self::NoSystemCall,
+        Self::NoWitness,
+    ];
+
+    fn of_number(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number).checked_sub(1)?).copied()
+    }
+
+    fn number(self) -> u8 {
+        self as u8 + 1
+    }
+}
+
+/// The copy did not take place, or its bytes are not those of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unread;
+
+impl Witness {
+    /// Creates this process's witness. `None` if the kernel cannot keep it from forked children (before Linux 4.14).
+    pub(crate) fn new() -> Option<Self> {
+        let mut random = [0; 8 * WORDS];
+        let filled = getrandom(&mut random[..], GetRandomFlags::empty()).ok()?;
+        if filled < random.len() {
+            return None;
+        }
+        let (words, _) = random.as_chunks();
+        let words = [0, 1].map(|word: usize| u64::from_ne_bytes(words[word]));
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let page =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), LEN, rights, MapFlags::PRIVATE).ok()? };
+        let witness = Self {
+            page: NonNull::new(page.cast())?,
+            words,
+        };
+        // SAFETY: the mapping just made.
+        unsafe { madvise(page, LEN, Advice::LinuxWipeOnFork).ok()? };
+        // SAFETY: in the mapping, which is aligned to a page.
+        unsafe { witness.page.write(words) };
+        Some(witness)
+    }
+
+    /// Tells other processes about this one's witness.
+    pub(crate) fn testify(&self, to: &Testimony) {
+        for (word, told) in self.words.iter().zip(&to.words) {
+            told.store(*word, Ordering::Relaxed);
+        }
+        let at = self.page.as_ptr().expose_provenance() as u64;
+        to.at.store(at, Ordering::Release);
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `new`, which nothing refers to any more.
+        let _ = unsafe { munmap(self.page.as_ptr().cast(), LEN) };
+    }
+}
+
+impl Process {
+    /// The process with a number, 0 if it is not visible, that has told about its witness. Tries to read it once.
+    pub(crate) fn new(pid: u32, testimony: &Testimony) -> Self {
+        let words = [0, 1].map(|word: usize| testimony.words[word].load(Ordering::Relaxed));
+        let process = Self {
+            pid: libc::pid_t::try_from(pid).unwrap_or_default(),
+            at: testimony.at.load(Ordering::Acquire),
+            words,
+            why_not: AtomicU8::new(0),
+        };
+        let why = match (process.pid, process.at) {
+            (0, _) => Some(WhyUnreadable::OtherNamespace),
+            (_, 0) => Some(WhyUnreadable::NoWitness),
+            _ => None,
+        };
+        match why {
+            Some(why) => process.why_not.store(why.number(), Ordering::Relaxed),
+            None => {
+                // SAFETY: no pieces.
+                let _ = unsafe { process.read(0, 0, [].into_iter()) };
+            }
+        }
+        process
+    }
+
+    /// Why its memory cannot be read, if so.
+    pub(crate) fn why_unreadable(&self) -> Option<WhyUnreadable> {
+        WhyUnreadable::of_number(self.why_not.load(Ordering::Relaxed))
+    }
+
+    /// Copies `len` bytes from the other process's `from` to pieces of this process's memory, each an address and a
+    /// length, which have `len` bytes together.
+    ///
+    /// # Errors
+    /// The bytes in this process's memory are undefined.
+    ///
+    /// # Safety
+    /// The pieces are mapped and may be written to.
+    pub(crate) unsafe fn read(
+        &self,
+        from: u64,
+        len: usize,
+        pieces: impl Iterator<Item = (u64, usize)>,
+    ) -> Result<(), Unread> {
+        if self.why_unreadable().is_some() {
+            return Err(Unread);
+        }
+        let mut words = [0u64; WORDS];
+        let own = (
+            words.as_mut_ptr().expose_provenance() as u64,
+            size_of_val(&words),
+        );
+        let mut local = [piece_of((0, 0)); PIECES_MAX + 1];
+        let mut count = 0;
+        for piece in pieces.chain([own]) {
+            *local.get_mut(count).ok_or(Unread)? = piece_of(piece);
+            count += 1;
+        }
+        let remote = [piece_of((from, len)), piece_of((self.at, own.1))];
+        // SAFETY: the kernel reads the two lists. It writes only to the local pieces: memory that the caller may write,
+        // and `words`. The other process's memory is only read, and an address that is not mapped there is an error.
+        let read = unsafe {
+            libc::process_vm_readv(
+                self.pid,
+                local.as_ptr(),
+                count as libc::c_ulong,
+                remote.as_ptr(),
+                remote.len() as libc::c_ulong,
+                0,
+            )
+        };
+        if usize::try_from(read) == Ok(len + own.1) {
+            // SAFETY: a local. The kernel has written it through another pointer.
+            let words = unsafe { std::ptr::read_volatile(&raw const words) };
+            return match words == self.words {
+                true => Ok(()),
+                false => Err(Unread),
+            };
+        }
+        let why = match read {
+            -1 => why_of(Errno::from_io_error(&std::io::Error::last_os_error())),
+            // Part of the memory is not mapped.
+            _ => None,
+        };
+        if let Some(why) = why {
+            self.why_not.store(why.number(), Ordering::Relaxed);
+        }
+        Err(Unread)
+    }
+}
+
+/// What an error says about all later calls.
+fn why_of(errno: Option<Errno>) -> Option<WhyUnreadable> {
+    match errno {
+        Some(Errno::PERM | Errno::ACCESS) => Some(WhyUnreadable::NoPtrace),
+        Some(Errno::NOSYS) => Some(WhyUnreadable::NoSystemCall),
+        // The process is gone, or the memory is not mapped.
+        _ => None,
+    }
+}
+
+fn piece_of((addr, len): (u64, usize)) -> libc::iovec {
+    libc::iovec {
+        iov_base: std::ptr::with_exposed_provenance_mut(addr as usize),
+        iov_len: len,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addr_of<T: ?Sized>(bytes: &T) -> u64 {
+        (&raw const *bytes).cast::<u8>().expose_provenance() as u64
+    }
+
+    fn own() -> (Witness, Testimony) {
+        let (witness, testimony) = (Witness::new().unwrap(), Testimony::default());
+        witness.testify(&testimony);
+        (witness, testimony)
+    }
+
+    #[test]
+    fn pieces_are_filled_in_order() {
+        let (_witness, testimony) = own();
+        let process = Process::new(std::process::id(), &testimony);
+        let from: Vec<u8> = (0..100).collect();
+        let to = [[0u8; 60], [0u8; 60]];
+        let pieces = [(addr_of(&to[1]), 60), (addr_of(&to[0]), 40)];
+        // SAFETY: memory of this test.
+        let read = unsafe { process.read(addr_of(&from[..]), 100, pieces.into_iter()) };
+        assert_eq!(read, Ok(()));
+        // SAFETY: the kernel has written it.
+        let to = unsafe { std::ptr::read_volatile(&raw const to) };
+        assert_eq!((&to[1][..], &to[0][..40]), (&from[..60], &from[60..]));
+        assert_eq!(to[0][40..], [0; 20]);
+    }
+
+    #[test]
+    fn another_process_with_the_number_and_memory_that_is_not_mapped_are_noticed() {
+        let (_witness, testimony) = own();
+        let (byte, to) = (7u8, 0u8);
+        // SAFETY: memory of this test.
+        let read = |process: &Process, from| unsafe {
+            process.read(from, 1, [(addr_of(&to), 1)].into_iter())
+        };
+        let process = Process::new(std::process::id(), &testimony);
+        assert_eq!(read(&process, 4096), Err(Unread));
+        assert_eq!(process.why_unreadable(), None);
+        assert_eq!(read(&process, addr_of(&byte)), Ok(()));
+        testimony.words[1].fetch_add(1, Ordering::Relaxed);
+        let process = Process::new(std::process::id(), &testimony);
+        assert_eq!(read(&process, addr_of(&byte)), Err(Unread));
+        testimony.at.store(8, Ordering::Relaxed);
+        let process = Process::new(std::process::id(), &testimony);
+        assert_eq!(read(&process, addr_of(&byte)), Err(Unread));
+    }
+
+    #[test]
+    fn a_process_that_is_not_visible_or_has_no_witness_is_not_read() {
+        let (_witness, testimony) = own();
+        let why = |pid, testimony| Process::new(pid, testimony).why_unreadable();
+        assert_eq!(why(0, &testimony), Some(WhyUnreadable::OtherNamespace));
+        let none = Testimony::default();
+        assert_eq!(
+            why(std::process::id(), &none),
+            Some(WhyUnreadable::NoWitness)
+        );
+        assert_eq!(why(std::process::id(), &testimony), None);
+        for why in WhyUnreadable::ALL {
+            assert_eq!(WhyUnreadable::of_number(why.number()), Some(why));
+        }
+    }
+
+    #[test]
+    fn more_pieces_than_one_copy_has_are_refused() {
+        let (_witness, testimony) = own();
+        let process = Process::new(std::process::id(), &testimony);
+        let bytes = [0u8; PIECES_MAX + 1];
+        let pieces = |count: usize| bytes[..count].iter().map(|byte| (addr_of(byte), 1));
+        let from = addr_of(&testimony);
+        for (count, read) in [(PIECES_MAX, Ok(())), (PIECES_MAX + 1, Err(Unread))] {
+            // SAFETY: memory of this test.
+            assert_eq!(unsafe { process.read(from, count, pieces(count)) }, read);
+        }
+    }
+}
