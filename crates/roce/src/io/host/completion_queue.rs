@@ -67,7 +67,7 @@ impl CqCore {
         }
     }
 
-    /// Removes the completions of a destroyed queue pair.
+    /// Removes the completions of a queue pair that is reset.
     pub(crate) fn forget(&self, qpn: Qpn) {
         let mut queue = self.queue.lock();
         queue.forget(qpn);
