@@ -1,6 +1,6 @@
 //! All structures of the crate, for tests that compare them with the headers.
 
-use super::{Ah, AsyncEvent, Field, Mw, MwBindInfo, OpsWr, Qp, SendWr, Sge, Structure};
+use super::{Ah, AsyncEvent, Field, Mw, MwBindInfo, Qp, SendWr, Structure};
 use super::{cma, kern, sa, verbs};
 
 /// Every structure.
@@ -38,13 +38,6 @@ pub fn nested() -> Vec<(&'static str, Field)> {
         "struct ibv_send_wr", "bind_mw.mw", SendWr, bind_mw.mw: *mut Mw;
         "struct ibv_send_wr", "bind_mw.rkey", SendWr, bind_mw.rkey: u32;
         "struct ibv_send_wr", "bind_mw.bind_info", SendWr, bind_mw.bind_info: MwBindInfo;
-        "struct ibv_ops_wr", "tm.unexpected_cnt", OpsWr, tm.unexpected_cnt: u32;
-        "struct ibv_ops_wr", "tm.handle", OpsWr, tm.handle: u32;
-        "struct ibv_ops_wr", "tm.add.recv_wr_id", OpsWr, tm.add.recv_wr_id: u64;
-        "struct ibv_ops_wr", "tm.add.sg_list", OpsWr, tm.add.sg_list: *mut Sge;
-        "struct ibv_ops_wr", "tm.add.num_sge", OpsWr, tm.add.num_sge: i32;
-        "struct ibv_ops_wr", "tm.add.tag", OpsWr, tm.add.tag: u64;
-        "struct ibv_ops_wr", "tm.add.mask", OpsWr, tm.add.mask: u64;
         "struct ibv_async_event", "element.port_num", AsyncEvent, element: i32;
         "struct ibv_async_event", "element.qp", AsyncEvent, element: *mut Qp;
     }

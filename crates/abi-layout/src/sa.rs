@@ -26,38 +26,6 @@ layouts! {
         packet_life_time: u8,
         preference: u8,
     }
-    struct SaMcmemberRec = "struct ibv_sa_mcmember_rec" {
-        mgid: Gid,
-        port_gid: Gid,
-        qkey: u32,
-        mlid: u16,
-        mtu_selector: u8,
-        mtu: u8,
-        traffic_class: u8,
-        pkey: u16,
-        rate_selector: u8,
-        rate: u8,
-        packet_life_time_selector: u8,
-        packet_life_time: u8,
-        sl: u8,
-        flow_label: u32,
-        hop_limit: u8,
-        scope: u8,
-        join_state: u8,
-        proxy_join: c_int,
-    }
-    struct SaServiceRec = "struct ibv_sa_service_rec" {
-        id: u64,
-        gid: Gid,
-        pkey: u16,
-        lease: u32,
-        key: [u8; 16],
-        name: [u8; 64],
-        data8: [u8; 16],
-        data16: [u16; 8],
-        data32: [u32; 4],
-        data64: [u64; 2],
-    }
     /// In the format of management datagrams: big-endian.
     struct PathRecord = "struct ibv_path_record" {
         service_id: u64,

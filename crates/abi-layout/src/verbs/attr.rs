@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use super::{CompChannel, Cq, Gid, Mr, Pd, RwqIndTable, Srq, Xrcd, layouts};
+use super::{CompChannel, Cq, Gid, Mr, Pd, Srq, Xrcd, layouts};
 
 layouts! {
     struct DeviceAttr = "struct ibv_device_attr" {
@@ -195,7 +195,7 @@ layouts! {
         xrcd: *mut Xrcd,
         create_flags: u32,
         max_tso_header: u16,
-        rwq_ind_tbl: *mut RwqIndTable,
+        rwq_ind_tbl: *mut c_void,
         rx_hash_conf: RxHashConf,
         source_qpn: u32,
         send_ops_flags: u64,
