@@ -59,6 +59,18 @@ pub trait Notify: Send + Sync + std::fmt::Debug {
     fn as_fd(&self) -> BorrowedFd<'_>;
 }
 
+/// The result of [`Cq::wait_for_device`]. Its owner waits for packets of the host's other processes in the place of the
+/// device's own thread, until it drops this.
+pub trait DeviceWait: Send + Sync + std::fmt::Debug {
+    /// A descriptor that is readable when packets have arrived since [`rest`](Self::rest), and sometimes without.
+    fn as_fd(&self) -> BorrowedFd<'_>;
+    /// Handles what has arrived, for all queues of the process.
+    fn drive(&self);
+    /// Called before a sleep until the descriptor is readable. Returns false if something has already arrived: drive,
+    /// and call this again.
+    fn rest(&self) -> bool;
+}
+
 /// An event channel and the commands of the rdma_cm on it; one method for each command of
 /// `enum rdma_ucm_cmd` (`rdma_user_cm.h`). Dropping it destroys its ids.
 pub trait CmChannel: Sealed + Send + Sync + std::fmt::Debug {
@@ -469,6 +481,11 @@ pub trait Cq: Sealed + Send + Sync + std::fmt::Debug {
     /// Drives the software device: handles the packets that have arrived for all queues of the process. Unlike
     /// [`Cq::poll`], it never yields the processor: the caller soon sleeps if it finds nothing.
     fn drive(&self) {}
+    /// Makes the caller wait for the device itself, so that nobody has to wake another thread first. `None` if another
+    /// caller does, or if the device has nothing to wait for.
+    fn wait_for_device(&self) -> Option<Box<dyn DeviceWait>> {
+        None
+    }
     /// As [`Cq::arm`], for a caller that goes on polling this or another queue. It must call [`Cq::arm`] of one of
     /// them before it sleeps.
     fn arm_and_poll(&self) -> Result<()> {

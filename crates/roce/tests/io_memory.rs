@@ -8,6 +8,8 @@ mod against_the_clock;
 mod atomic;
 #[path = "io/datagram.rs"]
 mod datagram;
+#[path = "io/device_wait.rs"]
+mod device_wait;
 #[path = "io/draining.rs"]
 mod draining;
 #[path = "io/failure.rs"]

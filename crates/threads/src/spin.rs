@@ -1,6 +1,6 @@
 //! How long a waiting thread polls before it sleeps.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Longest poll. A completion within this time is not worth two context switches.
@@ -11,6 +11,9 @@ const INTERRUPTED: Duration = Duration::from_micros(500);
 /// back when there is work for it; on a busy machine a polling thread only gets it back in its
 /// turn.
 const WAITS_WITHOUT: u32 = 32;
+/// Maximum number of waits that skip polling because it was in vain before. If the peer shares the processor of the
+/// waiting thread, or answers late, polling takes time from both. Then at most one wait in this many polls.
+const SKIPS_MAX: u32 = 256;
 
 /// Whether waiting threads currently poll.
 #[derive(Debug)]
@@ -18,6 +21,10 @@ pub struct Spin {
     longest: Duration,
     /// Number of further waits that skip polling.
     skips: AtomicU32,
+    /// Doubled when polling was in vain, halved when it was not.
+    penalty: AtomicU32,
+    /// The last poll has not been in vain so far.
+    is_hopeful: AtomicBool,
 }
 
 /// The polling of one waiting thread.
@@ -38,6 +45,8 @@ impl Spin {
         Self {
             longest,
             skips: AtomicU32::new(0),
+            penalty: AtomicU32::new(0),
+            is_hopeful: AtomicBool::new(false),
         }
     }
 
@@ -53,6 +62,10 @@ impl Spin {
             self.skips.store(skips - 1, Ordering::Relaxed);
             Duration::ZERO
         } else {
+            if self.is_hopeful.swap(true, Ordering::Relaxed) {
+                let penalty = self.penalty.load(Ordering::Relaxed);
+                self.penalty.store(penalty / 2, Ordering::Relaxed);
+            }
             self.longest
         };
         Polling {
@@ -73,7 +86,15 @@ impl Spin {
             self.skips.store(WAITS_WITHOUT, Ordering::Relaxed);
             return false;
         }
-        now < polling.end
+        let goes_on = now < polling.end;
+        if !goes_on && self.is_hopeful.swap(false, Ordering::Relaxed) {
+            let penalty = self.penalty.load(Ordering::Relaxed);
+            // One poll in vain is forgiven.
+            self.skips.store(penalty, Ordering::Relaxed);
+            let next = (penalty * 2).clamp(1, SKIPS_MAX);
+            self.penalty.store(next, Ordering::Relaxed);
+        }
+        goes_on
     }
 }
 
@@ -86,8 +107,32 @@ mod tests {
     fn spin() -> Spin {
         Spin {
             longest: SPIN,
-            skips: AtomicU32::new(0),
+            ..Spin::new()
         }
+    }
+
+    /// The number of `waits` that poll. Each ends in vain, or with an answer.
+    fn polls(spin: &Spin, waits: u32, is_answered: bool) -> u32 {
+        let now = Instant::now();
+        let polls = (0..waits).filter(|_| {
+            let mut polling = spin.start_at(now);
+            let polls = spin.goes_on_at(&mut polling, now);
+            if !is_answered {
+                spin.goes_on_at(&mut polling, now + SPIN_AND_A_BIT);
+            }
+            polls
+        });
+        u32::try_from(polls.count()).unwrap()
+    }
+
+    #[test]
+    fn waits_that_poll_in_vain_become_rare_and_one_that_does_not_restores_them() {
+        let spin = spin();
+        assert!(polls(&spin, 10_000, false) < 100);
+        polls(&spin, 2 * SKIPS_MAX, true);
+        assert!(polls(&spin, 100, true) == 100);
+        polls(&spin, 1, false);
+        assert!(polls(&spin, 100, true) > 90, "one is forgiven");
     }
 
     #[test]

@@ -6,9 +6,11 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use libc::epoll_event;
-use portolan::stream::Polling;
+use portolan::Stream;
+use portolan::stream::{DeviceWait, Polling};
+use rustix::event::epoll;
 
-use super::{Interest, Set};
+use super::{DEVICE, Interest, Set};
 use crate::socket::{Kind, Socket, Watch};
 
 impl Set {
@@ -69,7 +71,7 @@ impl Set {
         };
         let mut is_first = true;
         loop {
-            stream.drive();
+            self.drive(stream);
             if self.take_reports() || is_first {
                 is_first = false;
                 let found = self.collect(events);
@@ -84,8 +86,40 @@ impl Set {
             }
             std::hint::spin_loop();
         }
-        stream.stop_driving();
+        self.stop_driving(stream);
         0
+    }
+
+    /// Drives the device for all streams of the process.
+    pub(super) fn drive(&self, stream: &Stream) {
+        match self.device_wait(stream) {
+            Some(device) => device.drive(),
+            None => stream.drive(),
+        }
+    }
+
+    /// Before a sleep: what arrives from now on wakes this set's waiters.
+    pub(super) fn stop_driving(&self, stream: &Stream) {
+        match self.device_wait(stream) {
+            Some(device) if device.rest() => {}
+            Some(_) => {
+                // More has arrived: the sleep ends at once, and the next collection drives again.
+                self.has_reports.store(true, Ordering::SeqCst);
+                self.wake();
+            }
+            None => stream.stop_driving(),
+        }
+    }
+
+    /// The wait for the device, unless another set or stream has it.
+    fn device_wait(&self, stream: &Stream) -> Option<&dyn DeviceWait> {
+        if let Some(device) = self.device.get() {
+            return Some(&**device);
+        }
+        let device = stream.wait_for_device()?;
+        let data = epoll::EventData::new_u64(DEVICE);
+        epoll::add(&self.streams, device.as_fd(), data, epoll::EventFlags::IN).ok()?;
+        Some(&**self.device.get_or_init(|| device))
     }
 }
 

@@ -16,13 +16,14 @@ use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use libc::{
     EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT,
     c_short, epoll_event, sigset_t,
 };
+use portolan::stream::DeviceWait;
 use portolan_abi_layout::guard::{Result, last_errno};
 use portolan_threads::fork::ForkGuard;
 use portolan_threads::lock::Mutex;
@@ -40,6 +41,8 @@ use crate::table::Table;
 const MARK: u64 = 0xd7a1_5bc0_9e3f_7a6d;
 /// Event data of the bell in the second set.
 const BELL: u64 = u64::MAX;
+/// Event data of what other processes ring, if the set waits for the device.
+const DEVICE: u64 = u64::MAX - 1;
 /// Maximum of events taken from the second set at a time.
 const BATCH: usize = 64;
 /// Maximum sleep while a socket connects: no descriptor signals the connect's deadline.
@@ -66,6 +69,8 @@ pub(crate) struct Set {
     has_reports: AtomicBool,
     /// A number whose stream drives the device.
     driver: AtomicI32,
+    /// The set's waiters wait for the device, too, so that no other thread has to wake them.
+    device: OnceLock<Box<dyn DeviceWait>>,
     spin: Spin,
     this: Weak<Set>,
 }
@@ -161,6 +166,7 @@ impl Set {
             reports: Mutex::default(),
             has_reports: AtomicBool::new(false),
             driver: AtomicI32::new(-1),
+            device: OnceLock::new(),
             spin: Spin::new(),
             this: this.clone(),
         });
@@ -353,6 +359,8 @@ impl Set {
                     let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
                     self.is_ringing.store(false, Ordering::Release);
                 }
+                // The next collection drives the device.
+                DEVICE => {}
                 number => self.heat(number as c_int),
             }
         }
@@ -364,8 +372,8 @@ impl Set {
         self.has_outsiders.store(true, Ordering::SeqCst);
         let driver = self.driver();
         if let Some(stream) = driver.as_ref().and_then(|driver| driver.stream()) {
-            stream.drive();
-            stream.stop_driving();
+            self.drive(stream);
+            self.stop_driving(stream);
         }
         self.drain();
         self.take_reports();

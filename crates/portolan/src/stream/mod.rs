@@ -69,6 +69,9 @@ pub use self::stream::Stream;
 pub use self::tokio::{AsyncStream, AsyncStreamListener, ReadHalf, WriteHalf};
 pub use portolan_rsocket::{Iomap, Sge};
 
+#[doc(hidden)]
+pub use portolan_provider::traits::DeviceWait;
+
 use portolan_provider::{Error, Result, Step};
 use portolan_rsocket::ConnData;
 

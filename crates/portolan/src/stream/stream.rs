@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use portolan_provider::traits::Pd;
+use portolan_provider::traits::{DeviceWait, Pd};
 use portolan_rsocket::{Close, Iomap, Phase};
 
 use super::core::{Core, Direction, Ready, Shared, Wait};
@@ -272,6 +272,13 @@ impl Stream {
     #[doc(hidden)]
     pub fn stop_driving(&self) {
         self.core().stop_driving();
+    }
+
+    /// Makes the caller wait for the device itself. `None` if another one does, or if the device has nothing to wait
+    /// for.
+    #[doc(hidden)]
+    pub fn wait_for_device(&self) -> Option<Box<dyn DeviceWait>> {
+        self.core().queues().receives_cq.wait_for_device()
     }
 
     /// Calls `call` when the stream may have become ready. The caller holds locks of the device: the function must

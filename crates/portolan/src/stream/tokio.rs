@@ -59,8 +59,6 @@ struct Watched {
     fd: AsyncFd<ReadinessFd>,
     /// The waiting tasks, by direction. One of them polls the descriptor for both.
     tasks: Arc<Tasks>,
-    /// The polls of a reading task that waits.
-    polls: Mutex<Option<Polling>>,
 }
 
 #[derive(Debug, Default)]
@@ -81,14 +79,12 @@ impl Watched {
             stream,
             fd,
             tasks: Arc::default(),
-            polls: Mutex::default(),
         })
     }
 
     /// Retries `call` until it does not block, or registers the task to be woken when it may not.
     ///
-    /// A reading task first polls for a short time, by yielding to the runtime's other tasks: an answer of the peer is
-    /// often under way, and neither end then needs to be woken.
+    /// The task does not poll: that would keep one thread of the runtime from sleeping, and wake another one.
     fn poll<T>(
         &self,
         context: &mut Context<'_>,
@@ -98,16 +94,7 @@ impl Watched {
         loop {
             match call(&self.stream) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                done => {
-                    if direction == Direction::Read {
-                        *self.polls.lock() = None;
-                    }
-                    return Poll::Ready(done);
-                }
-            }
-            if direction == Direction::Read && self.stream.core().polls_on(&mut self.polls.lock()) {
-                context.waker().wake_by_ref();
-                return Poll::Pending;
+                done => return Poll::Ready(done),
             }
             self.tasks.0.lock()[direction as usize] = Some(context.waker().clone());
             let core = self.stream.core();

@@ -10,6 +10,7 @@ mod death;
 #[path = "../library/harness.rs"]
 mod harness;
 mod many;
+mod own_waits;
 mod pair;
 mod readiness;
 #[cfg(feature = "tokio")]

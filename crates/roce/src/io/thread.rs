@@ -18,7 +18,7 @@ use crate::io::host::drive::{Answer, Taken};
 use crate::io::host::hotplug::DeviceChange;
 use crate::io::management::Management;
 use crate::io::net::interface_monitor::InterfaceMonitor;
-use crate::io::net::shm::links::{LinkServer, Served};
+use crate::io::net::shm::links::{LinkServer, Links, Served};
 use crate::io::polling::busy_poll::Look;
 use crate::io::polling::clock::as_nanos;
 use crate::io::polling::policy::{Policy, PollingState};
@@ -174,8 +174,13 @@ impl Worker {
                 }
                 GROUP => self.serve_group(),
                 INTERFACES => self.hear_of_interfaces(),
-                BELL => found |= self.receive_rings(),
-                token if token >= LINKS => self.serve_link(token - LINKS),
+                BELL => {
+                    found |= self.host.links.as_ref().is_some_and(|links| {
+                        links.bell().reset();
+                        self.receive_rings(links)
+                    });
+                }
+                token if token >= LINKS => found |= self.serve_link(token - LINKS),
                 token if token >= MULTICAST => self.receive_multicast(token - MULTICAST),
                 token if token >= SEND => self.resume_senders(token - SEND),
                 token => found |= self.receive(token - DATA),
@@ -286,7 +291,12 @@ impl Worker {
         let Some(mut receiver) = host.receiver.try_lock() else {
             return false;
         };
-        host.read_sockets(&mut receiver, Answer::Now).one_sided
+        let taken = host.read_sockets(&mut receiver, Answer::Now);
+        drop(receiver);
+        if taken.datagrams > 0 {
+            host.waiter_is_away();
+        }
+        taken.one_sided
     }
 
     /// Reads a socket; returns whether there was a one-sided request.
@@ -310,24 +320,22 @@ impl Worker {
     }
 
     /// Reads the rings; returns whether there was a one-sided request.
-    fn receive_rings(&self) -> bool {
+    fn receive_rings(&self, links: &Links) -> bool {
         let host = &self.host;
-        let Some(links) = &host.links else {
-            return false;
-        };
         let receiver = match self.policy.state() {
             PollingState::WatchOneSided => Some(host.receiver.lock()),
             // If a poller has the lock, it reads the packets. The bell keeps ringing.
             _ => host.receiver.try_lock(),
         };
-        let one_sided = receiver.is_some_and(|mut receiver| {
-            links.bell().reset();
-            let taken = host.read_rings(&mut receiver, links, Answer::Now);
-            if receiver.has_more() {
-                links.bell().ring();
-            }
-            taken.one_sided
-        });
+        let mut one_sided = false;
+        let mut is_done = false;
+        if let Some(mut receiver) = receiver {
+            one_sided = host.read_rings(&mut receiver, links, Answer::Now).one_sided;
+            is_done = !receiver.has_more();
+        }
+        if !is_done {
+            links.bell().ring();
+        }
         host.resume_rings();
         one_sided
     }
@@ -350,10 +358,11 @@ impl Worker {
         }
     }
 
-    /// Accepts connections of other processes (number 0), or reads one.
-    fn serve_link(&mut self, number: u64) {
+    /// Accepts connections of other processes (number 0), or reads one. Returns whether there was a one-sided request
+    /// in a ring.
+    fn serve_link(&mut self, number: u64) -> bool {
         let (Some(links), Some(server)) = (&self.host.links, &mut self.links) else {
-            return;
+            return false;
         };
         if number == 0 {
             let (numbers, is_short) = server.accept();
@@ -365,11 +374,12 @@ impl Worker {
                 self.host.progress.forget_link(server.as_fd());
                 self.accept_due = Some(self.host.clock.now() + ACCEPT_RETRY);
             }
-            return;
+            return false;
         }
         match server.serve(number, links, self.host.transmitter.link_port()) {
             Served::Nothing => {}
-            Served::Rung => links.bell().ring(),
+            Served::Rung if self.host.leaves_rings_to_waiter(links) => self.host.resume_rings(),
+            Served::Rung => return self.receive_rings(links),
             Served::Incoming(incoming) => {
                 // Add the ring before answering, so that it has a reader before its first packet.
                 let place = incoming.reader.place();
@@ -392,6 +402,7 @@ impl Worker {
                 receiver.remove_ring(place);
             }
         }
+        false
     }
 
     fn receive_multicast(&mut self, token: u64) {

@@ -1,6 +1,7 @@
 //! The state of a stream, which its handles share: drivers, waiters, and the end of the stream.
 
 mod bell;
+mod own_wait;
 mod progress;
 mod ready;
 mod signal;
@@ -25,6 +26,7 @@ use portolan_threads::spin::Spin;
 use rustix::event::epoll;
 
 use bell::{make_bell, ring};
+use own_wait::OwnWait;
 pub use ready::{Direction, Ready};
 pub(crate) use signal::Signal;
 
@@ -67,7 +69,11 @@ pub(crate) struct Core {
 #[derive(Debug)]
 enum Readiness {
     /// The device calls.
-    Called(Arc<Signal>),
+    Called {
+        signal: Arc<Signal>,
+        /// Set once a thread or an event loop waits for the stream, if nobody else waits for the device.
+        own: OnceLock<OwnWait>,
+    },
     /// The device has descriptors.
     Watched {
         channel: Arc<dyn CompChannel>,
@@ -126,7 +132,7 @@ impl Core {
         let device = id.device()?;
         let (queues, channel) = Queues::new(&id, &device, options, &signal)?;
         let readiness = match channel {
-            None => Readiness::Called(signal),
+            None => Readiness::called(signal),
             Some(channel) => Readiness::of(channel, events.descriptor()?)?,
         };
         let endpoint = Endpoint::new(queues.config, queues.local_memory());
@@ -161,7 +167,7 @@ impl Core {
 
     /// Replaces an event channel that has a descriptor, if the device calls.
     pub(crate) fn release_descriptor(&mut self) -> Result<()> {
-        let Readiness::Called(signal) = &self.readiness else {
+        let Readiness::Called { signal, .. } = &self.readiness else {
             return Ok(());
         };
         let signal: Arc<dyn Notify> = signal.clone();
@@ -388,7 +394,7 @@ impl Core {
     ///
     /// If a direction is ready, the call for the next change is requested only with `arms`.
     pub(crate) fn glance(&self, directions: [bool; 2], arms: bool) -> Option<Ready> {
-        let Readiness::Called(signal) = &self.readiness else {
+        let Readiness::Called { signal, .. } = &self.readiness else {
             return None;
         };
         let mut state = self.state.lock();
@@ -423,17 +429,10 @@ impl Core {
     /// Calls when the stream may have become ready. Returns false if the device does not call.
     pub(crate) fn set_call(&self, call: Box<dyn Fn() + Send + Sync>) -> bool {
         match &self.readiness {
-            Readiness::Called(signal) => signal.set_call(call),
+            Readiness::Called { signal, .. } => signal.set_call(call),
             Readiness::Watched { .. } => return false,
         }
         true
-    }
-
-    /// Whether a caller whose polls have found nothing polls on. `polling` begins with `None`.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn polls_on(&self, polling: &mut Option<Polling>) -> bool {
-        let polling = polling.get_or_insert_with(|| self.spin.start());
-        self.spin.goes_on(polling)
     }
 
     #[cfg(feature = "tokio")]
@@ -497,10 +496,13 @@ impl Core {
     /// A descriptor that is readable when another direction may have become ready.
     pub(crate) fn readiness(&self) -> BorrowedFd<'_> {
         match &self.readiness {
-            Readiness::Called(signal) => {
+            Readiness::Called { signal, own } => {
+                if let Some(own) = own.get() {
+                    return own.as_fd();
+                }
                 if !signal.has_bell() {
                     // Calls that failed with `WouldBlock` before did not prepare it.
-                    let fd = signal.as_fd();
+                    let fd = self.make_descriptor(signal, own);
                     let mut state = self.state.lock();
                     self.rest(&mut state, true);
                     self.check(&mut state);
@@ -538,6 +540,13 @@ impl Core {
 }
 
 impl Readiness {
+    fn called(signal: Arc<Signal>) -> Self {
+        Self::Called {
+            signal,
+            own: OnceLock::new(),
+        }
+    }
+
     fn of(channel: Arc<dyn CompChannel>, events: BorrowedFd<'_>) -> Result<Self> {
         let failed = |errno| Error::new(Step::Event, room::cause("epoll", errno));
         let all = with_room(|| epoll::create(epoll::CreateFlags::CLOEXEC)).map_err(failed)?;
@@ -557,7 +566,7 @@ impl Readiness {
     /// Wakes the thread that sleeps for all waiters.
     fn rouse(&self) {
         match self {
-            Self::Called(signal) => signal.raise(),
+            Self::Called { signal, .. } => signal.raise(),
             Self::Watched { rouser, .. } => rouser.get().into_iter().for_each(ring),
         }
     }

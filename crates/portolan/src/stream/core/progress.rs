@@ -40,13 +40,18 @@ impl Core {
 
     /// Handles completions. Returns whether there were any.
     pub(super) fn collect(&self, state: &mut State, drives: Drive) -> bool {
-        let mut any = self.collect_from(state, &*self.queues.receives_cq, drives);
+        let mut any = match self.own_wait() {
+            Some((signal, own)) if drives == Drive::Briefly => {
+                self.collect_waiting(state, signal, own)
+            }
+            _ => self.collect_from(state, &*self.queues.receives_cq, drives),
+        };
         // What was sent completes without a need of the program, so it is not asked for at each turn.
         any |= self.collect_from(state, &*self.queues.sends_cq, Drive::No);
         any
     }
 
-    fn collect_from(&self, state: &mut State, cq: &dyn Cq, mut drives: Drive) -> bool {
+    pub(super) fn collect_from(&self, state: &mut State, cq: &dyn Cq, mut drives: Drive) -> bool {
         let mut completions = [WorkCompletion::EMPTY; BATCH];
         let mut any = false;
         loop {
@@ -169,7 +174,7 @@ impl Core {
                 continue;
             }
             match &self.readiness {
-                Readiness::Called(signal) => signal.raise(),
+                Readiness::Called { signal, .. } => signal.raise(),
                 Readiness::Watched { bell, .. } if !state.is_ringing => {
                     ring(bell);
                     state.is_ringing = true;

@@ -14,14 +14,22 @@ use rustix::io::fcntl_dupfd_cloexec;
 use super::bell::{make_bell, ring, silence};
 
 /// Least number of a descriptor that is made while the program calls something that makes none.
-const NUMBER_MIN: i32 = 512;
+pub(super) const NUMBER_MIN: i32 = 512;
 
 /// A program's function that is called when a stream may have become ready.
 pub(super) type Call = Box<dyn Fn() + Send + Sync>;
 
+#[derive(Debug, Default)]
+struct State {
+    /// Whether it was raised and not lowered since. The descriptor is readable exactly then, unless it is quiet.
+    is_raised: bool,
+    /// Whoever reads the state next handles what raises it, so nobody needs the descriptor.
+    is_quiet: bool,
+}
+
 pub(crate) struct Signal {
-    /// Whether it was raised and not lowered since. The descriptor is readable exactly then. Locked last of all locks.
-    is_raised: Mutex<bool>,
+    /// Locked last of all locks.
+    state: Mutex<State>,
     bell: OnceLock<OwnedFd>,
     call: OnceLock<Call>,
     /// In the place of a descriptor that could not be made: always readable.
@@ -42,7 +50,7 @@ impl Signal {
             }
         };
         Ok(Arc::new(Self {
-            is_raised: Mutex::new(false),
+            state: Mutex::default(),
             bell: OnceLock::new(),
             call: OnceLock::new(),
             spare,
@@ -50,11 +58,13 @@ impl Signal {
     }
 
     pub(super) fn raise(&self) {
-        let mut is_raised = self.is_raised.lock();
-        if std::mem::replace(&mut *is_raised, true) {
+        let mut state = self.state.lock();
+        if std::mem::replace(&mut state.is_raised, true) {
             return;
         }
-        if let Some(bell) = self.bell.get() {
+        if !state.is_quiet
+            && let Some(bell) = self.bell.get()
+        {
             ring(bell);
         }
         if let Some(call) = self.call.get() {
@@ -64,12 +74,30 @@ impl Signal {
 
     /// Returns whether it was raised.
     pub(super) fn lower(&self) -> bool {
-        let mut is_raised = self.is_raised.lock();
-        let was_raised = std::mem::replace(&mut *is_raised, false);
+        let mut state = self.state.lock();
+        let was_raised = std::mem::replace(&mut state.is_raised, false);
         if was_raised && let Some(bell) = self.bell.get() {
             silence(bell);
         }
         was_raised
+    }
+
+    /// Calls `act`. The caller handles afterwards what raises the signal meanwhile, which does not change the
+    /// descriptor. Returns whether anything did. A signal that was raised before stays so.
+    pub(super) fn quietly(&self, act: impl FnOnce()) -> bool {
+        {
+            let mut state = self.state.lock();
+            if state.is_raised {
+                drop(state);
+                act();
+                return false;
+            }
+            state.is_quiet = true;
+        }
+        act();
+        let mut state = self.state.lock();
+        state.is_quiet = false;
+        std::mem::replace(&mut state.is_raised, false)
     }
 
     /// Whether the descriptor exists: an event loop may wait for it.
@@ -79,9 +107,9 @@ impl Signal {
 
     /// Sets the function to call. Calls it if the signal is raised.
     pub(super) fn set_call(&self, call: Call) {
-        let is_raised = self.is_raised.lock();
+        let state = self.state.lock();
         if self.call.set(call).is_ok()
-            && *is_raised
+            && state.is_raised
             && let Some(call) = self.call.get()
         {
             call();
@@ -98,13 +126,13 @@ impl Notify for Signal {
         if let Some(bell) = self.bell.get() {
             return bell.as_fd();
         }
-        let is_raised = self.is_raised.lock();
+        let state = self.state.lock();
         if self.bell.get().is_none()
             && let Ok(made) = make_bell()
         {
             // The program may be about to use the number that it has just closed.
             let made = fcntl_dupfd_cloexec(&made, NUMBER_MIN).unwrap_or(made);
-            if *is_raised {
+            if state.is_raised {
                 ring(&made);
             }
             let _ = self.bell.set(made);
@@ -148,6 +176,18 @@ mod tests {
         signal.raise();
         assert!(is_readable(&signal) && signal.lower());
         assert!(!is_readable(&signal));
+    }
+
+    #[test]
+    fn what_raises_it_quietly_is_reported_to_the_caller_and_not_by_the_descriptor() {
+        let signal = Signal::new().unwrap();
+        assert!(!is_readable(&signal));
+        assert!(!signal.quietly(|| {}));
+        assert!(signal.quietly(|| signal.raise()));
+        assert!(!is_readable(&signal) && !signal.lower());
+        signal.raise();
+        assert!(!signal.quietly(|| signal.raise()), "it was raised before");
+        assert!(is_readable(&signal) && signal.lower());
     }
 
     #[test]

@@ -37,7 +37,7 @@ impl Core {
         let mut polling = None;
         // Without a descriptor no event loop waits, and such a caller calls again and again.
         let polls = match &self.readiness {
-            Readiness::Called(signal) => matches!(wait, Wait::No) && !signal.has_bell(),
+            Readiness::Called { signal, .. } => matches!(wait, Wait::No) && !signal.has_bell(),
             Readiness::Watched { .. } => false,
         };
         loop {
@@ -125,7 +125,7 @@ impl Core {
         deadline: Option<Instant>,
     ) -> io::Result<MutexGuard<'a, State>> {
         let rouser = match &self.readiness {
-            Readiness::Called(_) => None,
+            Readiness::Called { .. } => None,
             Readiness::Watched { rouser, .. } => Some(match rouser.get() {
                 Some(rouser) => rouser,
                 None => {
@@ -182,7 +182,7 @@ impl Core {
         match &self.readiness {
             // A sleeping caller needs the notification to wake up.
             _ if state.is_driven => {}
-            Readiness::Called(signal) => {
+            Readiness::Called { signal, .. } => {
                 if signal.lower() {
                     // An event loop may also wait for the other direction, which may still be ready.
                     self.announce(state);
@@ -190,7 +190,13 @@ impl Core {
             }
             Readiness::Watched { channel, .. } => while let Ok(Some(_)) = channel.take_event() {},
         }
-        self.arm(state, sends, false);
+        match self.own_wait() {
+            Some((_, own)) => {
+                self.arm(state, sends, true);
+                self.rest_waiting(own);
+            }
+            None => self.arm(state, sends, false),
+        }
         if let Readiness::Watched { bell, .. } = &self.readiness
             && state.is_ringing
         {

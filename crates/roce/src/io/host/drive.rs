@@ -103,6 +103,9 @@ impl Host {
     /// Returns whether packets had arrived, and whether anything else happened.
     fn drive_at(&self, now: Duration) -> (bool, bool) {
         self.progress.poller_is_here(now);
+        if let Some(links) = &self.links {
+            links.head_page().asleep().end_waiter();
+        }
         let settled = self.settle_deferred();
         let _watch = self.watch_for_panics();
         match self.receiver.try_lock() {
@@ -119,7 +122,9 @@ impl Host {
 
     /// A polling thread is about to sleep. After this call, packets wake the progress thread.
     pub(crate) fn poller_leaves(&self) {
-        self.progress.poller_leaves(self.sources());
+        if !self.is_left_to_waiter() {
+            self.progress.poller_leaves(self.sources());
+        }
         self.look_at_rings_again();
     }
 

@@ -27,6 +27,7 @@ mod program_memory;
 pub(crate) mod qp_table;
 pub(crate) mod queue_pair;
 pub(crate) mod readings;
+pub(crate) mod ring_wait;
 mod send_only;
 pub(crate) mod settle;
 pub(crate) mod shared_receive_queue;

@@ -12,5 +12,6 @@ pub(crate) mod noted;
 pub(crate) mod policy;
 pub(crate) mod poll_handoff;
 pub(crate) mod progress;
+pub(crate) mod ring_waiter;
 mod sync;
 pub(crate) mod watch_one_sided;

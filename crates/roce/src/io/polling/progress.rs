@@ -15,6 +15,7 @@ use crate::io::net::transmit::{SendSocket, Transmitter};
 use crate::io::polling::attendance::Attendant;
 use crate::io::polling::clock::as_nanos;
 use crate::io::polling::poll_handoff::{PollHandoff, Sleep};
+use crate::io::polling::ring_waiter::RingWaiter;
 use portolan_port_sharing::PortGroup;
 use portolan_port_sharing::room::{self, with_room};
 
@@ -69,6 +70,8 @@ pub(crate) struct Progress {
     reading_due: AtomicBool,
     /// The thread that waits for the group instead of the progress thread.
     pub(crate) attendant: Attendant,
+    /// The thread that waits for the rings instead of the progress thread.
+    ring_waiter: RingWaiter,
     /// A thread of the program panicked, possibly with queue pairs locked.
     panicked: AtomicBool,
 }
@@ -115,6 +118,7 @@ impl Progress {
             reading_asked: AtomicBool::new(false),
             reading_due: AtomicBool::new(false),
             attendant: Attendant::new().map_err(|errno| os_error("eventfd", errno))?,
+            ring_waiter: RingWaiter::default(),
             panicked: AtomicBool::new(false),
         })
     }
@@ -143,6 +147,11 @@ impl Progress {
     #[inline]
     pub(crate) fn needs_sockets(&self) -> bool {
         self.by_sockets.load(Ordering::Relaxed) > 0
+    }
+
+    /// The thread that waits for the rings instead of the progress thread.
+    pub(crate) fn ring_waiter(&self) -> &RingWaiter {
+        &self.ring_waiter
     }
 
     /// Called by a thread that polls: it will read the sockets.
@@ -192,9 +201,14 @@ impl Progress {
 
     fn watch(&self, sources: Sources<'_>, watching: bool) {
         if let Some(links) = sources.links {
+            let asleep = links.head_page().asleep();
             match watching {
-                true => links.head_page().asleep().announce(),
-                false => links.head_page().asleep().end(),
+                true => asleep.announce(),
+                false => asleep.end(),
+            }
+            if watching && self.ring_waiter.rests() {
+                // A poller may have told the writers not to wake it.
+                asleep.announce_waiter();
             }
         }
         let flags = match watching {

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use portolan_provider::Step;
-use portolan_provider::traits::Cq;
+use portolan_provider::traits::{Cq, DeviceWait};
 use portolan_provider::verbs::{Cqn, WorkCompletion};
 
 use crate::engine::CompletionQueue;
@@ -13,6 +13,7 @@ use crate::io::host::completion_queue::{CqCore, CqEvent};
 use crate::io::host::device::DeviceCore;
 use crate::io::host::errors::foreign;
 use crate::io::host::gauge::Permit;
+use crate::io::host::ring_wait::RingWait;
 use crate::io::polling::clock::Clock;
 
 /// A completion queue. Polling it when it is empty drives the device.
@@ -93,6 +94,12 @@ impl Cq for SoftCq {
         if self.host.entry.check(Step::PollCq).is_ok() {
             self.host.drive_briefly();
         }
+    }
+
+    fn wait_for_device(&self) -> Option<Box<dyn DeviceWait>> {
+        self.host.entry.check(Step::PollCq).ok()?;
+        let wait = RingWait::begin(&self.host)?;
+        Some(Box::new(wait))
     }
 
     fn arm_and_poll(&self) -> portolan_provider::Result<()> {

@@ -11,7 +11,9 @@ use portolan_port_sharing::{MemberLink, PrivateFd};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
+use super::cursor::Sleepers;
 use super::message::{RING, VERSION};
+use super::waiter_bells;
 
 /// An eventfd. A forked child has none.
 #[derive(Debug)]
@@ -42,17 +44,35 @@ impl AsFd for Bell {
 }
 
 /// Wakes the process at the other end of a link.
-#[derive(Clone, Debug)]
-pub(crate) struct Doorbell(Weak<MemberLink>);
+#[derive(Debug)]
+pub(crate) struct Doorbell {
+    link: Weak<MemberLink>,
+    /// Wakes its waiting thread.
+    waiter: Option<PrivateFd>,
+}
 
 impl Doorbell {
-    pub(super) fn of(link: &Arc<MemberLink>) -> Self {
-        Self(Arc::downgrade(link))
+    pub(super) fn of(link: &Arc<MemberLink>, waiter: Option<PrivateFd>) -> Self {
+        let link = Arc::downgrade(link);
+        Self { link, waiter }
     }
 
-    /// Never waits. Does nothing if the link has ended.
+    /// Wakes those who sleep there. Never waits.
+    #[inline]
+    pub(crate) fn wake(&self, sleepers: Sleepers) {
+        if sleepers.waiter
+            && let Some(waiter) = &self.waiter
+        {
+            waiter_bells::ring(waiter);
+        }
+        if sleepers.thread {
+            self.ring();
+        }
+    }
+
+    /// Wakes the progress thread. Never waits. Does nothing if the link has ended.
     pub(crate) fn ring(&self) {
-        if let Some(link) = self.0.upgrade() {
+        if let Some(link) = self.link.upgrade() {
             // Fails if the connection is full, and then the other process wakes anyway, or if that process is gone.
             let _ = link.send(&[VERSION, RING], &[]);
         }

@@ -1,7 +1,7 @@
 //! The positions of a ring's writer and reader, and when to wake the reader.
 //!
-//! Positions count bytes since the ring was created. The writer moves `tail`, the reader `head`. A reader first sets
-//! `asleep`, then checks the ring once more, then sleeps. The writer first moves `tail`, then checks whether the
+//! Positions count bytes since the ring was created. The writer moves `tail`, the reader `head`. A reader first sets its
+//! word in `asleep`, then checks the ring once more, then sleeps. The writer first moves `tail`, then checks whether the
 //! reader had read everything and is asleep. In any order, one of the two sees the other (Dekker's algorithm). The
 //! same applies in the other direction to a writer that waits for room. A model checker tries every order
 //! (`tests/shm_cursor.rs`).
@@ -23,10 +23,39 @@ pub(crate) struct Head {
     position: AtomicU64,
 }
 
-/// Written by the reader: whether it must be woken for any of its rings.
+/// Written by the reading process: who sleeps and must be woken for any of its rings.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct Asleep(AtomicU32);
+pub(crate) struct Asleep {
+    thread: AtomicU32,
+    waiter: AtomicU32,
+}
+
+/// Whom to wake at the reading end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sleepers {
+    /// The progress thread.
+    pub(crate) thread: bool,
+    /// The thread of the program that waits for the rings itself.
+    pub(crate) waiter: bool,
+}
+
+impl Sleepers {
+    /// Whether anyone must be woken.
+    #[inline]
+    pub(crate) fn any(self) -> bool {
+        self.thread || self.waiter
+    }
+
+    /// Those of both.
+    #[inline]
+    pub(crate) fn or(self, other: Self) -> Self {
+        Self {
+            thread: self.thread || other.thread,
+            waiter: self.waiter || other.waiter,
+        }
+    }
+}
 
 impl Tail {
     #[cfg(test)]
@@ -44,12 +73,16 @@ impl Tail {
         self.position.load(Ordering::Acquire)
     }
 
-    /// The writer has written the bytes from `from` to `to`. Returns whether the reader must be woken.
+    /// The writer has written the bytes from `from` to `to`. Returns who must be woken at the reading end.
     #[inline]
-    pub(crate) fn publish(&self, from: u64, to: u64, head: &Head, asleep: &Asleep) -> bool {
+    pub(crate) fn publish(&self, from: u64, to: u64, head: &Head, asleep: &Asleep) -> Sleepers {
         self.position.store(to, Ordering::Release);
         fence(Ordering::SeqCst);
-        asleep.0.load(Ordering::Relaxed) != 0 && head.position.load(Ordering::Relaxed) == from
+        let sleepers = asleep.sleepers();
+        match sleepers.any() && head.position.load(Ordering::Relaxed) == from {
+            true => sleepers,
+            false => Sleepers::default(),
+        }
     }
 
     /// The writer waits for room. It must check once more after this.
@@ -92,17 +125,44 @@ impl Asleep {
     #[cfg(test)]
     #[allow(dead_code, reason = "for the model checker's tests")]
     pub(crate) fn new() -> Self {
-        Self(AtomicU32::new(0))
+        Self {
+            thread: AtomicU32::new(0),
+            waiter: AtomicU32::new(0),
+        }
     }
 
-    /// The reader is about to sleep. It must check every ring once more after this.
+    /// The progress thread is about to sleep. It must check every ring once more after this.
     pub(crate) fn announce(&self) {
-        self.0.store(1, Ordering::Relaxed);
+        self.thread.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// The reader polls the rings.
+    /// The progress thread polls the rings, or leaves them to others.
     pub(crate) fn end(&self) {
-        self.0.store(0, Ordering::Relaxed);
+        self.thread.store(0, Ordering::Relaxed);
+    }
+
+    /// A thread that waits for the rings itself is about to sleep. It must check every ring once more after this.
+    pub(crate) fn announce_waiter(&self) {
+        self.waiter.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// A thread reads the rings, so the waiter need not be woken.
+    #[inline]
+    pub(crate) fn end_waiter(&self) {
+        // Most polls need not fetch the line from the writers.
+        if self.waiter.load(Ordering::Relaxed) != 0 {
+            self.waiter.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Who sleeps.
+    #[inline]
+    pub(crate) fn sleepers(&self) -> Sleepers {
+        Sleepers {
+            thread: self.thread.load(Ordering::Relaxed) != 0,
+            waiter: self.waiter.load(Ordering::Relaxed) != 0,
+        }
     }
 }

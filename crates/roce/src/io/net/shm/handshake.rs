@@ -10,6 +10,7 @@ use super::message::VERSION;
 use super::peer_memory::PeerMemory;
 use super::rights::Rights;
 use super::ring::{HeadPage, PendingWriter, Reader};
+use super::waiter_bells::WaiterBells;
 use crate::io::net::transmit::SendSocket;
 
 /// The reading end of a link, and the bell of its writer.
@@ -23,6 +24,7 @@ pub(crate) struct Incoming {
 pub(super) struct OwnEnd<'a> {
     pub(super) head_page: &'a HeadPage,
     pub(super) rights: &'a Rights,
+    pub(super) waiter_bells: &'a WaiterBells,
 }
 
 /// Accepts the ring of a process that called. Call [`answer`] once the ring is being read.
@@ -41,13 +43,14 @@ pub(super) fn accepted(
     }
     Some(Incoming {
         reader,
-        bell: Doorbell::of(link),
+        bell: Doorbell::of(link, None),
     })
 }
 
 /// Answers a process that called. It writes to its ring after this. `None` if the answer fails.
 pub(super) fn answer(own: &OwnEnd<'_>, link: &MemberLink, place: u8) -> Option<()> {
-    let mut descriptors = vec![own.head_page.file()?];
+    let waiter = own.waiter_bells.add(place).ok()?;
+    let mut descriptors = vec![own.head_page.file()?, waiter.as_fd()];
     if link.is_trusted_with_memory() {
         descriptors.push(own.rights.file());
     }
@@ -63,7 +66,7 @@ pub(super) fn answered(
     port: u16,
 ) -> Option<SendSocket> {
     let mut descriptors = descriptors.into_iter();
-    let head_page = descriptors.next()?;
+    let (head_page, waiter) = (descriptors.next()?, descriptors.next()?);
     let ring = Arc::clone(pending.mapping());
     let memory = match descriptors.next() {
         // Use only memory of users that are trusted with memory. Other users' memory could vanish during a copy (huge
@@ -74,6 +77,6 @@ pub(super) fn answered(
         _ => None,
     };
     let writer = pending.open(head_page.as_fd(), place).ok()??;
-    let bell = Doorbell::of(link);
+    let bell = Doorbell::of(link, Some(waiter));
     Some(SendSocket::of_ring(writer, bell, memory, port))
 }

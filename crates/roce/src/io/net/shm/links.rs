@@ -19,6 +19,7 @@ use crate::io::net::shm::memory_files::MemoryFiles;
 use crate::io::net::shm::message::{FILE, RING, VERSION, file_message};
 use crate::io::net::shm::rights::Rights;
 use crate::io::net::shm::ring::{HeadPage, PLACES, PendingWriter, Writer};
+use crate::io::net::shm::waiter_bells::WaiterBells;
 use crate::io::net::transmit::SendSocket;
 
 /// Members accepted in one turn.
@@ -33,6 +34,8 @@ pub(crate) struct Links {
     head_page: HeadPage,
     /// Wakes the progress thread for the rings.
     bell: Bell,
+    /// Wake a thread that waits for the rings itself.
+    waiter_bells: WaiterBells,
     /// The rights of other processes to access this process's memory directly, and that memory.
     rights: Rights,
     files: Arc<MemoryFiles>,
@@ -99,6 +102,7 @@ impl Links {
             own,
             head_page: HeadPage::create()?,
             bell: Bell::new()?,
+            waiter_bells: WaiterBells::new()?,
             rights: Rights::create()?,
             files: Arc::new(MemoryFiles::new()),
             any_asked: AtomicBool::new(false),
@@ -178,11 +182,23 @@ impl Links {
         OwnEnd {
             head_page: &self.head_page,
             rights: &self.rights,
+            waiter_bells: &self.waiter_bells,
         }
+    }
+
+    /// The bells of a thread that waits for the rings itself.
+    pub(crate) fn waiter_bells(&self) -> &WaiterBells {
+        &self.waiter_bells
     }
 
     pub(crate) fn bell(&self) -> &Bell {
         &self.bell
+    }
+
+    /// Forgets the process whose ring had this place.
+    fn remove_reader(&self, place: u8) {
+        self.rights.remove_user(place);
+        self.waiter_bells.remove(place);
     }
 
     /// Removes a link that has ended, unless another one has replaced it.
@@ -355,7 +371,7 @@ impl LinkServer {
         let place = *place;
         let is_up = answer(&links.own_end(), link, place).is_some();
         if !is_up {
-            links.rights.remove_user(place);
+            links.remove_reader(place);
             self.connections.remove(&number);
         }
         is_up
@@ -441,7 +457,7 @@ impl LinkServer {
                 if connection.link.is_trusted_with_memory() =>
             {
                 let Ok(file) = file.try_into().map(u32::from_ne_bytes) else {
-                    links.rights.remove_user(place);
+                    links.remove_reader(place);
                     return Served::Ended(place);
                 };
                 let send = |fd: BorrowedFd<'_>| connection.link.send(&file_message(file), &[fd]);
@@ -458,7 +474,7 @@ impl LinkServer {
                 Served::Nothing
             }
             (Stage::Reading(place), _) => {
-                links.rights.remove_user(place);
+                links.remove_reader(place);
                 Served::Ended(place)
             }
             (Stage::Accepted, _) => Served::Nothing,

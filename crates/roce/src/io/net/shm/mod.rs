@@ -8,7 +8,8 @@
 //! * `cursor`: the positions of both ends, and whom to wake; `sync` is for its model checker.
 //! * `mapping`, `ring`: memory files, and the records in them.
 //! * `record_header`: the header of a record that contains packets.
-//! * `bell`: wakes this process and the other one. `message`: the messages of a link.
+//! * `bell`: wakes this process and the other one; `waiter_bells`, a thread that waits for the rings itself. `message`: the
+//!   messages of a link.
 //! * `hazard`: withdrawal of rights that another process may be using.
 //! * `memory_files`, `rights`: memory that other processes may access directly, and their rights.
 //! * `peer_memory`, `peer_rights`: the same from the other side. `rights_layout`: the shared layout.
@@ -32,3 +33,4 @@ pub(crate) mod rights;
 pub(crate) mod rights_layout;
 pub(crate) mod ring;
 mod sync;
+pub(crate) mod waiter_bells;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use portolan_port_sharing::Block;
 use rustix::io::Errno;
 
-use super::cursor::{Asleep, Head, Tail};
+use super::cursor::{Asleep, Head, Sleepers, Tail};
 use super::mapping::Mapping;
 pub(crate) use super::record_header::RecordHead;
 use super::record_header::{
@@ -119,10 +119,8 @@ pub(crate) struct Records {
 /// The result of writing a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
-    /// Written. The reader is polling.
-    Unnoticed,
-    /// Written. The reader's bell must be rung.
-    Ring,
+    /// Written. These must be woken.
+    Done(Sleepers),
     /// Not written: there is no room.
     Full,
 }
@@ -191,17 +189,14 @@ impl Writer {
     /// The reader violated the protocol.
     pub(crate) fn write(&mut self, record: &Record<'_>) -> Result<Written, Broken> {
         if record.payload.len() > PAYLOAD_MAX {
-            return Ok(Written::Unnoticed);
+            return Ok(Written::Done(Sleepers::default()));
         }
         let Some(place) = self.begin(&record.head, record.payload.len())? else {
             return Ok(Written::Full);
         };
         self.mapping.copy_in(place.at, record.payload);
         self.end(place);
-        Ok(match self.publish() {
-            true => Written::Ring,
-            false => Written::Unnoticed,
-        })
+        Ok(Written::Done(self.publish()))
     }
 
     /// Begins a record with a payload of `len` bytes, at most [`PAYLOAD_MAX`]. `None` if there is no room. The caller
@@ -301,9 +296,9 @@ impl Writer {
         self.mapping.addr() + place.at as u64
     }
 
-    /// Makes all ended records visible to the reader. Returns whether its bell must be rung.
+    /// Makes all ended records visible to the reader. Returns who must be woken.
     #[inline]
-    pub(crate) fn publish(&mut self) -> bool {
+    pub(crate) fn publish(&mut self) -> Sleepers {
         let from = std::mem::replace(&mut self.published, self.tail);
         let head = self.head_page.head(self.place);
         tail_of(&self.mapping).publish(from, self.tail, head, self.head_page.asleep())

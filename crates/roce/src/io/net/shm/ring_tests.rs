@@ -5,6 +5,11 @@ use proptest::prelude::*;
 use super::*;
 use crate::engine::CompactSend;
 
+const THREAD: Sleepers = Sleepers {
+    thread: true,
+    waiter: false,
+};
+
 /// Both ends of a ring, and the reader's head page. The writer has its own handle on the file, as in another
 /// process.
 fn ring() -> (Writer, Reader, HeadPage) {
@@ -49,7 +54,10 @@ fn a_record_arrives_with_its_addresses() {
             packet_len: 3,
         };
         let payload = &b"packets"[..];
-        assert_eq!(writer.write(&Record { head, payload }), Ok(Written::Ring));
+        assert_eq!(
+            writer.write(&Record { head, payload }),
+            Ok(Written::Done(THREAD))
+        );
         assert!(reader.has_more());
         assert_eq!(read_one(&mut reader), Ok(Some((head, payload.to_vec()))));
         assert!(!reader.release(&head_page));
@@ -61,13 +69,19 @@ fn a_record_arrives_with_its_addresses() {
 #[test]
 fn the_bell_is_rung_only_for_a_sleeping_reader_that_has_read_everything() {
     let (mut writer, mut reader, head_page) = ring();
-    assert_eq!(writer.write(&record(b"1")), Ok(Written::Ring));
-    assert_eq!(writer.write(&record(b"2")), Ok(Written::Unnoticed));
+    assert_eq!(writer.write(&record(b"1")), Ok(Written::Done(THREAD)));
+    assert_eq!(
+        writer.write(&record(b"2")),
+        Ok(Written::Done(Sleepers::default()))
+    );
     while read_one(&mut reader).unwrap().is_some() {
         reader.release(&head_page);
     }
     head_page.asleep().end();
-    assert_eq!(writer.write(&record(b"3")), Ok(Written::Unnoticed));
+    assert_eq!(
+        writer.write(&record(b"3")),
+        Ok(Written::Done(Sleepers::default()))
+    );
     head_page.asleep().announce();
     assert!(reader.has_more(), "it checks once more before it sleeps");
 }
@@ -131,7 +145,7 @@ fn records_are_seen_when_they_are_published_and_one_that_was_not_ended_never() {
     }
     let _ = begin(&mut writer, 3);
     assert!(!reader.has_more());
-    assert!(writer.publish(), "the reader sleeps");
+    assert!(writer.publish().thread, "the reader sleeps");
     reader.read(&mut records).unwrap();
     let payloads: Vec<&[u8]> = records.iter().map(|record| record.payload).collect();
     assert_eq!(payloads, [[1; 5], [2; 5]]);

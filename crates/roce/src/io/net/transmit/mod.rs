@@ -20,6 +20,7 @@ use crate::io::net::counters::{Monitor, RingTraffic};
 use crate::io::net::path::Path;
 use crate::io::net::send_batch::{Run, SendBatch, send_one};
 use crate::io::net::shm::bell::Doorbell;
+use crate::io::net::shm::cursor::Sleepers;
 use crate::io::net::shm::peer_memory::PeerMemory;
 use crate::io::net::shm::ring::{Broken, Place, Record, RecordHead, Writer, Written};
 use crate::io::net::sockopt::{IpVersion, set_int};
@@ -191,9 +192,8 @@ impl OpenRing<'_> {
         if self.packets == 0 {
             return;
         }
-        if self.writer.publish() {
-            self.bell.ring();
-        }
+        let sleepers = self.writer.publish();
+        self.bell.wake(sleepers);
         self.socket.sent.add(self.packets, self.bytes);
     }
 }
@@ -348,18 +348,16 @@ impl SendSocket {
             Outlet::Ring { writer, bell, .. } => {
                 let mut writer = writer.lock();
                 let mut sent = 0;
-                let mut rings = false;
+                let mut woken = Sleepers::default();
                 for run in batch.runs().iter().skip(first) {
                     match self.write(&mut writer, path, run, batch.bytes(run)) {
-                        Ok(reader_sleeps) => rings |= reader_sleeps,
+                        Ok(sleepers) => woken = woken.or(sleepers),
                         Err(error) if sent == 0 => return Err(error),
                         Err(_) => break,
                     }
                     sent += 1;
                 }
-                if rings {
-                    bell.ring();
-                }
+                bell.wake(woken);
                 Ok(sent)
             }
         }
@@ -369,16 +367,20 @@ impl SendSocket {
         match &self.outlet {
             Outlet::Socket(socket) => send_one(socket.as_fd(), path, run, bytes),
             Outlet::Ring { writer, bell, .. } => {
-                if self.write(&mut writer.lock(), path, run, bytes)? {
-                    bell.ring();
-                }
+                bell.wake(self.write(&mut writer.lock(), path, run, bytes)?);
                 Ok(())
             }
         }
     }
 
-    /// Writes a datagram to the ring. Returns whether its reader must be woken.
-    fn write(&self, writer: &mut Writer, path: &Path, run: &Run, bytes: &[u8]) -> io::Result<bool> {
+    /// Writes a datagram to the ring. Returns who must be woken at its other end.
+    fn write(
+        &self,
+        writer: &mut Writer,
+        path: &Path,
+        run: &Run,
+        bytes: &[u8],
+    ) -> io::Result<Sleepers> {
         let record = Record {
             head: RecordHead {
                 source: SocketAddr::new(path.local, self.port),
@@ -388,8 +390,7 @@ impl SendSocket {
             payload: bytes,
         };
         match writer.write(&record) {
-            Ok(Written::Ring) => Ok(true),
-            Ok(Written::Unnoticed) => Ok(false),
+            Ok(Written::Done(sleepers)) => Ok(sleepers),
             Ok(Written::Full) => Err(io::ErrorKind::WouldBlock.into()),
             Err(Broken) => {
                 self.close();

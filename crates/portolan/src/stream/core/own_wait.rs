@@ -1,0 +1,104 @@
+//! Streams whose waiting thread waits for the device itself.
+//!
+//! Otherwise two threads must be woken for what another process sends: the device's own thread, and then the one that
+//! waits. One stream of a process can do without. Its descriptor contains both the signal and what the other processes
+//! ring. Whoever finds it readable drives the device by its next call, for all streams of the process.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
+
+use portolan_port_sharing::room::with_room;
+use portolan_provider::traits::{DeviceWait, Notify};
+use rustix::event::epoll;
+use rustix::io::{Result, fcntl_dupfd_cloexec};
+
+use super::signal::NUMBER_MIN;
+use super::{Core, Readiness, Signal, State};
+use crate::stream::queues::Drive;
+
+/// How often a caller that is about to sleep drives the device while more and more arrives. After that, its sleep ends
+/// at once.
+const TURNS_MAX: usize = 8;
+
+#[derive(Debug)]
+pub(super) struct OwnWait {
+    /// Readable while the signal is raised or the device was rung.
+    both: OwnedFd,
+    device: Box<dyn DeviceWait>,
+}
+
+impl OwnWait {
+    fn new(signal: &Signal, device: Box<dyn DeviceWait>) -> Result<Self> {
+        let both = with_room(|| epoll::create(epoll::CreateFlags::CLOEXEC))?;
+        // The program may be about to use the number that it has just closed.
+        let both = fcntl_dupfd_cloexec(&both, NUMBER_MIN).unwrap_or(both);
+        let data = epoll::EventData::new_u64(0);
+        for fd in [signal.as_fd(), device.as_fd()] {
+            epoll::add(&both, fd, data, epoll::EventFlags::IN)?;
+        }
+        Ok(Self { both, device })
+    }
+}
+
+impl AsFd for OwnWait {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.both.as_fd()
+    }
+}
+
+impl Core {
+    /// Makes the stream's descriptor.
+    pub(super) fn make_descriptor<'a>(
+        &self,
+        signal: &'a Arc<Signal>,
+        own: &'a OnceLock<OwnWait>,
+    ) -> BorrowedFd<'a> {
+        let bell = signal.as_fd();
+        if let Some(device) = self.queues.receives_cq.wait_for_device()
+            && let Ok(made) = OwnWait::new(signal, device)
+        {
+            return own.get_or_init(|| made).as_fd();
+        }
+        bell
+    }
+
+    pub(super) fn own_wait(&self) -> Option<(&Signal, &OwnWait)> {
+        match &self.readiness {
+            Readiness::Called { signal, own } => own.get().map(|own| (&**signal, own)),
+            Readiness::Watched { .. } => None,
+        }
+    }
+
+    /// Handles completions. If there are none, drives the device. Returns whether there were any, or events.
+    pub(super) fn collect_waiting(
+        &self,
+        state: &mut State,
+        signal: &Signal,
+        own: &OwnWait,
+    ) -> bool {
+        let cq = &*self.queues.receives_cq;
+        if self.collect_from(state, cq, Drive::No) {
+            return true;
+        }
+        let is_alone = !state.is_driven && state.wanted == [false; 2] && state.awaited == [0; 2];
+        if !is_alone {
+            own.device.drive();
+            return self.collect_from(state, cq, Drive::No);
+        }
+        // This caller handles what arrives for the stream, so its descriptor need not tell.
+        let is_called = signal.quietly(|| own.device.drive());
+        let any = self.collect_from(state, cq, Drive::No);
+        is_called && self.take_events(state) || any
+    }
+
+    /// The caller is about to sleep until the descriptor is readable.
+    pub(super) fn rest_waiting(&self, own: &OwnWait) {
+        for _ in 0..TURNS_MAX {
+            if own.device.rest() {
+                return;
+            }
+            own.device.drive();
+        }
+        self.readiness.rouse();
+    }
+}

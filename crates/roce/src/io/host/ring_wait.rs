@@ -1,0 +1,128 @@
+//! Waiting for the rings in a thread of the program ([`RingWaiter`](crate::io::polling::ring_waiter::RingWaiter)).
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use portolan_provider::Step;
+use portolan_provider::traits::DeviceWait;
+
+use crate::io::host::Host;
+use crate::io::net::shm::links::Links;
+use crate::io::polling::progress::Sources;
+
+/// While it exists, its owner waits for the rings.
+#[derive(Debug)]
+pub(crate) struct RingWait {
+    host: Arc<Host>,
+}
+
+impl RingWait {
+    /// `None` if somebody else waits, or if this stack has no rings.
+    pub(crate) fn begin(host: &Arc<Host>) -> Option<Self> {
+        let begins = host.links.is_some() && host.progress.ring_waiter().take();
+        begins.then(|| Self {
+            host: Arc::clone(host),
+        })
+    }
+
+    fn links(&self) -> &Links {
+        match &self.host.links {
+            Some(links) => links,
+            None => unreachable!("a stack without links has no waiter"),
+        }
+    }
+
+    fn is_owner(&self) -> bool {
+        self.host.entry.check(Step::PollCq).is_ok()
+    }
+}
+
+impl DeviceWait for RingWait {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.links().waiter_bells().as_fd()
+    }
+
+    fn drive(&self) {
+        if !self.is_owner() {
+            return;
+        }
+        if self.host.progress.ring_waiter().rise() {
+            self.links().waiter_bells().reset();
+        }
+        self.host.drive_briefly();
+    }
+
+    fn rest(&self) -> bool {
+        if !self.is_owner() {
+            return true;
+        }
+        let host = &self.host;
+        host.settle_deferred();
+        if host.progress.needs_sockets() {
+            // Nobody rings for what arrives by a socket.
+            host.poller_leaves();
+            return true;
+        }
+        host.progress.ring_waiter().rest();
+        self.links().head_page().asleep().announce_waiter();
+        match host.receiver.try_lock() {
+            Some(receiver) => !receiver.has_more(),
+            None => {
+                // The thread that reads may not see a record that was written before the announcement.
+                self.links().bell().ring();
+                true
+            }
+        }
+    }
+}
+
+impl Drop for RingWait {
+    fn drop(&mut self) {
+        if !self.is_owner() {
+            return;
+        }
+        self.host.progress.ring_waiter().release();
+        self.links().head_page().asleep().end_waiter();
+        self.host.poller_leaves();
+    }
+}
+
+impl Host {
+    /// Makes the writers wake a waiter that rests. Returns whether there is one. The progress thread checks whether it
+    /// comes.
+    pub(crate) fn is_left_to_waiter(&self) -> bool {
+        match &self.links {
+            Some(links)
+                if self.progress.ring_waiter().rests() && !self.progress.needs_sockets() =>
+            {
+                links.head_page().asleep().announce_waiter();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the progress thread, woken for the rings, leaves them to a waiter, which was woken too.
+    pub(crate) fn leaves_rings_to_waiter(&self, links: &Links) -> bool {
+        let leaves = self.progress.ring_waiter().rests()
+            && links.head_page().asleep().sleepers().waiter
+            && !self.progress.needs_sockets();
+        if leaves {
+            self.progress.poller_is_here(self.clock.now());
+        }
+        leaves
+    }
+
+    /// The waiter did not come, and the progress thread has read the rings.
+    pub(crate) fn waiter_is_away(&self) {
+        if let Some(links) = &self.links
+            && self.progress.ring_waiter().rise()
+        {
+            links.head_page().asleep().end_waiter();
+            self.progress.poller_leaves(Sources {
+                group: &self.group,
+                links: Some(links),
+            });
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! A thread of the program that waits for the rings itself.
+
+use std::time::Instant;
+
+use portolan_provider::traits::DeviceWait;
+use portolan_provider::verbs::{SendOp, WorkCompletion};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::harness::*;
+
+/// A pair that sends through memory, both ways.
+fn linked() -> Pair {
+    let pair = Pair::new("127.0.0.1", Shape::default());
+    let deadline = Instant::now() + PATIENCE;
+    let is_linked = |stack: usize| pair.stacks[stack].counters().sent_through_memory > 0;
+    while !(is_linked(0) && is_linked(1)) {
+        assert!(Instant::now() < deadline, "no link through memory");
+        for (from, to) in [(&pair.a, &pair.b), (&pair.b, &pair.a)] {
+            to.receive(1, to.sge(64, 64));
+            from.post(1, SendOp::Send, from.sge(0, 64));
+            from.expect(1);
+            to.expect(1);
+        }
+    }
+    pair
+}
+
+/// Takes a completion without driving the device.
+fn take(end: &End) -> Option<WorkCompletion> {
+    let mut out = [WorkCompletion::EMPTY];
+    (end.cq.take(&mut out).unwrap() == 1).then(|| out[0])
+}
+
+fn rest(wait: &dyn DeviceWait) {
+    while !wait.rest() {
+        wait.drive();
+    }
+}
+
+#[test]
+fn a_thread_that_waits_for_the_device_is_woken_by_the_other_process_and_finds_its_messages() {
+    let pair = linked();
+    let wait = pair.b.cq.wait_for_device().unwrap();
+    assert!(pair.b.cq.wait_for_device().is_none(), "one waits already");
+    for number in 0..500 {
+        pair.b.receive(number, pair.b.sge(64, 64));
+        rest(&*wait);
+        pair.a.post(number, SendOp::Send, pair.a.sge(0, 64));
+        let received = loop {
+            if let Some(received) = take(&pair.b) {
+                break received;
+            }
+            let fd = wait.as_fd();
+            let patience = Timespec::try_from(PATIENCE).unwrap();
+            let polled = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&patience));
+            assert_eq!(polled, Ok(1), "nobody wakes the thread");
+            wait.drive();
+            if let Some(received) = take(&pair.b) {
+                break received;
+            }
+            rest(&*wait);
+        };
+        expect(received, number);
+        pair.a.expect(number);
+    }
+    drop(wait);
+    assert!(pair.b.cq.wait_for_device().is_some());
+}
+
+#[test]
+fn the_progress_thread_reads_the_rings_for_a_waiting_thread_that_does_not_come() {
+    let pair = linked();
+    let wait = pair.b.cq.wait_for_device().unwrap();
+    for number in 0..50 {
+        pair.b.receive(number, pair.b.sge(64, 64));
+        if number % 10 == 0 {
+            rest(&*wait);
+        }
+        pair.a.post(number, SendOp::Send, pair.a.sge(0, 64));
+        pair.a.expect(number);
+        until("the message arrives", || {
+            take(&pair.b).is_some_and(|received| expect(received, number).wr_id == number)
+        });
+    }
+}
