@@ -4,6 +4,7 @@
 //! the descriptor itself, and handles what arrives, so that no other thread has to wake it. Only one thread does this at
 //! a time. While none does, the progress thread does.
 
+use std::marker::PhantomData;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -54,6 +55,8 @@ pub struct Attendance<'a> {
     group: &'a PortGroup,
     /// The thread already attended, so dropping this changes nothing.
     is_nested: bool,
+    /// The thread that attends must be the one that drops it, so it cannot be sent.
+    _thread: PhantomData<*const ()>,
 }
 
 impl Drop for Attendance<'_> {
@@ -144,6 +147,7 @@ impl Management {
             progress,
             group,
             is_nested: !is_new,
+            _thread: PhantomData,
         })
     }
 

@@ -22,7 +22,8 @@
 //! A program that posts builds and sends its packets in its own thread. A program that polls a completion queue reads
 //! packets from the sockets in its own thread.
 //!
-//! A thread that waits for an event of the connection manager handles management datagrams (`management`).
+//! A thread that waits for an event of the connection manager handles management datagrams (`management`). A thread that
+//! waits for a stream reads the rings (`host::ring_wait`).
 //!
 //! One progress thread does the rest. It does not read the sockets while a poller is active. It also handles timers,
 //! full send buffers, multicast, and the group. `polling` has its rules.
@@ -40,7 +41,7 @@
 //!    memory window lock it for writing while they hold the queue pair's lock.
 //! 5. One completion queue, or one shared receive queue.
 //! 6. Leaves, under which nothing else is locked: a completion channel's events, the deadlines, a socket's or ring's
-//!    waiting packets (and then the ring's writing end), the table of links, the lists of queue pairs noted for later, a
+//!    waiting packets (and then the ring's writing end), the table of links, the bells of a waiting thread, the lists of queue pairs noted for later, a
 //!    device's address table and events, an XRC domain's queues, a shard of the table of queue pairs, the keys that
 //!    peers may use directly (and then those peers), the memory files, a peer's memory files (locked for reading while
 //!    one is copied).
