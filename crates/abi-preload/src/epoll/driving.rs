@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use libc::epoll_event;
 use portolan::Stream;
-use portolan::stream::{DeviceWait, Polling};
+use portolan::stream::DeviceWait;
+use portolan_threads::spin::Polling;
 use rustix::event::epoll;
 
 use super::{DEVICE, Interest, Set};

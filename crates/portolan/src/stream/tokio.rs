@@ -15,7 +15,6 @@ use portolan_addrinfo::names::pool::DEADLINE_MAX;
 use portolan_provider::{Error, Result, Step};
 use portolan_rsocket::Close;
 use portolan_threads::lock::Mutex;
-use portolan_threads::spin::Polling;
 
 use super::core::{Direction, Shared, Wait};
 use super::error::io_error;

@@ -20,8 +20,6 @@ use portolan_provider::traits::{CompChannel, Notify};
 use portolan_provider::{Error, Result, Step};
 use portolan_rsocket::{Close, Endpoint, Phase, Signalling};
 use portolan_threads::lock::{Condvar, Mutex};
-#[cfg(feature = "tokio")]
-use portolan_threads::spin::Polling;
 use portolan_threads::spin::Spin;
 use rustix::event::epoll;
 
