@@ -37,10 +37,16 @@ fn main() {
         println!("{best:.0} ns");
         return;
     }
-    if !std::env::args().any(|arg| arg == "sends") {
-        one_sided();
+    let only = |part: &str| std::env::args().any(|arg| arg == part);
+    if !only("sends") {
+        if !only("program") {
+            one_sided();
+        }
+        program_memory();
     }
-    two_sided();
+    if !only("program") {
+        two_sided();
+    }
 }
 
 fn one_sided() {
@@ -70,6 +76,23 @@ fn one_sided() {
             );
             let subject = || stream(&one_sided, size, write);
             rates_by_turns(&name, "memcpy", subject, || memcpy_rate(size));
+        }
+    }
+}
+
+/// Memory that the program owns, beside one kernel copy of the same length.
+fn program_memory() {
+    let pair = two_ends(false);
+    println!("the program's memory             GiB/s   yardstick   ratio");
+    for size in [4 << 10, 64 << 10, 1 << 20] {
+        for write in [true, false] {
+            let (name, yardstick) = match write {
+                true => ("writes", "process_vm_writev"),
+                false => ("reads", "process_vm_readv"),
+            };
+            let name = format!("{name} of {} KiB", size >> 10);
+            let subject = || stream(&pair, size, write);
+            rates_by_turns(&name, yardstick, subject, || kernel_copy_rate(size, write));
         }
     }
 }
@@ -252,6 +275,31 @@ fn memcpy_rate(size: usize) -> f64 {
         let at = number % places(size) * size;
         let (from, to) = (&from[at..at + size], &mut to[at..at + size]);
         std::hint::black_box(to).copy_from_slice(std::hint::black_box(from));
+    }
+    gib(count * size, start.elapsed())
+}
+
+/// Copies by the kernel between two parts of this process's memory, as if one were another process's.
+fn kernel_copy_rate(size: usize, write: bool) -> f64 {
+    let len = places(size) * size;
+    let (mut own, mut other) = (vec![1u8; len], vec![2u8; len]);
+    let count = (STREAM_BYTES / size).min(50_000);
+    let pid = std::process::id() as libc::pid_t;
+    let call = match write {
+        true => libc::process_vm_writev,
+        false => libc::process_vm_readv,
+    };
+    let start = Instant::now();
+    for number in 0..count {
+        let at = number % places(size) * size;
+        let piece = |bytes: &mut Vec<u8>| libc::iovec {
+            iov_base: bytes[at..at + size].as_mut_ptr().cast(),
+            iov_len: size,
+        };
+        let (local, remote) = (piece(&mut own), piece(&mut other));
+        // SAFETY: both are this function's bytes, and no reference to them is in use.
+        let copied = unsafe { call(pid, &local, 1, &remote, 1, 0) };
+        assert_eq!(copied, size as isize);
     }
     gib(count * size, start.elapsed())
 }
