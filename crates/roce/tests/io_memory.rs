@@ -34,6 +34,8 @@ mod panics;
 mod process;
 #[path = "io/program_memory.rs"]
 mod program_memory;
+#[path = "io/pulled.rs"]
+mod pulled;
 #[path = "io/reregister.rs"]
 mod reregister;
 #[path = "io/shared_receives.rs"]

@@ -145,10 +145,12 @@ fn more_than_a_ring_holds_can_be_sent_to_a_sleeping_end() {
     for round in 0..3 {
         for [a, b] in &pairs {
             a.memory.write(0, &pattern(round, MUCH));
-            a.post(round, SendOp::RdmaWrite(b.remote(0)), a.sge(0, MUCH));
+            b.receive(round, b.sge(0, MUCH));
+            a.post(round, SendOp::Send, a.sge(0, MUCH));
         }
         for [a, b] in &pairs {
             a.expect(round);
+            b.expect(round);
             assert!(b.memory.read(0, MUCH) == pattern(round, MUCH));
         }
     }

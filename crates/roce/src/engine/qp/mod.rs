@@ -6,6 +6,7 @@ mod congestion_window;
 mod context;
 mod inbound;
 mod outbox;
+mod pull;
 mod receive_queue;
 mod reliable;
 mod requester;
@@ -471,6 +472,11 @@ impl QueuePair {
             len: head.len,
             local,
         })
+    }
+
+    /// Whether it is in a state in which it sends requests.
+    pub fn is_sending(&self) -> bool {
+        matches!(self.attr.state, QpState::Rts | QpState::Sqd)
     }
 
     /// Whether [`poll_direct`](Self::poll_direct) may have a request.

@@ -33,6 +33,12 @@ impl Host {
     /// Executes the next requests in the peer's memory, until one needs packets.
     #[inline]
     pub(super) fn go_direct(&self, qp: &QpCore, state: &mut LockedQp) {
+        if state.pulled.is_some() {
+            return self.look_at_pull(state);
+        }
+        if std::mem::take(&mut state.by_packets) {
+            return;
+        }
         if let Some(link) = &state.link
             && link.peer_memory().is_some()
             && qp.qp_type == QpType::Rc
@@ -46,7 +52,7 @@ impl Host {
     fn go_direct_to(&self, link: &SendSocket, state: &mut LockedQp) {
         let mut left = TURN_MAX;
         while let Some(peer) = link.peer_memory()
-            && self.carry_out(peer, state, &mut left)
+            && self.carry_out(link, peer, state, &mut left)
         {
             state.engine.complete_direct();
             self.monitor.counters.carried_out_in_memory.up();
@@ -57,7 +63,13 @@ impl Host {
     ///
     /// Returns false if the request needs packets, even if the peer withdrew the right halfway. Packets then transfer
     /// the whole request again.
-    fn carry_out(&self, peer: &PeerMemory, state: &mut LockedQp, left: &mut u64) -> bool {
+    fn carry_out(
+        &self,
+        link: &SendSocket,
+        peer: &PeerMemory,
+        state: &mut LockedQp,
+        left: &mut u64,
+    ) -> bool {
         let (mut done, own) = (0u32, state.engine.qpn());
         loop {
             let memory = self.memory.read();
@@ -84,6 +96,11 @@ impl Host {
                     if !unsafe { copy(passage.addr(), &direct, chunk.clone()) } {
                         return false;
                     }
+                }
+                Err(NoPassage::Program) if direct.operation == DirectOperation::Write => {
+                    drop(memory);
+                    self.ask_to_pull(link, state, 0);
+                    return false;
                 }
                 // SAFETY: as above.
                 Err(NoPassage::Program) => {

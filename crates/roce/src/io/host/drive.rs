@@ -18,6 +18,7 @@ use crate::io::host::queue_pair::QpCore;
 use crate::io::host::{Host, Receiver};
 use crate::io::net::receive::{Arrived, Handled, RingSink};
 use crate::io::net::shm::links::Links;
+use crate::io::net::shm::pull::{Asker, Pull};
 use crate::io::polling::clock::as_nanos;
 use crate::io::polling::make_way;
 use crate::io::polling::progress::Sources;
@@ -46,6 +47,11 @@ struct FromRings<'a> {
 }
 
 impl RingSink<QpCore> for FromRings<'_> {
+    fn pull(&mut self, from: Block, pull: &Pull, asker: &Asker) {
+        self.one_sided = true;
+        self.host.take_pull(from, pull, asker);
+    }
+
     fn packets(&mut self, arrived: &[Arrived<'_>]) {
         self.one_sided |= self.host.bring(arrived, self.answer);
     }

@@ -24,6 +24,7 @@ pub(crate) mod membership;
 pub(crate) mod memory_access;
 pub(crate) mod multicast;
 mod program_memory;
+mod pull;
 pub(crate) mod qp_table;
 pub(crate) mod queue_pair;
 pub(crate) mod readings;

@@ -11,6 +11,7 @@ use portolan_wire::Qpn;
 use crate::engine::{QpConfig, QueuePair};
 use crate::io::host::completion_queue::CqCore;
 use crate::io::host::device::DeviceCore;
+use crate::io::host::pull::Pulled;
 use crate::io::host::shared_receive_queue::SrqUse;
 use crate::io::host::xrc_domain::XrcDomain;
 use crate::io::net::path::Path;
@@ -72,6 +73,10 @@ pub(crate) struct LockedQp {
     pub(crate) owes: bool,
     /// Its device is gone, so it has failed.
     pub(crate) device_removed: bool,
+    /// The write that the peer is asked to copy.
+    pub(crate) pulled: Option<Pulled>,
+    /// The next request is sent as packets, because the peer does not copy it.
+    pub(crate) by_packets: bool,
     /// It is destroyed. A thread that still finds it ignores it.
     pub(crate) closed: bool,
 }
@@ -124,6 +129,8 @@ impl QpCore {
                 deferred: false,
                 owes: false,
                 device_removed: false,
+                pulled: None,
+                by_packets: false,
                 closed: false,
             }),
         })

@@ -171,6 +171,7 @@ impl Host {
         if state.path.is_some() && state.link.is_none() {
             by_sockets.fetch_sub(1, Ordering::Relaxed);
         }
+        self.end_pull(state);
         (state.link, state.links_seen) = (None, 0);
         state.path = path;
         state.peer = None;
@@ -325,7 +326,9 @@ impl Host {
     }
 
     fn keep_timer(&self, qp: &QpCore, state: &mut LockedQp) {
-        let Some(wanted) = state.engine.poll_timeout() else {
+        let of_pull = state.pulled.map(|pulled| pulled.deadline);
+        let timeouts = [state.engine.poll_timeout(), of_pull];
+        let Some(wanted) = timeouts.into_iter().flatten().min() else {
             return;
         };
         if state.timer.is_some_and(|timer| timer <= wanted) {

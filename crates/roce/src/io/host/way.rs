@@ -8,7 +8,6 @@ use portolan_wire::Qpn;
 
 use crate::io::host::Host;
 use crate::io::host::queue_pair::LockedQp;
-use crate::io::net::shm::peer_memory::PeerMemory;
 use crate::io::net::shm::program_memory::WhyUnreadable;
 use crate::io::net::shm::rights_layout::tag_of;
 
@@ -106,9 +105,9 @@ impl Host {
         self.choose_way(&mut state);
         if let Some(link) = state.link.as_ref().filter(|link| !link.is_closed()) {
             let other_user = Some(WhyUnreadable::OtherUser);
-            let why = link
-                .peer_memory()
-                .map_or(other_user, PeerMemory::why_unreadable);
+            let why = link.peer_memory().map_or(other_user, |peer| {
+                peer.why_unreadable().or(peer.why_not_pulled())
+            });
             return Some(why.map_or(Way::Memory, Way::Rings));
         }
         let why = match (&self.links, state.peer) {

@@ -15,6 +15,7 @@ use crate::io::net::counters::Monitor;
 use crate::io::net::path::Path;
 use crate::io::net::receive_batch::ReceiveBatch;
 use crate::io::net::shm::handshake::Incoming;
+use crate::io::net::shm::pull::{Asker, Pull};
 use crate::io::net::shm::ring::{Broken, HeadPage, RECORDS_MAX, Reader, Records};
 use crate::io::net::tap::{Direction, TappedPacket, with_icrc};
 
@@ -95,6 +96,9 @@ pub(crate) trait RingSink<Q> {
         payload: u64,
         recent: &mut Option<Arc<Q>>,
     ) -> Handled;
+
+    /// Takes a record about a write that is pulled.
+    fn pull(&mut self, from: Block, pull: &Pull, asker: &Asker);
 }
 
 /// What became of a record in the short form.
@@ -175,9 +179,9 @@ impl<Q> Receiver<Q> {
                 if !incoming.reader.has_more() {
                     break;
                 }
-                let reader = &mut incoming.reader;
+                let (reader, asker) = (&mut incoming.reader, &incoming.asker);
                 let recent = &mut self.recent;
-                let (count, ended) = drain_compact(reader, recent, self.port, monitor, sink);
+                let (count, ended) = drain_compact(reader, asker, recent, self.port, monitor, sink);
                 taken += count;
                 result = ended;
                 if result.is_ok() && reader.has_more() {
@@ -251,6 +255,7 @@ impl<Q> Receiver<Q> {
 /// Delivers records in the short form, within bounds. Returns their number.
 fn drain_compact<Q>(
     reader: &mut Reader,
+    asker: &Asker,
     recent: &mut Option<Arc<Q>>,
     port: u16,
     monitor: &Monitor,
@@ -261,7 +266,18 @@ fn drain_compact<Q>(
     while count < RECORDS_MAX {
         let record = match reader.compact() {
             Ok(Some(record)) => record,
-            Ok(None) => break,
+            Ok(None) => match reader.pull() {
+                Ok(Some(pull)) => {
+                    count += 1;
+                    sink.pull(reader.from(), &pull, asker);
+                    continue;
+                }
+                Ok(None) => break,
+                Err(Broken) => {
+                    result = Err(Broken);
+                    break;
+                }
+            },
             Err(Broken) => {
                 result = Err(Broken);
                 break;

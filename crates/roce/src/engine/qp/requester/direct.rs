@@ -32,7 +32,8 @@ impl Requester {
         cx: &Context<'_>,
         segments: &mut Vec<Segment>,
     ) -> Option<DirectHead> {
-        let is_idle = self.una == self.frontier && self.next == self.una && self.entry == 0;
+        let is_idle =
+            !self.held && self.una == self.frontier && self.next == self.una && self.entry == 0;
         let entry = self.queue.front().filter(|entry| entry.first == self.una)?;
         if !is_idle || cx.attr.state != QpState::Rts || entry.len == 0 || entry.xrceth.is_some() {
             return None;
@@ -62,7 +63,8 @@ impl Requester {
     /// Whether the oldest request is one-sided and no packet of it was sent.
     #[inline]
     pub(in crate::engine::qp) fn is_one_sided_next(&self) -> bool {
-        let is_unsent = |entry: &&SendEntry| entry.first == self.una && self.una == self.frontier;
+        let is_unsent =
+            |entry: &&SendEntry| !self.held && entry.first == self.una && self.una == self.frontier;
         let entry = self.queue.front().filter(is_unsent);
         entry.is_some_and(|entry| operation_of(&entry.op).is_some())
     }

@@ -60,6 +60,6 @@ impl Requester {
     /// Whether all started requests are complete.
     pub(in crate::engine::qp) fn is_drained(&self) -> bool {
         let is_begun = |entry: &SendEntry| entry.first < self.frontier;
-        self.una >= self.frontier && !self.queue.front().is_some_and(is_begun)
+        !self.held && self.una >= self.frontier && !self.queue.front().is_some_and(is_begun)
     }
 }

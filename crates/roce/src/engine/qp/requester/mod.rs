@@ -52,6 +52,8 @@ pub(super) struct Requester {
     /// Index of the entry that contains packet `next`, and the position in its memory.
     entry: usize,
     gather: SgeCursor,
+    /// The peer carries out the oldest request. None is started meanwhile.
+    pub(in crate::engine::qp) held: bool,
     /// The position in the memory of the read whose responses arrive.
     scatter: SgeCursor,
     /// Outstanding reads and atomics.
@@ -77,6 +79,7 @@ impl Requester {
             frontier: 0,
             entry: 0,
             gather: SgeCursor::default(),
+            held: false,
             scatter: SgeCursor::default(),
             reads: Reads::default(),
             pending_local: None,

@@ -37,7 +37,8 @@ impl Requester {
         let is_send = matches!(entry.op, SendOp::Send | SendOp::SendWithImm(_));
         let is_next = entry.first == self.next && entry.end == self.next + 1;
         let is_fresh = self.next == self.frontier && !self.retransmit.is_rnr_waiting();
-        if !is_send
+        if self.held
+            || !is_send
             || !is_next
             || !is_fresh
             || cx.attr.state != QpState::Rts
@@ -69,6 +70,6 @@ impl Requester {
 
     /// Whether there is nothing to send until something is posted or arrives.
     pub(in crate::engine::qp) fn has_sent_all(&self) -> bool {
-        self.entry >= self.queue.len() && !self.retransmit.is_rnr_waiting()
+        self.held || self.entry >= self.queue.len() && !self.retransmit.is_rnr_waiting()
     }
 }

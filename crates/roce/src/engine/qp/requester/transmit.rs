@@ -62,7 +62,7 @@ impl Requester {
         out: &mut Outbox,
     ) -> Result<Option<Built>, Broken> {
         self.retransmit.end_rnr_wait(cx.now);
-        if self.retransmit.is_rnr_waiting() {
+        if self.held || self.retransmit.is_rnr_waiting() {
             return Ok(None);
         }
         self.skip_done();

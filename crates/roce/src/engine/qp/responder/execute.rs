@@ -18,6 +18,21 @@ use crate::engine::qp::segment::SgeCursor;
 struct NotReady;
 
 impl Responder {
+    /// The address of a write that comes without packets, if it is allowed, and no message is in progress.
+    pub(in crate::engine::qp) fn check_pulled(
+        &self,
+        cx: &Context<'_>,
+        rkey: u32,
+        va: u64,
+        len: u32,
+    ) -> Option<u64> {
+        if !matches!(self.inbound, Inbound::Idle) {
+            return None;
+        }
+        check_right(cx, Access::REMOTE_WRITE).ok()?;
+        check_remote(cx, rkey, va, len, Access::REMOTE_WRITE).ok()?
+    }
+
     pub(super) fn execute(
         &mut self,
         cx: &Context<'_>,

@@ -8,6 +8,7 @@ use portolan_port_sharing::{Block, MemberLink, PrivateFd};
 use super::bell::Doorbell;
 use super::message::VERSION;
 use super::peer_memory::PeerMemory;
+use super::pull::Asker;
 use super::rights::Rights;
 use super::ring::{HeadPage, PendingWriter, Reader};
 use super::waiter_bells::WaiterBells;
@@ -18,6 +19,7 @@ use crate::io::net::transmit::SendSocket;
 pub(crate) struct Incoming {
     pub(crate) reader: Reader,
     pub(crate) bell: Doorbell,
+    pub(crate) asker: Asker,
 }
 
 /// The files that this process passes to a process that called.
@@ -38,10 +40,12 @@ pub(super) fn accepted(
     let block = Block::new(block).filter(|block| *block != Block::COORDINATOR)?;
     let [file] = <[PrivateFd; 1]>::try_from(descriptors).ok()?;
     let reader = Reader::open(file.as_fd(), block, place, own.head_page).ok()??;
-    if link.is_trusted_with_memory() {
+    let pid = link.is_trusted_with_memory().then(|| link.peer_pid());
+    if pid.is_some() {
         own.rights.add_user(place, Arc::clone(reader.mapping()));
     }
     Some(Incoming {
+        asker: Asker::new(reader.mapping(), pid),
         reader,
         bell: Doorbell::of(link, None),
     })

@@ -14,6 +14,7 @@
 //! * `memory_files`, `rights`: memory that other processes may access directly, and their rights.
 //! * `peer_memory`, `peer_rights`: the same from the other side. `rights_layout`: the shared layout.
 //! * `program_memory`: memory that lies in no file, which the kernel copies.
+//! * `pull`: writes that the other process copies itself.
 //! * `handshake`: how two processes exchange these files.
 //! * `links`: creation and end of this process's links.
 
@@ -28,6 +29,7 @@ mod message;
 pub(crate) mod peer_memory;
 pub(crate) mod peer_rights;
 pub(crate) mod program_memory;
+pub(crate) mod pull;
 pub(crate) mod record_header;
 pub(crate) mod rights;
 pub(crate) mod rights_layout;

@@ -13,6 +13,7 @@ use super::mapping::Mapping;
 use super::memory_files::FILES_MAX;
 use super::peer_rights::{PeerRights, Wanted};
 use super::program_memory::{Process, Unread, WhyUnreadable};
+use super::pull::{self, SLOTS};
 use super::rights_layout::{HAZARDS, PROGRAM, hazard_of};
 
 /// A bit for each announcement: all are in use.
@@ -28,6 +29,7 @@ pub(crate) struct PeerMemory {
     /// A bit for each announcement in use.
     announced: AtomicU32,
     files: RwLock<HashMap<u32, Mapping>>,
+    pulls: Mutex<Pulls>,
     asked: Mutex<Asked>,
 }
 
@@ -36,6 +38,16 @@ pub(crate) struct PeerMemory {
 struct Asked {
     ever: HashSet<u32>,
     now: Vec<u32>,
+}
+
+/// Requests that wait for the other process.
+#[derive(Debug, Default)]
+struct Pulls {
+    /// A bit for each place in use.
+    taken: u64,
+    /// The last number.
+    last: u64,
+    why_not: Option<WhyUnreadable>,
 }
 
 /// Permission to execute a request, until dropped.
@@ -72,6 +84,7 @@ impl PeerMemory {
             ring,
             announced: AtomicU32::new(0),
             files: RwLock::default(),
+            pulls: Mutex::default(),
             asked: Mutex::default(),
         }))
     }
@@ -136,7 +149,8 @@ impl PeerMemory {
         // SAFETY: the caller's promise.
         unsafe {
             let from = from.ok_or(Unread)?;
-            self.process.read(from, range.len(), pieces)?;
+            let from = [(from, range.len())];
+            self.process.read(from.into_iter(), range.len(), pieces)?;
         }
         // After the copy: the withdrawal comes before any other use of the memory.
         fence(Ordering::SeqCst);
@@ -144,6 +158,35 @@ impl PeerMemory {
             true => Ok(()),
             false => Err(Unread),
         }
+    }
+
+    /// Takes a place to show that a request waits for the other process, and a number for it. `None` if too many wait.
+    pub(crate) fn begin_pull(&self) -> Option<(u32, u64)> {
+        let mut slots = self.pulls.lock();
+        let slot = (!slots.taken).trailing_zeros();
+        if slot as usize >= SLOTS {
+            return None;
+        }
+        slots.taken |= 1 << slot;
+        slots.last += 1;
+        pull::show(&self.ring, slot, slots.last);
+        Some((slot, slots.last))
+    }
+
+    /// Gives the place back. The other process does not begin to copy after this.
+    pub(crate) fn end_pull(&self, slot: u32) {
+        pull::hide(&self.ring, slot);
+        self.pulls.lock().taken &= !(1 << slot);
+    }
+
+    /// Notes that the other process cannot read this one's memory.
+    pub(crate) fn cannot_pull(&self, why: WhyUnreadable) {
+        self.pulls.lock().why_not = Some(why);
+    }
+
+    /// Why the other process cannot read this one's memory, if it has said so.
+    pub(crate) fn why_not_pulled(&self) -> Option<WhyUnreadable> {
+        self.pulls.lock().why_not
     }
 
     /// Why the memory of the other process's program cannot be read, if so.

@@ -87,11 +87,11 @@ impl WhyUnreadable {
         Self::NoWitness,
     ];
 
-    fn of_number(number: u8) -> Option<Self> {
+    pub(super) fn of_number(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number).checked_sub(1)?).copied()
     }
 
-    fn number(self) -> u8 {
+    pub(super) fn number(self) -> u8 {
         self as u8 + 1
     }
 }
@@ -161,7 +161,7 @@ impl Process {
             Some(why) => process.why_not.store(why.number(), Ordering::Relaxed),
             None => {
                 // SAFETY: no pieces.
-                let _ = unsafe { process.read(0, 0, [].into_iter()) };
+                let _ = unsafe { process.read([].into_iter(), 0, [].into_iter()) };
             }
         }
         process
@@ -172,7 +172,7 @@ impl Process {
         WhyUnreadable::of_number(self.why_not.load(Ordering::Relaxed))
     }
 
-    /// Copies `len` bytes from the other process's `from` to pieces of this process's memory, each an address and a
+    /// Copies `len` bytes from pieces of the other process's memory to pieces of this process's, each an address and a
     /// length, which have `len` bytes together.
     ///
     /// # Errors
@@ -182,7 +182,7 @@ impl Process {
     /// The pieces are mapped and may be written to.
     pub(crate) unsafe fn read(
         &self,
-        from: u64,
+        from: impl Iterator<Item = (u64, usize)>,
         len: usize,
         pieces: impl Iterator<Item = (u64, usize)>,
     ) -> Result<(), Unread> {
@@ -194,22 +194,17 @@ impl Process {
             words.as_mut_ptr().expose_provenance() as u64,
             size_of_val(&words),
         );
-        let mut local = [piece_of((0, 0)); PIECES_MAX + 1];
-        let mut count = 0;
-        for piece in pieces.chain([own]) {
-            *local.get_mut(count).ok_or(Unread)? = piece_of(piece);
-            count += 1;
-        }
-        let remote = [piece_of((from, len)), piece_of((self.at, own.1))];
+        let (local, local_count) = list(pieces.chain([own]))?;
+        let (remote, remote_count) = list(from.chain([(self.at, own.1)]))?;
         // SAFETY: the kernel reads the two lists. It writes only to the local pieces: memory that the caller may write,
         // and `words`. The other process's memory is only read, and an address that is not mapped there is an error.
         let read = unsafe {
             libc::process_vm_readv(
                 self.pid,
                 local.as_ptr(),
-                count as libc::c_ulong,
+                local_count as libc::c_ulong,
                 remote.as_ptr(),
-                remote.len() as libc::c_ulong,
+                remote_count as libc::c_ulong,
                 0,
             )
         };
@@ -243,6 +238,18 @@ fn why_of(errno: Option<Errno>) -> Option<WhyUnreadable> {
     }
 }
 
+/// A list for the kernel, and its length.
+fn list(
+    pieces: impl Iterator<Item = (u64, usize)>,
+) -> Result<([libc::iovec; PIECES_MAX + 1], usize), Unread> {
+    let (mut list, mut count) = ([piece_of((0, 0)); PIECES_MAX + 1], 0);
+    for piece in pieces {
+        *list.get_mut(count).ok_or(Unread)? = piece_of(piece);
+        count += 1;
+    }
+    Ok((list, count))
+}
+
 fn piece_of((addr, len): (u64, usize)) -> libc::iovec {
     libc::iovec {
         iov_base: std::ptr::with_exposed_provenance_mut(addr as usize),
@@ -272,7 +279,13 @@ mod tests {
         let to = [[0u8; 60], [0u8; 60]];
         let pieces = [(addr_of(&to[1]), 60), (addr_of(&to[0]), 40)];
         // SAFETY: memory of this test.
-        let read = unsafe { process.read(addr_of(&from[..]), 100, pieces.into_iter()) };
+        let read = unsafe {
+            process.read(
+                [(addr_of(&from[..]), 100)].into_iter(),
+                100,
+                pieces.into_iter(),
+            )
+        };
         assert_eq!(read, Ok(()));
         // SAFETY: the kernel has written it.
         let to = unsafe { std::ptr::read_volatile(&raw const to) };
@@ -286,7 +299,7 @@ mod tests {
         let (byte, to) = (7u8, 0u8);
         // SAFETY: memory of this test.
         let read = |process: &Process, from| unsafe {
-            process.read(from, 1, [(addr_of(&to), 1)].into_iter())
+            process.read([(from, 1)].into_iter(), 1, [(addr_of(&to), 1)].into_iter())
         };
         let process = Process::new(std::process::id(), &testimony);
         assert_eq!(read(&process, 4096), Err(Unread));
@@ -325,7 +338,10 @@ mod tests {
         let from = addr_of(&testimony);
         for (count, read) in [(PIECES_MAX, Ok(())), (PIECES_MAX + 1, Err(Unread))] {
             // SAFETY: memory of this test.
-            assert_eq!(unsafe { process.read(from, count, pieces(count)) }, read);
+            assert_eq!(
+                unsafe { process.read([(from, count)].into_iter(), count, pieces(count)) },
+                read
+            );
         }
     }
 }

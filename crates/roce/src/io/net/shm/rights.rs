@@ -1,7 +1,7 @@
 //! The rights of other processes to access this process's memory directly: a table in a file that they map read-only.
 //!
 //! It lists which queue pairs accept requests from which peers, and which keys open which parts of the process's
-//! memory files, or of its program's memory for reading. It contains only as many regions as fit. All other requests
+//! memory files or of its program's memory. It contains only as many regions as fit. All other requests
 //! use packets.
 //!
 //! A user of the table announces in its own ring's file the right that it is using ([`Hazard`]). So a withdrawn right
@@ -22,6 +22,7 @@ use rustix::io::Errno;
 use super::mapping::Mapping;
 use super::memory_files::SharedPages;
 use super::program_memory::Witness;
+use super::pull::testimony_of;
 use super::rights_layout::{
     ANNOUNCED, FILE_LEN, HAZARDS, KEYS, PROGRAM, Slot, hazard_of, header, key_entry, key_of,
     key_slots, qp_entry, qp_of, qp_slot, rights_of, word_of,
@@ -62,7 +63,7 @@ impl KeyRight {
     /// With a region of the program's memory.
     pub(crate) fn of_program(self, addr: u64) -> Self {
         Self {
-            access: self.access & Access::REMOTE_READ,
+            access: self.access & (Access::REMOTE_READ | Access::REMOTE_WRITE),
             file: PROGRAM,
             offset: addr,
             ..self
@@ -75,7 +76,7 @@ pub(crate) struct Rights {
     mapping: Mapping,
     file: OwnedFd,
     /// `None` if other processes cannot recognize this one.
-    _witness: Option<Witness>,
+    witness: Option<Witness>,
     keys: Mutex<Keys>,
     /// The ring files of the processes that have the table. They contain the announcements.
     users: Mutex<Vec<(u8, Arc<Mapping>)>>,
@@ -118,7 +119,7 @@ impl Rights {
         Ok(Self {
             mapping,
             file,
-            _witness: witness,
+            witness,
             keys: Mutex::new(Keys {
                 is_taken: vec![false; KEYS].into(),
                 held: Vec::new(),
@@ -130,6 +131,13 @@ impl Rights {
     /// The file to pass to users of the table.
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
+    }
+
+    /// Tells the reader of a ring about this process, in the ring's file.
+    pub(super) fn testify(&self, ring: &Mapping) {
+        if let Some(witness) = &self.witness {
+            witness.testify(testimony_of(ring));
+        }
     }
 
     /// Sets whether requests may use the table at all.

@@ -26,7 +26,7 @@ const RING_LEN: usize = 256 << 10;
 // The longest record fits into an empty ring, even if the end of the ring must be skipped.
 const _: () = assert!(RING_LEN > 2 * (PAYLOAD_MAX + HEADER_LEN + ALIGN));
 /// Offset of the ring: after the writer's page.
-const RING_AT: usize = 4096;
+pub(super) const RING_AT: usize = 4096;
 const FILE_LEN: usize = RING_AT + RING_LEN;
 /// Records begin at multiples of this.
 const ALIGN: usize = 8;
@@ -37,6 +37,8 @@ const RECORDS_LEN: usize = 32 << 10;
 const WRAP: u32 = u32::MAX;
 /// A bit in the length's word: the record is in the short form.
 const COMPACT: u32 = 1 << 30;
+/// Instead of a length: the record is about a write that is pulled.
+pub(super) const PULL: u32 = 1 << 29;
 /// Length of the header of a record in the short form.
 const COMPACT_LEN: usize = 4 * Compact::WORDS;
 /// Maximum payload of a record.
@@ -59,7 +61,7 @@ pub(crate) struct HeadPage {
 /// The writing end of a ring.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    mapping: Arc<Mapping>,
+    pub(super) mapping: Arc<Mapping>,
     head_page: HeadPage,
     place: u8,
     /// The end of the written records, and the end of those that the reader can see.
@@ -74,7 +76,7 @@ pub(crate) struct Writer {
 #[derive(Debug)]
 pub(crate) struct Place {
     /// The payload's offset in the file.
-    at: usize,
+    pub(super) at: usize,
     /// The position of the tail after the record.
     end: u64,
 }
@@ -82,10 +84,10 @@ pub(crate) struct Place {
 /// The reading end of a ring.
 #[derive(Debug)]
 pub(crate) struct Reader {
-    mapping: Arc<Mapping>,
+    pub(super) mapping: Arc<Mapping>,
     from: Block,
     place: u8,
-    head: u64,
+    pub(super) head: u64,
     /// The addresses of the last record, encoded and parsed. Most records have the same addresses and need no parsing.
     addresses: ([u8; ADDRESSES_LEN], SocketAddr, IpAddr),
 }
@@ -235,7 +237,11 @@ impl Writer {
 
     /// Reserves room for a record, whose payload is at the returned place.
     #[inline]
-    fn reserve(&mut self, header_len: usize, len: usize) -> Result<Option<Place>, Broken> {
+    pub(super) fn reserve(
+        &mut self,
+        header_len: usize,
+        len: usize,
+    ) -> Result<Option<Place>, Broken> {
         let padded = (header_len + len).next_multiple_of(ALIGN);
         let at = self.tail as usize % RING_LEN;
         let skipped = if at + padded > RING_LEN {
@@ -413,7 +419,7 @@ impl Reader {
         let Some((at, left, word)) = self.next(tail)? else {
             return Ok(false);
         };
-        if word & COMPACT != 0 {
+        if word & COMPACT != 0 || word == PULL {
             return Ok(false);
         }
         let mut header = [0; HEADER_LEN];
@@ -469,6 +475,13 @@ impl Reader {
         Ok(Some((at, left, word)))
     }
 
+    /// As [`next`](Self::next), before the writer's position.
+    #[inline]
+    pub(super) fn next_written(&mut self) -> Result<Option<(usize, u64, u32)>, Broken> {
+        let tail = tail_of(&self.mapping).written();
+        self.next(tail)
+    }
+
     #[inline]
     fn first_word(&self, at: usize) -> u32 {
         let mut word = [0; 4];
@@ -482,8 +495,7 @@ impl Reader {
     /// The writer violated the protocol.
     #[inline]
     pub(crate) fn compact(&mut self) -> Result<Option<CompactRecord>, Broken> {
-        let tail = tail_of(&self.mapping).written();
-        let Some((at, left, word)) = self.next(tail)? else {
+        let Some((at, left, word)) = self.next_written()? else {
             return Ok(None);
         };
         if word & COMPACT == 0 {

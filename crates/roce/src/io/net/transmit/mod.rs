@@ -22,6 +22,7 @@ use crate::io::net::send_batch::{Run, SendBatch, send_one};
 use crate::io::net::shm::bell::Doorbell;
 use crate::io::net::shm::cursor::Sleepers;
 use crate::io::net::shm::peer_memory::PeerMemory;
+use crate::io::net::shm::pull::Pull;
 use crate::io::net::shm::ring::{Broken, Place, Record, RecordHead, Writer, Written};
 use crate::io::net::sockopt::{IpVersion, set_int};
 use crate::io::net::tap::{Direction, TappedPacket, with_icrc};
@@ -155,6 +156,7 @@ pub(crate) struct OpenRing<'a> {
     socket: &'a SendSocket,
     packets: usize,
     bytes: usize,
+    has_pull: bool,
 }
 
 impl OpenRing<'_> {
@@ -187,9 +189,23 @@ impl OpenRing<'_> {
         self.bytes += bytes;
     }
 
+    /// Writes a record about a write that is pulled. Returns false if there is no room.
+    pub(crate) fn pull(&mut self, pull: &Pull) -> bool {
+        match self.writer.pull(pull) {
+            Ok(written) => {
+                self.has_pull |= written;
+                written
+            }
+            Err(Broken) => {
+                self.socket.close();
+                false
+            }
+        }
+    }
+
     /// Makes the packets visible to the reader, and counts them.
     pub(crate) fn publish(mut self) {
-        if self.packets == 0 {
+        if self.packets == 0 && !self.has_pull {
             return;
         }
         let sleepers = self.writer.publish();
@@ -329,6 +345,7 @@ impl SendSocket {
             socket: self,
             packets: 0,
             bytes: 0,
+            has_pull: false,
         })
     }
 

@@ -1,0 +1,230 @@
+//! Long writes to memory that the peer's program owns: the peer's process copies the bytes out of this process's memory.
+//!
+//! So the copy is under the target's memory table, like one from a packet, and a deregistration waits for it. The
+//! request uses no PSN. Until the answer, its queue pair starts no other request. If no answer arrives in time, or the
+//! peer refuses, packets are sent instead.
+
+#![allow(unsafe_code, reason = "copies to registered memory")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use portolan_port_sharing::Block;
+use portolan_provider::verbs::QpType;
+
+use crate::engine::{DirectOperation, Payload};
+use crate::io::host::Host;
+use crate::io::host::direct::for_each_piece;
+use crate::io::host::queue_pair::{LockedQp, QpCore};
+use crate::io::net::shm::peer_memory::PeerMemory;
+use crate::io::net::shm::pull::{Answer, Ask, Asker, PULL_PIECES_MAX, Pull, PullKind};
+use crate::io::net::transmit::SendSocket;
+
+/// Shorter writes are faster as packets in the ring.
+const LEN_MIN: u32 = 16 << 10;
+/// Bytes of one record. The target's deregistration waits for at most this much.
+const CHUNK: u32 = 1 << 20;
+/// Limits of the time that an answer may take: that of an acknowledgement, within these.
+const TIMEOUT_MIN: Duration = Duration::from_millis(100);
+const TIMEOUT_MAX: Duration = Duration::from_secs(1);
+
+/// A write that the peer is asked to copy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pulled {
+    id: u64,
+    slot: u32,
+    /// The end of the part that is asked for, and of the request.
+    end: u32,
+    len: u32,
+    pub(super) deadline: Duration,
+}
+
+impl Host {
+    /// Asks the peer to copy the part of the next request from `done` on, if it is a long write. Returns whether it is
+    /// asked.
+    pub(super) fn ask_to_pull(&self, link: &SendSocket, state: &mut LockedQp, done: u32) -> bool {
+        let Some(peer) = link.peer_memory().filter(|peer| peer.may_pull()) else {
+            return false;
+        };
+        let timeout = timeout_of(state.engine.query().0.timeout);
+        let deadline = state.not_before(self.clock.recent()) + timeout;
+        let memory = self.memory.read();
+        let Some(direct) = state.engine.poll_direct(&memory) else {
+            return false;
+        };
+        let is_long = direct.operation == DirectOperation::Write && direct.len >= LEN_MIN;
+        if !is_long || matches!(direct.local, Payload::Inline(_)) {
+            return false;
+        }
+        let len = direct.len;
+        let range = done..len.min(done.saturating_add(CHUNK));
+        let (mut pieces, mut count) = ([(0, 0); PULL_PIECES_MAX], 0);
+        // SAFETY: the pieces are only listed.
+        unsafe {
+            for_each_piece(&direct.local, range.clone(), |addr, _, len| {
+                if let Some(piece) = pieces.get_mut(count) {
+                    *piece = (addr, len as u32);
+                }
+                count += 1;
+            });
+        }
+        let (rkey, addr) = (direct.rkey, direct.addr.checked_add(done.into()));
+        drop(memory);
+        let (Some(addr), true) = (addr, count <= PULL_PIECES_MAX) else {
+            return false;
+        };
+        let (Some(mut ring), Some((slot, id))) = (link.open_ring(), peer.begin_pull()) else {
+            return false;
+        };
+        let ask = Ask {
+            slot,
+            rkey,
+            addr,
+            len: range.end - range.start,
+            pieces,
+        };
+        let pull = Pull {
+            dest_qp: state.peer_qpn,
+            tag: state.own_tag,
+            id,
+            kind: PullKind::Ask(ask),
+        };
+        if !ring.pull(&pull) {
+            peer.end_pull(slot);
+            return false;
+        }
+        ring.publish();
+        state.engine.hold_requests();
+        state.pulled = Some(Pulled {
+            id,
+            slot,
+            end: range.end,
+            len,
+            deadline,
+        });
+        true
+    }
+
+    /// Stops waiting for the peer if the answer is overdue, or if the queue pair or the link has ended. Packets are sent
+    /// then.
+    pub(super) fn look_at_pull(&self, state: &mut LockedQp) {
+        let is_over = |pulled: Pulled| pulled.deadline <= state.latest;
+        let is_closed = state.link.as_ref().is_none_or(|link| link.is_closed());
+        if state.pulled.is_some_and(is_over) || is_closed || !state.engine.is_sending() {
+            self.end_pull(state);
+        }
+    }
+
+    /// Stops waiting for the peer, which does not begin to copy any more. Returns whether the request is still to be
+    /// completed.
+    pub(crate) fn end_pull(&self, state: &mut LockedQp) -> bool {
+        let Some(pulled) = state.pulled.take() else {
+            return false;
+        };
+        if let Some(peer) = state.link.as_ref().and_then(|link| link.peer_memory()) {
+            peer.end_pull(pulled.slot);
+        }
+        state.engine.release_requests()
+    }
+
+    /// Takes a record from another process's ring.
+    pub(super) fn take_pull(&self, from: Block, pull: &Pull, asker: &Asker) {
+        let Some(qp) = self.qps.find(pull.dest_qp) else {
+            return self.monitor.counters.dropped_no_queue_pair.up();
+        };
+        let mut state = qp.lock();
+        if qp.qp_type != QpType::Rc || state.path.is_none() || state.closed {
+            return self.monitor.counters.dropped_no_queue_pair.up();
+        }
+        if state.peer != Some(from) || state.peer_tag != pull.tag {
+            return self.monitor.counters.dropped_spoofed.up();
+        }
+        match &pull.kind {
+            PullKind::Ask(ask) => {
+                if let Some(answer) = self.pull(&state, ask, pull.id, asker) {
+                    self.answer_pull(&state, from, pull.id, answer);
+                }
+            }
+            PullKind::Answer(answer) => self.take_answer(&qp, &mut state, pull.id, *answer),
+        }
+    }
+
+    /// Copies what the peer asks for. `None` if it does not wait any more.
+    fn pull(&self, state: &LockedQp, ask: &Ask, id: u64, asker: &Asker) -> Option<Answer> {
+        if self.monitor.tap.is_plugged() {
+            return Some(Answer::Refused);
+        }
+        let memory = self.memory.read();
+        let to = state
+            .engine
+            .pulled_write(&memory, ask.rkey, ask.addr, ask.len);
+        let Some(to) = to else {
+            return Some(Answer::Refused);
+        };
+        if !asker.waits(ask, id) {
+            return None;
+        }
+        // SAFETY: the engine checked the range against `memory`, and the table has been locked since.
+        let copied = unsafe { asker.copy(ask, to) };
+        Some(copied.err().unwrap_or(Answer::Done))
+    }
+
+    fn answer_pull(&self, state: &LockedQp, from: Block, id: u64, answer: Answer) {
+        let link = state.link.clone();
+        let link = link.or_else(|| self.links.as_ref()?.to(from));
+        let ring = link.as_ref().and_then(|link| link.open_ring());
+        // Without an answer, the peer sends packets.
+        let Some(mut ring) = ring else { return };
+        let pull = Pull {
+            dest_qp: state.peer_qpn,
+            tag: state.own_tag,
+            id,
+            kind: PullKind::Answer(answer),
+        };
+        if ring.pull(&pull) {
+            ring.publish();
+        }
+    }
+
+    fn take_answer(&self, qp: &QpCore, state: &mut LockedQp, id: u64, answer: Answer) {
+        let Some(pulled) = state.pulled.filter(|pulled| pulled.id == id) else {
+            return;
+        };
+        let is_alive = self.end_pull(state);
+        let link = state.link.as_ref().map(Arc::clone);
+        let asked_again = match (answer, &link) {
+            (Answer::Done, _) if is_alive && pulled.end == pulled.len => {
+                state.engine.complete_direct();
+                self.monitor.counters.carried_out_in_memory.up();
+                true
+            }
+            (Answer::Done, Some(link)) if is_alive => self.ask_to_pull(link, state, pulled.end),
+            (Answer::Unreadable(why), Some(link)) => {
+                if let Some(peer) = link.peer_memory() {
+                    peer.cannot_pull(why);
+                }
+                false
+            }
+            _ => false,
+        };
+        state.by_packets = !asked_again;
+        let now = state.not_before(self.clock.recent());
+        self.settle(qp, state, now);
+    }
+}
+
+/// How long to wait for an answer with this local ACK timeout.
+fn timeout_of(exponent: u8) -> Duration {
+    let of_acknowledgement = match exponent {
+        0 => TIMEOUT_MAX,
+        exponent => Duration::from_nanos(4096 << exponent.min(31)),
+    };
+    of_acknowledgement.clamp(TIMEOUT_MIN, TIMEOUT_MAX)
+}
+
+/// Whether a peer's process may be asked.
+impl PeerMemory {
+    fn may_pull(&self) -> bool {
+        self.why_not_pulled().is_none()
+    }
+}
