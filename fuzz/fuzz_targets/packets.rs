@@ -1,22 +1,14 @@
-//! Frames as in a capture. Whatever parses is printed and emitted again, byte for byte the same.
+//! IP packets as in a capture. Whatever parses is printed and emitted again, byte for byte the same.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use portolan_wire::icrc::{self, Identification};
-use portolan_wire::ip::{Datagram, LinkType};
+use portolan_wire::ip::Datagram;
 use portolan_wire::rocev2::{Headers, Packet};
 
-fuzz_target!(|input: (u8, &[u8])| {
-    let (link, bytes) = input;
-    let links = [
-        LinkType::Ethernet,
-        LinkType::RawIp,
-        LinkType::LinuxSll,
-        LinkType::LinuxSll2,
-    ];
+fuzz_target!(|bytes: &[u8]| {
     transport(bytes);
-    let link = links[usize::from(link) % links.len()];
-    if let Ok(Some(datagram)) = Datagram::parse(link, bytes) {
+    if let Ok(Some(datagram)) = Datagram::parse(bytes) {
         if let Ok((flow, identification)) = datagram.flow() {
             for identification in [
                 identification,

@@ -30,6 +30,8 @@ const TARGETS: [&str; 9] = [
 const TEST_SECONDS: u32 = 10;
 /// Time limit for a single input, in seconds.
 const INPUT_SECONDS_MAX: u32 = 5;
+/// Length of an Ethernet header, in bytes.
+const ETHERNET_LEN: usize = 14;
 /// libFuzzer is written in C++.
 const PACKAGES: [Package; 1] = [Package {
     name: "g++",
@@ -124,7 +126,7 @@ fn host_triple() -> Result<String> {
         .context("rustc names its host")
 }
 
-/// The frames of the golden capture as inputs of `packets`: the link type, then the frame.
+/// The IP packets of the golden capture as inputs of `packets`.
 fn golden_seeds(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
     let seeds = folder.join("seeds");
     std::fs::create_dir_all(&seeds)?;
@@ -134,9 +136,9 @@ fn golden_seeds(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
     let mut reader = PcapReader::new(std::fs::File::open(capture)?)?;
     let mut number = 0;
     while let Some(packet) = reader.next_packet() {
-        let mut input = vec![0];
-        input.extend_from_slice(&packet?.data);
-        std::fs::write(seeds.join(format!("frame-{number}")), input)?;
+        let frame = packet?.data;
+        let packet = frame.get(ETHERNET_LEN..).unwrap_or_default();
+        std::fs::write(seeds.join(format!("packet-{number}")), packet)?;
         number += 1;
     }
     Ok(seeds)

@@ -186,7 +186,6 @@ fn headers(tapped: &TappedPacket<'_>) -> UdpHeaders {
 fn datagram<'a>(tapped: &TappedPacket<'a>) -> Option<Datagram<'a>> {
     let (headers, payload) = (headers(tapped), tapped.payload);
     Some(Datagram {
-        ethernet: None,
         ip: headers.ip(payload.len()).ok()?,
         udp: headers.udp(payload.len()),
         payload,

@@ -2,26 +2,19 @@
 
 mod common;
 
-use common::golden_frames;
+use common::golden_packets;
 use portolan_wire::bth::{BthPacket, BthRepr};
 use portolan_wire::cm::CmMessage;
 use portolan_wire::cma::CmaHeader;
 use portolan_wire::eth::*;
 use portolan_wire::icrc::{self, Flow, FlowV4, FlowV6, Identification};
-use portolan_wire::ip::{Datagram, EthernetRepr, IpRepr, LinkType, UdpRepr};
+use portolan_wire::ip::{Datagram, IpRepr, UdpRepr};
 use portolan_wire::mad::{MadHeaderRepr, MadPacket, RmppHeader};
 use portolan_wire::rocev2::{Headers, Packet};
 use portolan_wire::{Error, Qpn};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
-
-const LINK_TYPES: [LinkType; 4] = [
-    LinkType::Ethernet,
-    LinkType::RawIp,
-    LinkType::LinuxSll,
-    LinkType::LinuxSll2,
-];
 
 fn flows() -> [Flow; 2] {
     [
@@ -50,14 +43,11 @@ fn feed(bytes: &[u8]) {
     let _ = MadHeaderRepr::parse(bytes);
     let _ = RmppHeader::parse(bytes);
     let _ = CmaHeader::parse(bytes).map(|cma| cma.to_string());
-    let _ = EthernetRepr::parse(bytes);
     let _ = IpRepr::parse(bytes);
     let _ = UdpRepr::parse(bytes);
-    for link in LINK_TYPES {
-        if let Ok(Some(datagram)) = Datagram::parse(link, bytes) {
-            let _ = (datagram.flow(), datagram.src(), datagram.dst());
-            feed_transport(datagram.payload);
-        }
+    if let Ok(Some(datagram)) = Datagram::parse(bytes) {
+        let _ = (datagram.flow(), datagram.src(), datagram.dst());
+        feed_transport(datagram.payload);
     }
 }
 
@@ -103,8 +93,8 @@ proptest! {
         changes in vec((any::<Index>(), any::<u8>()), 0..8),
         cut: Index,
     ) {
-        let frames = golden_frames();
-        let mut bytes = frames[which.index(frames.len())].bytes.clone();
+        let packets = golden_packets();
+        let mut bytes = packets[which.index(packets.len())].clone();
         for (at, value) in changes {
             let at = at.index(bytes.len());
             bytes[at] = value;
@@ -116,9 +106,9 @@ proptest! {
 
 #[test]
 fn every_prefix_of_every_real_packet_is_an_error_or_parses() {
-    for frame in golden_frames() {
-        for len in 0..=frame.bytes.len() {
-            feed(&frame.bytes[..len]);
+    for packet in golden_packets() {
+        for len in 0..=packet.len() {
+            feed(&packet[..len]);
         }
     }
 }
@@ -192,18 +182,18 @@ fn other_classes_versions_and_methods_are_unsupported_not_misread() {
 
 #[test]
 fn a_first_fragment_is_a_specific_error_and_later_fragments_are_ignored() {
-    let frame = golden_frames()
+    let packet = golden_packets()
         .into_iter()
-        .find(|frame| matches!(Datagram::parse(frame.link, &frame.bytes), Ok(Some(_))))
+        .find(|packet| matches!(Datagram::parse(packet), Ok(Some(_))))
         .unwrap();
-    let flags_at = 14 + 6;
-    let mut first = frame.bytes.clone();
+    let flags_at = 6;
+    let mut first = packet.clone();
     first[flags_at] = 0x20;
     assert!(matches!(
-        Datagram::parse(frame.link, &first),
+        Datagram::parse(&first),
         Err(Error::Unsupported { .. })
     ));
-    let mut later = frame.bytes;
+    let mut later = packet;
     later[flags_at + 1] = 0x10;
-    assert_eq!(Datagram::parse(frame.link, &later), Ok(None));
+    assert_eq!(Datagram::parse(&later), Ok(None));
 }

@@ -85,10 +85,7 @@ impl UdpHeaders {
 pub(crate) fn udp_packet(headers: &UdpHeaders, payload: &[u8], out: &mut Vec<u8>) -> Result<()> {
     out.clear();
     out.resize(Ipv6Repr::LEN + UdpRepr::LEN, 0);
-    let ip_len = match headers.ip(payload.len())? {
-        IpRepr::V4(ip) => ip.emit(out)?,
-        IpRepr::V6(ip) => ip.emit(out)?,
-    };
+    let ip_len = headers.ip(payload.len())?.emit(out)?;
     let udp = headers.udp(payload.len());
     let udp_len = udp.emit(out.get_mut(ip_len..).unwrap_or_default())?;
     out.truncate(ip_len + udp_len);

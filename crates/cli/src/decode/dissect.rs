@@ -148,12 +148,7 @@ fn transport<'a>(ip: IpRepr, rest: &'a [u8], cut: Option<Cut>) -> Dissected<'a> 
     if udp.dst_port != rocev2::UDP_PORT {
         return Dissected::Other(Other::Udp);
     }
-    let datagram = Datagram {
-        ethernet: None,
-        ip,
-        udp,
-        payload,
-    };
+    let datagram = Datagram { ip, udp, payload };
     Dissected::Roce(match cut {
         None => whole(&datagram),
         Some(cut) => RocePacket {

@@ -18,7 +18,7 @@ use portolan_roce::engine::{
 use portolan_wire::bth::{Opcode, Transport};
 use portolan_wire::cm::CmMessage;
 use portolan_wire::eth::RethRepr;
-use portolan_wire::ip::{Datagram, LinkType};
+use portolan_wire::ip::Datagram;
 use portolan_wire::rocev2::{Headers, Packet, UDP_PORT};
 use portolan_wire::{Psn, Qpn};
 
@@ -60,11 +60,14 @@ pub(crate) fn capture() -> Vec<Captured> {
     let path = manifest.join("../../wire/tests/golden/rxe-linux-6.1.pcap");
     let file = std::fs::File::open(&path).expect("the capture is in the repository");
     let mut reader = PcapReader::new(file).expect("a pcap file");
-    let link = LinkType::from_value(DataLink::into(reader.header().datalink)).expect("Ethernet");
+    assert_eq!(reader.header().datalink, DataLink::ETHERNET);
     let mut packets = Vec::new();
     while let Some(frame) = reader.next_packet() {
-        let frame = frame.expect("a whole frame");
-        let datagram = Datagram::parse(link, &frame.data).expect("a well-formed frame");
+        let (header, packet) = frame.as_ref().expect("a whole frame").data.split_at(14);
+        let ([.., 0x08, 0x00] | [.., 0x86, 0xDD]) = header else {
+            continue;
+        };
+        let datagram = Datagram::parse(packet).expect("a well-formed packet");
         if let Some(datagram) = datagram.filter(|datagram| datagram.udp.dst_port == UDP_PORT) {
             packets.push(Captured {
                 source: datagram.ip.src(),

@@ -1,7 +1,5 @@
 //! The internet checksum (RFC 1071).
 
-use core::net::IpAddr;
-
 /// A ones' complement sum of 16-bit words, not yet folded.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Sum(u64);
@@ -19,13 +17,6 @@ impl Sum {
             .fold(self, |sum, word| sum.word(u16::from_be_bytes(*word)));
         odd.iter()
             .fold(sum, |sum, byte| sum.word(u16::from(*byte) << 8))
-    }
-
-    pub(super) fn address(self, addr: IpAddr) -> Sum {
-        match addr {
-            IpAddr::V4(addr) => self.bytes(&addr.octets()),
-            IpAddr::V6(addr) => self.bytes(&addr.octets()),
-        }
     }
 
     /// The checksum: the complement of the folded sum.

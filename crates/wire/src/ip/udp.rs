@@ -1,8 +1,5 @@
 //! UDP (RFC 768).
 
-use core::net::IpAddr;
-
-use super::{PROTOCOL_UDP, checksum::Sum};
 use crate::bytes::{Builder, Fields, head, put};
 use crate::{Error, Result};
 
@@ -50,28 +47,6 @@ impl UdpRepr {
             checksum: f.u16::<6>(),
         };
         Ok((header, payload))
-    }
-
-    /// Returns the header with the checksum of a datagram from `src` to `dst`. `payload` has the
-    /// length that the header states.
-    #[must_use]
-    pub fn with_checksum(self, src: IpAddr, dst: IpAddr, payload: &[u8]) -> UdpRepr {
-        // The pseudo header consists of source, destination, protocol and length. The sum of its
-        // 16-bit words does not depend on the layout, which differs between IPv4 and IPv6.
-        let len = (Self::LEN + self.payload_len) as u16;
-        let checksum = Sum::default()
-            .address(src)
-            .address(dst)
-            .word(PROTOCOL_UDP.into())
-            .word(len)
-            .word(self.src_port)
-            .word(self.dst_port)
-            .word(len)
-            .bytes(payload)
-            .finish();
-        // Zero would mean no checksum; its complement has the same value.
-        let checksum = if checksum == 0 { 0xFFFF } else { checksum };
-        UdpRepr { checksum, ..self }
     }
 
     /// Writes the header at the front of `out`; returns [`LEN`](UdpRepr::LEN).

@@ -7,35 +7,76 @@ use std::path::Path;
 
 use pcap_file::DataLink;
 use pcap_file::pcap::PcapReader;
-use portolan_wire::ip::{Datagram, LinkType};
+use portolan_wire::icrc::Flow;
+use portolan_wire::ip::{Datagram, IpRepr, Ipv4Repr, Ipv6Repr, PROTOCOL_UDP, UdpRepr};
 use portolan_wire::rocev2::UDP_PORT;
 
-/// One captured frame.
-pub(crate) struct Frame {
-    pub(crate) link: LinkType,
-    pub(crate) bytes: Vec<u8>,
-}
-
-/// All frames of the golden capture.
-pub(crate) fn golden_frames() -> Vec<Frame> {
+/// The IP packets of the golden capture.
+pub(crate) fn golden_packets() -> Vec<Vec<u8>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/rxe-linux-6.1.pcap");
     let file = std::fs::File::open(&path).expect("the golden capture is beside the tests");
     let mut reader = PcapReader::new(file).expect("a pcap file");
-    let link =
-        LinkType::from_value(DataLink::into(reader.header().datalink)).expect("a known link");
-    let mut frames = Vec::new();
-    while let Some(packet) = reader.next_packet() {
-        let bytes = packet.expect("a whole packet").data.into_owned();
-        frames.push(Frame { link, bytes });
+    assert_eq!(reader.header().datalink, DataLink::ETHERNET);
+    let mut packets = Vec::new();
+    while let Some(frame) = reader.next_packet() {
+        let frame = frame.expect("a whole frame").data;
+        if let [0x08, 0x00] | [0x86, 0xDD] = frame[12..14] {
+            packets.push(frame[14..].to_vec());
+        }
     }
-    frames
+    packets
+}
+
+/// An IP packet with a UDP datagram, without checksum, of the flow.
+pub(crate) fn udp_packet(flow: &Flow, identification: u16, payload: &[u8]) -> Vec<u8> {
+    let payload_len = UdpRepr::LEN + payload.len();
+    let (ip, src_port, dst_port) = match flow {
+        Flow::V4(flow) => {
+            let ip = Ipv4Repr {
+                tos: 0,
+                header_len: Ipv4Repr::LEN,
+                payload_len,
+                identification,
+                dont_fragment: flow.dont_fragment,
+                more_fragments: false,
+                fragment_offset: 0,
+                ttl: 64,
+                protocol: PROTOCOL_UDP,
+                src: flow.src,
+                dst: flow.dst,
+            };
+            (IpRepr::V4(ip), flow.src_port, flow.dst_port)
+        }
+        Flow::V6(flow) => {
+            let ip = Ipv6Repr {
+                traffic_class: 0,
+                flow_label: 0,
+                payload_len,
+                next_header: PROTOCOL_UDP,
+                hop_limit: 64,
+                src: flow.src,
+                dst: flow.dst,
+            };
+            (IpRepr::V6(ip), flow.src_port, flow.dst_port)
+        }
+    };
+    let udp = UdpRepr {
+        src_port,
+        dst_port,
+        payload_len: payload.len(),
+        checksum: 0,
+    };
+    let mut headers = [0xA5; Ipv6Repr::LEN + UdpRepr::LEN];
+    let at = ip.emit(&mut headers).unwrap();
+    let len = at + udp.emit(&mut headers[at..]).unwrap();
+    [&headers[..len], payload].concat()
 }
 
 /// Calls `visit` with every RoCEv2 datagram of the golden capture; returns their number.
 pub(crate) fn for_each_golden_datagram(mut visit: impl FnMut(&Datagram<'_>)) -> usize {
     let mut count = 0;
-    for frame in golden_frames() {
-        let datagram = Datagram::parse(frame.link, &frame.bytes).expect("a well-formed frame");
+    for packet in golden_packets() {
+        let datagram = Datagram::parse(&packet).expect("a well-formed packet");
         if let Some(datagram) = datagram.filter(|d| d.udp.dst_port == UDP_PORT) {
             visit(&datagram);
             count += 1;
