@@ -576,6 +576,17 @@ pub trait Qp: Sealed + Send + Sync + std::fmt::Debug {
     }
     /// Posts to the send queue.
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()>;
+    /// Posts an RDMA write with immediate data, and takes `data` during the call, if the provider can take it without a
+    /// copy of its own. The memory that it writes must not be that of another request which is not complete. The request's
+    /// own data are ignored. `false`: nothing was posted, and the caller must post the request with its data.
+    ///
+    /// Only the software device takes data: between two processes of one host.
+    ///
+    /// # Errors
+    /// As for [`Qp::post_send`].
+    fn post_taking(&self, _wr: &SendWr<'_>, _data: &[u8]) -> Result<bool> {
+        Ok(false)
+    }
     /// Posts several requests to the send queue, in order, with one doorbell if the provider can.
     ///
     /// # Errors

@@ -1,16 +1,19 @@
-//! A short form of the two most common packets between processes that share memory: a whole send, and a positive
-//! acknowledgement. One record may contain both.
+//! A short form of the most common packets between processes that share memory: a whole send, a write with immediate
+//! data, and a positive acknowledgement. One record may contain a request and an acknowledgement.
 //!
 //! A record means exactly the packets that it stands for, and uses the same PSNs. So a receiver may take it directly
 //! ([`QueuePair::take_send`](super::QueuePair::take_send)) or handle [those packets](Compact::send_headers), and both
 //! forms may alternate. A record from another process is checked like a packet.
+//!
+//! A write has no bytes in the record: the writer has copied them to the receiver's memory before, or there are none. So
+//! the receiver never needs packets for it ([`QueuePair::take_write`](super::QueuePair::take_write)).
 
 use portolan_wire::bth::{BthRepr, Opcode};
-use portolan_wire::eth::{AethRepr, CREDITS_UNLIMITED, ImmDtRepr, Syndrome};
+use portolan_wire::eth::{AethRepr, CREDITS_UNLIMITED, ImmDtRepr, RethRepr, Syndrome};
 use portolan_wire::rocev2::{Headers, ICRC_LEN, pad_len};
 use portolan_wire::{PKey, Psn, Qpn};
 
-/// A send of one packet, or an acknowledgement, or both.
+/// A send of one packet or a write, or an acknowledgement, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compact {
     /// The queue pair that it is for.
@@ -21,7 +24,9 @@ pub struct Compact {
     pub source_port: u16,
     /// The send.
     pub send: Option<CompactSend>,
-    /// The acknowledgement, which follows the send.
+    /// The write. A record has at most one request.
+    pub write: Option<CompactWrite>,
+    /// The acknowledgement, which follows the request.
     pub acknowledgement: Option<CompactAck>,
 }
 
@@ -40,6 +45,19 @@ pub struct CompactSend {
     pub len: u32,
 }
 
+/// A write with immediate data, whose bytes are in the receiver's memory already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompactWrite {
+    /// PSN of its first packet. It uses as many as its packets would.
+    pub psn: Psn,
+    /// Immediate data, in the byte order of the wire.
+    pub immediate: [u8; 4],
+    /// Whether the receiver gets a solicited event.
+    pub solicited: bool,
+    /// Bytes, at most [`Compact::WRITE_MAX`].
+    pub len: u32,
+}
+
 /// A positive acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompactAck {
@@ -55,7 +73,8 @@ const IMMEDIATE: u32 = 1 << 25;
 const SOLICITED: u32 = 1 << 26;
 const ACK_REQUEST: u32 = 1 << 27;
 const ACKNOWLEDGEMENT: u32 = 1 << 28;
-const KNOWN: u32 = SEND | IMMEDIATE | SOLICITED | ACK_REQUEST | ACKNOWLEDGEMENT;
+const WRITE: u32 = 1 << 29;
+const KNOWN: u32 = SEND | IMMEDIATE | SOLICITED | ACK_REQUEST | ACKNOWLEDGEMENT | WRITE;
 /// PSNs, queue pair numbers and message numbers.
 const LOW: u32 = 0x00FF_FFFF;
 
@@ -64,6 +83,8 @@ impl Compact {
     pub const WORDS: usize = 8;
     /// Maximum length of a send: the largest path MTU.
     pub const PAYLOAD_MAX: u32 = 4096;
+    /// Maximum length of a write.
+    pub const WRITE_MAX: u32 = (1 << 30) - 1;
 
     /// The form in memory, in the byte order of the host.
     #[inline]
@@ -81,6 +102,13 @@ impl Compact {
                 words[3] = u32::from_ne_bytes(immediate);
             }
         }
+        if let Some(write) = &self.write {
+            words[0] = write.len;
+            words[1] |= WRITE | IMMEDIATE;
+            words[1] |= if write.solicited { SOLICITED } else { 0 };
+            words[2] = write.psn.value();
+            words[3] = u32::from_ne_bytes(write.immediate);
+        }
         if let Some(acknowledgement) = &self.acknowledgement {
             words[1] |= ACKNOWLEDGEMENT;
             words[4] = acknowledgement.psn.value();
@@ -97,9 +125,12 @@ impl Compact {
         let [len, kind, psn, immediate, ack_psn, msn, tag, port] = *words;
         let has = |bit| kind & bit != 0;
         let is_valid = kind & !(KNOWN | LOW) == 0
-            && has(SEND | ACKNOWLEDGEMENT)
-            && len <= Self::PAYLOAD_MAX
-            && (has(SEND) || (len == 0 && !has(IMMEDIATE | SOLICITED | ACK_REQUEST)))
+            && match kind & (SEND | WRITE) {
+                SEND => len <= Self::PAYLOAD_MAX,
+                WRITE => len <= Self::WRITE_MAX && has(IMMEDIATE) && !has(ACK_REQUEST),
+                0 => has(ACKNOWLEDGEMENT) && len == 0 && !has(IMMEDIATE | SOLICITED | ACK_REQUEST),
+                _ => false,
+            }
             && (psn | ack_psn | msn) <= LOW;
         if !is_valid {
             return None;
@@ -113,6 +144,12 @@ impl Compact {
                 immediate: has(IMMEDIATE).then(|| immediate.to_ne_bytes()),
                 solicited: has(SOLICITED),
                 ack_request: has(ACK_REQUEST),
+                len,
+            }),
+            write: has(WRITE).then(|| CompactWrite {
+                psn: Psn::new(psn),
+                immediate: immediate.to_ne_bytes(),
+                solicited: has(SOLICITED),
                 len,
             }),
             acknowledgement: has(ACKNOWLEDGEMENT).then(|| CompactAck {
@@ -130,6 +167,7 @@ impl Compact {
             tag: 0,
             source_port: 0,
             send: None,
+            write: None,
             acknowledgement: None,
         };
         let len = u32::try_from(payload_len).ok();
@@ -189,7 +227,7 @@ impl Compact {
         })
     }
 
-    /// Number of packets that it stands for, and the bytes of their UDP payload.
+    /// Number of packets that it stands for, and the bytes of their UDP payload. A write counts as one without data.
     #[inline]
     pub fn traffic(&self) -> (usize, usize) {
         const BTH: usize = portolan_wire::bth::LEN;
@@ -203,6 +241,10 @@ impl Compact {
                 0
             };
         }
+        if self.write.is_some() {
+            packets += 1;
+            bytes += BTH + RethRepr::LEN + ImmDtRepr::LEN + ICRC_LEN;
+        }
         if self.acknowledgement.is_some() {
             packets += 1;
             bytes += BTH + AethRepr::LEN + ICRC_LEN;
@@ -214,6 +256,7 @@ impl Compact {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::option::of;
     use proptest::prelude::*;
 
     fn compacts() -> impl Strategy<Value = Compact> {
@@ -233,11 +276,19 @@ mod tests {
                     len,
                 },
             );
+        let write = (psn(), any::<([u8; 4], bool)>(), 0..=Compact::WRITE_MAX).prop_map(
+            |(psn, (immediate, solicited), len)| CompactWrite {
+                psn,
+                immediate,
+                solicited,
+                len,
+            },
+        );
         let ack = (psn(), 0..=LOW).prop_map(|(psn, msn)| CompactAck { psn, msn });
         let parts = prop_oneof![
-            send.clone().prop_map(|send| (Some(send), None)),
-            ack.clone().prop_map(|ack| (None, Some(ack))),
-            (send, ack).prop_map(|(send, ack)| (Some(send), Some(ack))),
+            ack.clone().prop_map(|ack| (None, None, Some(ack))),
+            (send, of(ack.clone())).prop_map(|(send, ack)| (Some(send), None, ack)),
+            (write, of(ack)).prop_map(|(write, ack)| (None, Some(write), ack)),
         ];
         (0..=LOW, any::<(u32, u16)>(), parts).prop_map(|(dest, (tag, source_port), parts)| {
             Compact {
@@ -245,7 +296,8 @@ mod tests {
                 tag,
                 source_port,
                 send: parts.0,
-                acknowledgement: parts.1,
+                write: parts.1,
+                acknowledgement: parts.2,
             }
         })
     }
@@ -257,7 +309,7 @@ mod tests {
         }
 
         #[test]
-        fn what_parses_is_what_a_sender_writes(words in any::<[u32; 8]>(), kind in 0u32..64) {
+        fn what_parses_is_what_a_sender_writes(words in any::<[u32; 8]>(), kind in 0u32..128) {
             let mut words = words;
             words[1] = words[1] & LOW | kind << 24;
             for word in [0, 2, 4, 5, 7] {
@@ -272,6 +324,7 @@ mod tests {
 
         #[test]
         fn a_record_is_the_short_form_of_its_packets(compact in compacts()) {
+            let compact = Compact { write: None, ..compact };
             let mut merged = Compact { send: None, acknowledgement: None, ..compact };
             let (mut packets, mut bytes) = (0, 0);
             let len = compact.send.map_or(0, |send| send.len as usize);

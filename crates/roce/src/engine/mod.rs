@@ -45,7 +45,7 @@ mod path;
 mod qp;
 mod shared_receive_queue;
 
-pub use compact::{Compact, CompactAck, CompactSend};
+pub use compact::{Compact, CompactAck, CompactSend, CompactWrite};
 pub use completion::{CompletionQueue, CqOverflow};
 pub use config::{FlowConfig, QpConfig, QpLimits};
 pub use counters::{DropReason, QpCounters};

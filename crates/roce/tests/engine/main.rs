@@ -15,6 +15,7 @@ mod loss;
 mod malformed;
 mod model;
 mod not_ready;
+mod placed;
 mod send_only;
 mod shared_receives;
 mod states;

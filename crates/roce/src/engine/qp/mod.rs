@@ -6,6 +6,7 @@ mod congestion_window;
 mod context;
 mod inbound;
 mod outbox;
+mod placed;
 mod pull;
 mod receive_queue;
 mod reliable;
@@ -215,6 +216,7 @@ impl QueuePair {
         let is_stream = |halves: &Reliable| {
             (1..STREAM_WAITING_MAX).contains(&halves.requester.waiting())
                 && halves.requester.under_way() >= STREAM_UNDER_WAY_MIN
+                && halves.requester.has_packets_under_way()
         };
         self.attr.state == QpState::Rts && self.service.reliable().is_some_and(is_stream)
     }

@@ -106,6 +106,13 @@ impl Retransmit {
         }
     }
 
+    /// Runs if it does not, although nothing can be sent now.
+    pub(super) fn keep_running(&mut self, now: Duration) {
+        if self.deadline.is_none() {
+            self.arm(now);
+        }
+    }
+
     /// Everything before number `una` was acknowledged, which is progress. `pending` means that packets are still in
     /// flight.
     pub(super) fn on_progress(&mut self, now: Duration, una: u64, pending: bool) {

@@ -39,6 +39,8 @@ pub(super) struct SendEntry {
     /// Number of the packet after its last.
     pub(super) end: u64,
     pub(super) data: EntryData,
+    /// Its bytes are in the peer's memory already.
+    pub(super) is_placed: bool,
     /// The peer's shared receive queue, on an extended reliable connection.
     pub(super) xrceth: Option<XrcEthRepr>,
     /// The result of local work, once known.
@@ -52,6 +54,8 @@ pub(super) enum EntryData {
     Sges(Vec<Sge>),
     /// Here.
     Inline(Vec<u8>),
+    /// Only in the peer's memory.
+    Taken,
 }
 
 impl SendEntry {
@@ -82,7 +86,7 @@ impl SendEntry {
     pub(super) fn sges(&self) -> &[Sge] {
         match &self.data {
             EntryData::Sges(sges) => sges,
-            EntryData::Inline(_) => &[],
+            EntryData::Inline(_) | EntryData::Taken => &[],
         }
     }
 
@@ -149,9 +153,7 @@ impl SendQueue {
     /// `LimitReached` for a full queue; `InvalidArgument` for too many scatter/gather elements, too much inline data,
     /// too long a message, or an atomic whose destination is not exactly eight bytes.
     pub(super) fn push(&mut self, wr: &SendWr<'_>, mtu: u32) -> Result<()> {
-        if self.entries.len() >= self.depth as usize {
-            return Err(full(Step::PostSend, "send work requests", self.depth));
-        }
+        self.check_room()?;
         let len = self.check_data(wr)?;
         let xrceth = self.is_xrc.then(|| xrceth_of(wr)).transpose()?;
         let data = match wr.data {
@@ -167,6 +169,35 @@ impl SendQueue {
                 EntryData::Inline(copy)
             }
         };
+        self.append(wr, len, mtu, data, xrceth);
+        Ok(())
+    }
+
+    /// Appends a request whose `len` bytes are in the peer's memory already.
+    ///
+    /// # Errors
+    /// `LimitReached` for a full queue.
+    pub(super) fn push_taken(&mut self, wr: &SendWr<'_>, len: u32, mtu: u32) -> Result<()> {
+        self.check_room()?;
+        self.append(wr, len, mtu, EntryData::Taken, None);
+        Ok(())
+    }
+
+    fn check_room(&self) -> Result<()> {
+        match self.entries.len() >= self.depth as usize {
+            true => Err(full(Step::PostSend, "send work requests", self.depth)),
+            false => Ok(()),
+        }
+    }
+
+    fn append(
+        &mut self,
+        wr: &SendWr<'_>,
+        len: u32,
+        mtu: u32,
+        data: EntryData,
+        xrceth: Option<XrcEthRepr>,
+    ) {
         let first = self.end;
         if !is_local(&wr.op) {
             self.end += u64::from(packets_of(len, mtu));
@@ -180,11 +211,11 @@ impl SendQueue {
             len,
             first,
             end: self.end,
+            is_placed: matches!(data, EntryData::Taken),
             data,
             xrceth,
             outcome: None,
         });
-        Ok(())
     }
 
     /// Length of the message, if its data is valid.
@@ -272,6 +303,7 @@ impl SendQueue {
                 bytes.clear();
                 self.spare_inline.push(bytes);
             }
+            EntryData::Taken => {}
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::io::host::memory_access;
 use crate::io::host::program_memory;
 use crate::io::host::queue_pair::{LockedQp, QpCore};
 use crate::io::net::shm::memory_files::SharedPages;
-use crate::io::net::shm::peer_memory::{NoPassage, PeerMemory};
+use crate::io::net::shm::peer_memory::{NoPassage, Passage, PeerMemory};
 use crate::io::net::shm::peer_rights::Wanted;
 use crate::io::net::shm::rights::{KeyRight, QpRight};
 use crate::io::net::shm::rights_layout::{Slot, tag_of};
@@ -25,9 +25,9 @@ use crate::io::net::tap::Tap;
 use crate::io::net::transmit::SendSocket;
 
 /// Bytes copied under one announcement. A withdrawal waits for at most this much.
-const CHUNK: u32 = 1 << 20;
+pub(super) const CHUNK: u32 = 1 << 20;
 /// Bytes copied in one turn. Longer requests use packets, which let other queue pairs run in between.
-const TURN_MAX: u64 = 64 << 20;
+pub(super) const TURN_MAX: u64 = 64 << 20;
 
 impl Host {
     /// Executes the next requests in the peer's memory, until one needs packets.
@@ -110,10 +110,7 @@ impl Host {
                 }
                 Err(NoPassage::Unknown) => return false,
                 Err(NoPassage::Missing) => {
-                    if let Some(links) = &self.links {
-                        links.asked();
-                        self.progress.wake();
-                    }
+                    self.request_memory_file();
                     return false;
                 }
             }
@@ -122,6 +119,26 @@ impl Host {
                 return true;
             }
             done = chunk.end;
+        }
+    }
+
+    /// Enters the peer's memory for a request. `None` if it needs packets.
+    pub(super) fn enter<'a>(&self, peer: &'a PeerMemory, wanted: &Wanted) -> Option<Passage<'a>> {
+        match peer.enter(wanted) {
+            Ok(passage) => Some(passage),
+            Err(NoPassage::Program | NoPassage::Unknown) => None,
+            Err(NoPassage::Missing) => {
+                self.request_memory_file();
+                None
+            }
+        }
+    }
+
+    /// Makes the progress thread request a memory file of the peer.
+    fn request_memory_file(&self) {
+        if let Some(links) = &self.links {
+            links.asked();
+            self.progress.wake();
         }
     }
 
@@ -207,7 +224,7 @@ fn right_of(operation: DirectOperation) -> Access {
 ///
 /// # Safety
 /// The memory of both sides is mapped, with the rights that the request needs.
-unsafe fn copy(remote: u64, direct: &Direct<'_>, range: Range<u32>) -> bool {
+pub(super) unsafe fn copy(remote: u64, direct: &Direct<'_>, range: Range<u32>) -> bool {
     match direct.operation {
         DirectOperation::Write => {
             // SAFETY: the caller's promise.

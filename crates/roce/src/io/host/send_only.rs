@@ -1,6 +1,7 @@
-//! Whole sends and acknowledgements through a ring, without packets.
+//! Whole sends, writes with immediate data and acknowledgements through a ring, without packets.
 //!
-//! The sender writes them in their short form, and the receiver copies a send's bytes from the ring to their place.
+//! The sender writes them in their short form, and the receiver copies a send's bytes from the ring to their place. The
+//! bytes of a write are in place before ([`placed`](super::placed)).
 //! All other packets go through a batch.
 
 #![allow(unsafe_code, reason = "copies between registered memory and the ring")]
@@ -15,6 +16,7 @@ use crate::io::host::drive::Answer;
 use crate::io::host::memory_access;
 use crate::io::host::queue_pair::{LockedQp, QpCore};
 use crate::io::net::receive::Handled;
+use crate::io::net::shm::peer_memory::PeerMemory;
 
 impl Host {
     /// Sends what has a short form, if the queue pair sends through a ring and no packet waits for room in it. Does
@@ -24,6 +26,17 @@ impl Host {
         if self.monitor.tap.is_plugged() {
             return false;
         }
+        loop {
+            let is_placed = self.place_write(state);
+            let is_idle = self.write_records(state);
+            if is_idle || !is_placed {
+                return is_idle;
+            }
+        }
+    }
+
+    #[inline]
+    fn write_records(&self, state: &mut LockedQp) -> bool {
         let now = state.latest;
         let LockedQp {
             engine,
@@ -37,6 +50,7 @@ impl Host {
         let Some(mut ring) = link.open_ring() else {
             return false;
         };
+        let takes_records = link.peer_memory().is_some_and(PeerMemory::is_open);
         let memory = self.memory.read();
         while ring.has_room(Compact::PAYLOAD_MAX as usize) {
             let mut compact = Compact {
@@ -44,6 +58,7 @@ impl Host {
                 tag: *own_tag,
                 source_port: link.port(),
                 send: None,
+                write: None,
                 acknowledgement: None,
             };
             let mut place = None;
@@ -59,13 +74,18 @@ impl Host {
                 compact.dest_qp = send.bth.dest_qp;
                 compact.send = Some(send_of(&send, len));
                 place = Some(begun);
+            } else if takes_records && let Some((dest_qp, write)) = engine.poll_write(now, &memory)
+            {
+                (compact.dest_qp, compact.write) = (dest_qp, Some(write));
+                place = ring.begin(0).map(|(place, _)| place);
             }
             if let Some((bth, aeth)) = engine.poll_acknowledgement() {
                 compact.dest_qp = bth.dest_qp;
                 compact.acknowledgement = Some(ack_of(&bth, aeth.msn));
                 place = place.or_else(|| ring.begin(0).map(|(place, _)| place));
             }
-            let is_last = compact.send.is_none() || engine.is_transmit_idle();
+            let is_request = compact.send.is_some() || compact.write.is_some();
+            let is_last = !is_request || engine.is_transmit_idle();
             if let Some(place) = place {
                 ring.end(place, &compact);
             }
@@ -109,7 +129,8 @@ impl Host {
             dropped.add(compact.traffic().0);
             return Handled::Dropped;
         }
-        if !self.monitor.tap.is_plugged()
+        // A write has no packets. Its sender has seen no tap.
+        if (compact.write.is_some() || !self.monitor.tap.is_plugged())
             && self.take_directly(qp, &mut state, compact, payload, answer)
         {
             return Handled::Done;
@@ -143,6 +164,9 @@ impl Host {
             // SAFETY: the engine checked the place against `memory` in the call above, and the table has been locked
             // since. The reader checked that the payload lies in the ring.
             unsafe { memory_access::copy(payload, place.addr, place.len as usize) };
+        }
+        if let Some(write) = &compact.write {
+            state.engine.take_write(now, &memory, write);
         }
         if let Some(acknowledgement) = &compact.acknowledgement {
             let taken = state

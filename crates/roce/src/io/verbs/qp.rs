@@ -306,6 +306,12 @@ impl Qp for SoftQp {
         Ok(())
     }
 
+    fn post_taking(&self, wr: &SendWr<'_>, data: &[u8]) -> Result<bool> {
+        let mut state = self.open_present(Step::PostSend)?;
+        let posted = self.host.post_taken(&self.core, &mut state, wr, data);
+        posted.map_err(|error| self.explain(error, state.path.as_ref()))
+    }
+
     fn post_sends(&self, wrs: &[SendWr<'_>]) -> std::result::Result<(), (usize, Error)> {
         let posted = Self::post_sends(self, wrs.iter().map(|wr| Ok(*wr)));
         // All of them or none.

@@ -41,6 +41,7 @@ impl Requester {
         let (operation, remote) = operation_of(&entry.op)?;
         let is_inline = match &entry.data {
             EntryData::Inline(_) => true,
+            EntryData::Taken => return None,
             EntryData::Sges(sges) => {
                 let (is_written, whole) = (entry.awaits_data(), 0..u64::from(entry.len));
                 segment::check(sges, whole.clone(), cx.pd, cx.memory, is_written).ok()?;

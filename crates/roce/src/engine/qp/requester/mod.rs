@@ -17,6 +17,7 @@ mod atomic;
 mod direct;
 mod drain;
 mod local;
+mod placed;
 mod reads;
 mod send_only;
 mod transmit;
@@ -49,6 +50,8 @@ pub(super) struct Requester {
     una: u64,
     next: u64,
     frontier: u64,
+    /// All after this number went as records of writes whose bytes were placed before.
+    packets_until: u64,
     /// Index of the entry that contains packet `next`, and the position in its memory.
     entry: usize,
     gather: SgeCursor,
@@ -77,6 +80,7 @@ impl Requester {
             una: 0,
             next: 0,
             frontier: 0,
+            packets_until: 0,
             entry: 0,
             gather: SgeCursor::default(),
             held: false,
@@ -117,6 +121,11 @@ impl Requester {
     /// Number of packets in flight.
     pub(super) fn under_way(&self) -> u64 {
         self.next - self.una
+    }
+
+    /// Whether packets are in flight, and not only records.
+    pub(super) fn has_packets_under_way(&self) -> bool {
+        self.una < self.packets_until
     }
 
     /// Number of packets of posted requests that are unsent or must be sent again.

@@ -52,6 +52,7 @@ impl Requester {
         let base = self.message_base(cx, entry)?;
         let inline = match &entry.data {
             EntryData::Inline(_) => Some(self.entry),
+            EntryData::Taken => return None,
             EntryData::Sges(sges) => {
                 let whole = 0..u64::from(entry.len);
                 let mut cursor = SgeCursor::default();

@@ -66,6 +66,9 @@ impl Requester {
             return Ok(None);
         }
         self.skip_done();
+        if !self.give_up_records(cx) {
+            return Ok(None);
+        }
         let Some(entry) = self.queue.get(self.entry) else {
             return Ok(None);
         };
@@ -240,6 +243,7 @@ impl Requester {
                     .gather(sges, range, cx.pd, cx.memory, segments)?;
                 Ok(Source::Segments)
             }
+            EntryData::Taken => Err(LocalAccessError::UnknownKey),
             EntryData::Inline(_) => Ok(Source::Inline {
                 entry: self.entry,
                 range: range.start as usize..range.end as usize,
@@ -276,6 +280,9 @@ impl Requester {
         let fresh = self.next >= self.frontier;
         let idle = self.una == self.frontier;
         let end = self.next + packets;
+        if !entry.has_record() {
+            self.packets_until = self.packets_until.max(end);
+        }
         if entry.awaits_data() && self.reads.containing(self.next).is_none() {
             self.reads.push(ReadRequest {
                 first: self.next,

@@ -15,7 +15,7 @@ use crate::engine::qp::outbox::Outbox;
 use crate::engine::qp::segment::SgeCursor;
 
 /// The request is refused for now, because no receive is posted. Nothing was executed.
-struct NotReady;
+pub(super) struct NotReady;
 
 impl Responder {
     /// The address of a write that comes without packets, if it is allowed, and no message is in progress.
@@ -65,7 +65,11 @@ impl Responder {
     }
 
     /// Answers "receiver not ready" if no receive is posted (IBTA 9.7.5.2.8).
-    fn check_receive(&mut self, cx: &Context<'_>, out: &mut Outbox) -> Result<(), NotReady> {
+    pub(super) fn check_receive(
+        &mut self,
+        cx: &Context<'_>,
+        out: &mut Outbox,
+    ) -> Result<(), NotReady> {
         if self.queue.front().is_some() {
             return Ok(());
         }

@@ -3,6 +3,7 @@
 mod atomic;
 mod execute;
 mod invalidate;
+mod placed;
 mod replies;
 mod resources;
 mod send_only;

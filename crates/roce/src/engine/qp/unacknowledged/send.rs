@@ -246,6 +246,7 @@ impl Sender {
                     .gather(sges, range, cx.pd, cx.memory, segments)?;
                 Ok(Source::Segments)
             }
+            EntryData::Taken => Err(LocalAccessError::UnknownKey),
             EntryData::Inline(_) => Ok(Source::Inline {
                 entry: 0,
                 range: range.start as usize..range.end as usize,

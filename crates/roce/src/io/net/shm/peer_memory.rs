@@ -89,6 +89,12 @@ impl PeerMemory {
         }))
     }
 
+    /// Whether the other process accepts requests without packets at all: it has no tap.
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        self.rights.is_open()
+    }
+
     /// Checks that the other process allows a request, and announces the use, which delays a withdrawal.
     ///
     /// # Errors

@@ -60,6 +60,12 @@ impl PeerRights {
         key_entry(&self.0, found.key).version.given()
     }
 
+    /// Whether the table allows anything.
+    #[inline]
+    pub(super) fn is_open(&self) -> bool {
+        header(&self.0).open.load(Ordering::Relaxed) == 1
+    }
+
     /// The slot of a request's key, if the key exists.
     #[inline]
     pub(super) fn find(&self, wanted: &Wanted) -> Option<Found> {
@@ -77,7 +83,6 @@ impl PeerRights {
     #[inline]
     pub(super) fn check(&self, found: Found, wanted: &Wanted) -> Option<Place> {
         let right = rights_of(wanted.right);
-        let header = header(&self.0);
         let qp = qp_entry(&self.0, found.qp);
         let word = qp.word.load(Ordering::Acquire);
         let domain = qp.domain.load(Ordering::Acquire);
@@ -86,7 +91,7 @@ impl PeerRights {
             && (word >> 48) as u32 & right == right
             && (domain >> 32) as u32 == wanted.tag
             && qp.word.load(Ordering::Relaxed) == word;
-        if header.open.load(Ordering::Relaxed) != 1 || !is_for_it || right == 0 {
+        if !self.is_open() || !is_for_it || right == 0 {
             return None;
         }
         let key = key_entry(&self.0, found.key);

@@ -156,6 +156,7 @@ fn records_are_seen_when_they_are_published_and_one_that_was_not_ended_never() {
 
 fn compact(len: u32, has_send: bool) -> Compact {
     Compact {
+        write: None,
         dest_qp: portolan_wire::Qpn::new(5),
         tag: 6,
         source_port: 7,

@@ -1,0 +1,139 @@
+//! Writes with immediate data to another process of this host: the sender copies the bytes to the target itself, under
+//! the same conditions as other one-sided requests ([`direct`](super::direct)), and then sends a record in the short
+//! form, which consumes the receive.
+//!
+//! Earlier packets must not be executed after the copy. So no packet with data may be unacknowledged, but records may be.
+
+#![allow(unsafe_code, reason = "copies to registered memory")]
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use portolan_provider::Result;
+use portolan_provider::verbs::{Access, QpType, SendOp, SendWr};
+
+use super::direct::{CHUNK, TURN_MAX, copy};
+use crate::engine::{Compact, Direct, DirectOperation, Payload};
+use crate::io::host::Host;
+use crate::io::host::queue_pair::{LockedQp, QpCore};
+use crate::io::net::shm::peer_memory::PeerMemory;
+use crate::io::net::shm::peer_rights::Wanted;
+use crate::io::net::transmit::SendSocket;
+
+impl Host {
+    /// Copies the bytes of the next request, if that is a write with immediate data to memory that this process may
+    /// access. Returns whether it did.
+    #[inline]
+    pub(super) fn place_write(&self, state: &mut LockedQp) -> bool {
+        match &state.link {
+            Some(link) if state.engine.is_write_next() => {
+                let link = Arc::clone(link);
+                let placed = link.peer_memory();
+                placed.is_some_and(|peer| self.place_write_at(peer, state))
+            }
+            _ => false,
+        }
+    }
+
+    fn place_write_at(&self, peer: &PeerMemory, state: &mut LockedQp) -> bool {
+        let mut done = 0u32;
+        loop {
+            let memory = self.memory.read();
+            let wanted = wanted_of(state);
+            let Some(direct) = state.engine.poll_placeable(&memory) else {
+                return false;
+            };
+            let chunk = done..direct.len.min(done.saturating_add(CHUNK));
+            if u64::from(direct.len) > TURN_MAX || !self.place(peer, wanted, &direct, chunk.clone())
+            {
+                return false;
+            }
+            if chunk.end == direct.len {
+                state.engine.note_placed();
+                return true;
+            }
+            done = chunk.end;
+        }
+    }
+
+    /// Copies a part of a write that the engine has checked, or whose bytes are borrowed.
+    fn place(
+        &self,
+        peer: &PeerMemory,
+        wanted: Wanted,
+        direct: &Direct<'_>,
+        chunk: Range<u32>,
+    ) -> bool {
+        let wanted = Wanted {
+            rkey: direct.rkey,
+            addr: direct.addr,
+            len: direct.len,
+            ..wanted
+        };
+        let Some(passage) = self.enter(peer, &wanted) else {
+            return false;
+        };
+        // SAFETY: this side's bytes are borrowed, or the engine checked them against the memory table, which has been
+        // locked since. The peer's memory is mapped, and the right is announced while `passage` exists.
+        let copied = unsafe { copy(passage.addr(), direct, chunk) };
+        self.monitor.counters.carried_out_in_memory.up();
+        copied
+    }
+
+    /// Copies `bytes` to the peer's memory, and posts a write with immediate data, whose own data are ignored. Returns
+    /// false, and posts nothing, if that is not possible now.
+    pub(crate) fn post_taken(
+        &self,
+        qp: &QpCore,
+        state: &mut LockedQp,
+        wr: &SendWr<'_>,
+        bytes: &[u8],
+    ) -> Result<bool> {
+        let (SendOp::RdmaWriteWithImm(remote, _), Some(link)) = (wr.op, &state.link) else {
+            return Ok(false);
+        };
+        if bytes.is_empty()
+            || bytes.len() > CHUNK as usize
+            || qp.qp_type != QpType::Rc
+            || self.monitor.tap.is_plugged()
+            || !has_room(link)
+            || !state.engine.may_take(&self.memory.read())
+        {
+            return Ok(false);
+        }
+        let direct = Direct {
+            operation: DirectOperation::Write,
+            addr: remote.addr,
+            rkey: remote.rkey,
+            // At most one chunk.
+            len: bytes.len() as u32,
+            local: Payload::Inline(bytes),
+        };
+        let place = |peer| self.place(peer, wanted_of(state), &direct, 0..direct.len);
+        if !link.peer_memory().is_some_and(place) {
+            return Ok(false);
+        }
+        state.engine.post_taken(wr, direct.len)?;
+        self.posted(qp, state);
+        Ok(true)
+    }
+}
+
+/// Whether a record can be sent at once. Its bytes are nowhere else, so packets cannot replace it.
+fn has_room(link: &SendSocket) -> bool {
+    let ring = link.open_ring();
+    ring.is_some_and(|mut ring| ring.has_room(Compact::PAYLOAD_MAX as usize))
+}
+
+/// What a queue pair needs for a write, without the write's range.
+fn wanted_of(state: &LockedQp) -> Wanted {
+    Wanted {
+        qpn: state.peer_qpn,
+        peer: state.engine.qpn(),
+        tag: state.peer_tag,
+        right: Access::REMOTE_WRITE,
+        rkey: 0,
+        addr: 0,
+        len: 0,
+    }
+}
