@@ -181,6 +181,21 @@ impl Queues {
             }
             Op::Send => SendOp::Send,
         };
+        let wr = |data| SendWr {
+            wr_id: post.id,
+            op,
+            data,
+            flags: SendFlags::SIGNALED,
+            ud: None,
+            srq: None,
+        };
+        let is_data = matches!(post.payload, Payload::Data(_) | Payload::InlineData(_));
+        if is_data
+            && matches!(op, SendOp::RdmaWriteWithImm(..))
+            && self.qp.post_taking(&wr(SendData::Sges(&[])), data)?
+        {
+            return Ok(());
+        }
         let mut sges = [Sge::default(); 2];
         let data = match &post.payload {
             Payload::Empty => SendData::Sges(&[]),
@@ -202,14 +217,7 @@ impl Queues {
             }
             Payload::Data(pieces) => SendData::Sges(self.gather(*pieces, data, &mut sges)),
         };
-        self.qp.post_send(&SendWr {
-            wr_id: post.id,
-            op,
-            data,
-            flags: SendFlags::SIGNALED,
-            ud: None,
-            srq: None,
-        })
+        self.qp.post_send(&wr(data))
     }
 
     /// Copies data to pieces of the send buffer.
