@@ -30,6 +30,8 @@ mod multicast;
 mod one_sided;
 #[path = "io/panics.rs"]
 mod panics;
+#[path = "io/placed.rs"]
+mod placed;
 #[path = "io/process.rs"]
 mod process;
 #[path = "io/program_memory.rs"]

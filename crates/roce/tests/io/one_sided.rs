@@ -18,10 +18,10 @@ use crate::harness::*;
 use crate::process::{self, SHAPE};
 
 /// Two ends whose requests are carried out in memory, and the counters that say so.
-struct Direct(Pair);
+pub struct Direct(pub Pair);
 
 impl Direct {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self::of(Pair::new("127.0.0.1", PATIENT))
     }
 
@@ -45,11 +45,11 @@ impl Direct {
         [&self.0.a, &self.0.b][number]
     }
 
-    fn carried_out(&self) -> [u64; 2] {
+    pub fn carried_out(&self) -> [u64; 2] {
         [0, 1].map(|number: usize| self.0.stacks[number].counters().carried_out_in_memory)
     }
 
-    fn sent(&self) -> u64 {
+    pub fn sent(&self) -> u64 {
         let sent = self
             .0
             .stacks
@@ -66,7 +66,7 @@ impl Direct {
     }
 
     /// What becomes of a request.
-    fn status_of(&self, op: SendOp, len: usize) -> WcStatus {
+    pub fn status_of(&self, op: SendOp, len: usize) -> WcStatus {
         self.0.a.post(1, op, self.0.a.sge(0, len));
         self.0.a.poll().status
     }
