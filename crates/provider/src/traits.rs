@@ -623,7 +623,6 @@ pub trait Qp: Sealed + Send + Sync + std::fmt::Debug {
     /// `NoSuchObject` if it is not attached to the group.
     fn detach_mcast(&self, gid: &Gid) -> Result<()>;
     /// Destroys it: after it returns, its work does not access memory or produce completions.
-    /// Completions that are in a queue already stay there, except on hardware that removes them.
     fn destroy(&self) -> Result<()>;
     /// For the provider's own downcasts.
     fn as_any(&self) -> &dyn std::any::Any;

@@ -45,16 +45,14 @@ fn memory_is_not_touched_after_deregistering_returns_even_under_traffic() {
 }
 
 #[test]
-fn a_destroyed_queue_pair_completes_nothing_more_and_its_number_is_dead() {
+fn a_destroyed_queue_pair_completes_nothing_and_its_number_is_dead() {
     let pair = Pair::new("127.0.0.1", Shape::default());
     let (a, b) = (&pair.a, &pair.b);
     b.receive(1, b.sge(0, 64));
-    b.receive(2, b.sge(0, 64));
     a.post(1, SendOp::Send, a.sge(0, 64));
     a.expect(1);
+    // Its completion is in the queue or may arrive at any moment.
     b.qp.destroy().unwrap();
-    // Linux's rdma_rxe keeps what has completed, and libfabric polls it after destroying.
-    b.expect(1);
     assert_eq!(b.try_poll(), None);
     let refused = b.qp.post_recv(&portolan_provider::verbs::RecvWr {
         wr_id: 2,
@@ -115,23 +113,6 @@ fn received_messages_are_acknowledged_even_if_the_receiver_ends_at_once() {
             b.expect(1);
             end_queue_pair(b, destroys);
             // From the only acknowledgement: nobody would send another.
-            a.expect(1);
-        }
-    }
-}
-
-#[test]
-fn sends_that_were_acknowledged_before_the_sender_ends_complete_well() {
-    for destroys in [true, false] {
-        for _ in 0..50 {
-            let pair = Pair::new("127.0.0.1", Shape::default());
-            let (a, b) = (&pair.a, &pair.b);
-            b.receive(1, b.sge(0, 64));
-            a.post(1, SendOp::Send, a.sge(0, 64));
-            b.expect(1);
-            // The acknowledgement is sent before the end of this call.
-            b.qp.destroy().unwrap();
-            end_queue_pair(a, destroys);
             a.expect(1);
         }
     }

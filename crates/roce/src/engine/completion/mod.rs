@@ -152,7 +152,7 @@ impl CompletionQueue {
         count
     }
 
-    /// Discards the completions of a queue pair that is reset.
+    /// Discards the completions of a queue pair that is destroyed or reset.
     pub fn forget(&mut self, qpn: Qpn) {
         self.ring.retain(|wc| wc.qp_num != qpn);
     }

@@ -67,7 +67,7 @@ impl CqCore {
         }
     }
 
-    /// Removes the completions of a queue pair that is reset.
+    /// Removes the completions of a destroyed queue pair.
     pub(crate) fn forget(&self, qpn: Qpn) {
         let mut queue = self.queue.lock();
         queue.forget(qpn);

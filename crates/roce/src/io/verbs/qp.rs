@@ -411,6 +411,7 @@ impl Qp for SoftQp {
         if self.core.qp_type == QpType::Rc && self.host.links.is_some() {
             self.host.forget_recent();
         }
+        self.core.forget_completions();
         self.core.device.forget(self.core.qpn);
         Ok(())
     }
