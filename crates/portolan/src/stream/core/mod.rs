@@ -1,6 +1,7 @@
 //! The state of a stream, which its handles share: drivers, waiters, and the end of the stream.
 
 mod bell;
+mod locked;
 mod own_wait;
 mod progress;
 mod ready;
@@ -24,6 +25,7 @@ use portolan_threads::spin::Spin;
 use rustix::event::epoll;
 
 use bell::{make_bell, ring};
+use locked::Locked;
 use own_wait::OwnWait;
 pub use ready::{Direction, Ready};
 pub(crate) use signal::Signal;
@@ -105,6 +107,8 @@ struct State {
     has_flushed_receives: bool,
     /// Tasks that wait, by direction.
     wakers: [Option<Waker>; 2],
+    /// Those of them whose direction has become ready. They are called without the lock.
+    woken: [Option<Waker>; 2],
     /// Read and write timeouts.
     timeouts: [Option<Duration>; 2],
     /// The time of the last keepalive.
@@ -147,6 +151,7 @@ impl Core {
                 is_ringing: false,
                 has_flushed_receives: false,
                 wakers: [None, None],
+                woken: [None, None],
                 timeouts: [None; 2],
                 last_message: Instant::now(),
             }),
@@ -161,6 +166,10 @@ impl Core {
             keepalive: Mutex::new(options.keepalive),
             readiness,
         })
+    }
+
+    fn lock(&self) -> Locked<'_> {
+        Locked::new(&self.state)
     }
 
     /// Replaces an event channel that has a descriptor, if the device calls.
@@ -180,7 +189,7 @@ impl Core {
 
     /// The private data to send when connecting.
     pub(crate) fn conn_data(&self) -> Vec<u8> {
-        self.state.lock().endpoint.conn_data().encode().to_vec()
+        self.lock().endpoint.conn_data().encode().to_vec()
     }
 
     /// Handles the peer's private data.
@@ -189,7 +198,7 @@ impl Core {
     /// The peer does not speak the protocol.
     pub(crate) fn connected(&self, private_data: &[u8], is_established: bool) -> Result<()> {
         let peer = check_peer(private_data).map_err(|error| self.explain(error))?;
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         state.endpoint.connected(peer);
         state.is_established |= is_established;
         self.settle(&mut state);
@@ -306,7 +315,7 @@ impl Core {
 
     /// Calls `work` with the endpoint, and posts the resulting requests.
     pub(crate) fn with_endpoint<T>(&self, act: impl FnOnce(&mut Endpoint) -> T) -> T {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let done = act(&mut state.endpoint);
         self.settle(&mut state);
         done
@@ -314,7 +323,7 @@ impl Core {
 
     /// Ends a direction and wakes its waiters.
     pub(crate) fn close(&self, which: Close) {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         self.advance(&mut state, true);
         state.endpoint.close(which);
         self.settle(&mut state);
@@ -326,7 +335,7 @@ impl Core {
 
     /// Whether all sent data has reached the peer or never will.
     pub(crate) fn is_flushed(&self) -> bool {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         self.advance(&mut state, true);
         state.is_flushed()
     }
@@ -341,7 +350,7 @@ impl Core {
     /// Disconnects. Data that is not flushed is lost.
     pub(crate) fn disconnect(&self) {
         let is_over = {
-            let mut state = self.state.lock();
+            let mut state = self.lock();
             std::mem::replace(&mut state.is_hung_up, true)
         };
         if !is_over {
@@ -352,7 +361,7 @@ impl Core {
 
     /// Which directions are ready. A broken stream is ready in both, and calls report the reason.
     pub(crate) fn ready(&self) -> Ready {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         self.advance(&mut state, true);
         Ready::of(&state)
     }
@@ -360,18 +369,18 @@ impl Core {
     /// A thread begins to wait for a direction by the descriptor. While several do, none may reset the descriptor before
     /// the others have seen it.
     pub(crate) fn begin_wait(&self, direction: Direction) {
-        self.state.lock().awaited[direction as usize] += 1;
+        self.lock().awaited[direction as usize] += 1;
     }
 
     /// Ends what [`Core::begin_wait`] began.
     pub(crate) fn end_wait(&self, direction: Direction) {
-        self.state.lock().awaited[direction as usize] -= 1;
+        self.lock().awaited[direction as usize] -= 1;
     }
 
     /// Prepares the descriptor of [`Core::readiness`] for a wait for these directions. Returns which of them are
     /// ready already.
     pub(crate) fn prepare_wait(&self, directions: [bool; 2]) -> Ready {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         state.wanted = directions;
         self.advance(&mut state, false);
         self.rest(&mut state, directions[Direction::Write as usize]);
@@ -381,7 +390,7 @@ impl Core {
 
     /// As [`Core::is_flushed`], and prepares the descriptor for a wait until it is so.
     pub(crate) fn prepare_flush(&self) -> bool {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         self.rest(&mut state, true);
         self.check(&mut state);
         state.is_flushed()
@@ -395,7 +404,7 @@ impl Core {
         let Readiness::Called { signal, .. } = &self.readiness else {
             return None;
         };
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         state.wanted = [false; 2];
         if !state.is_driven && signal.lower() {
             // A thread that waits by the descriptor may not have seen it yet.
@@ -436,30 +445,35 @@ impl Core {
     #[cfg(feature = "tokio")]
     /// As [`Core::ready`], and wakes a task when another direction becomes ready.
     pub(crate) fn ready_or_wake(&self, direction: Direction, waker: &Waker) -> Ready {
-        let mut state = self.state.lock();
+        // Dropped without the lock.
+        let mut former = None;
+        let mut state = self.lock();
         let place = &mut state.wakers[direction as usize];
         if !place.as_ref().is_some_and(|known| known.will_wake(waker)) {
-            *place = Some(waker.clone());
+            former = place.replace(waker.clone());
         }
         let sends = state.wakers[Direction::Write as usize].is_some();
         self.rest(&mut state, sends);
         self.check(&mut state);
-        Ready::of(&state)
+        let ready = Ready::of(&state);
+        drop(state);
+        drop(former);
+        ready
     }
 
     /// Returns and clears the error that ended the stream.
     pub(crate) fn take_error(&self) -> Option<io::Error> {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         self.advance(&mut state, true);
         state.failure.take().map(io_error)
     }
 
     pub(crate) fn timeout(&self, direction: Direction) -> Option<Duration> {
-        self.state.lock().timeouts[direction as usize]
+        self.lock().timeouts[direction as usize]
     }
 
     pub(crate) fn set_timeout(&self, direction: Direction, timeout: Option<Duration>) {
-        self.state.lock().timeouts[direction as usize] = timeout;
+        self.lock().timeouts[direction as usize] = timeout;
     }
 
     /// How long the stream's own calls wait.
@@ -473,7 +487,7 @@ impl Core {
     /// Sends a keepalive if one is due. Returns when to call again, or `None` once the stream is over.
     pub(crate) fn keep_alive(&self, now: Instant) -> Option<Instant> {
         let interval = (*self.keepalive.lock())?;
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         self.check(&mut state);
         if matches!(state.endpoint.phase(), Phase::Disconnected | Phase::Failed) {
             return None;
@@ -501,7 +515,7 @@ impl Core {
                 if !signal.has_bell() {
                     // Calls that failed with `WouldBlock` before did not prepare it.
                     let fd = self.make_descriptor(signal, own);
-                    let mut state = self.state.lock();
+                    let mut state = self.lock();
                     self.rest(&mut state, true);
                     self.check(&mut state);
                     // Once, for a program that has not called anything yet: it may wait for either direction.

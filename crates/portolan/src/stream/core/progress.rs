@@ -1,7 +1,5 @@
 //! Handles a stream's completions and events, and wakes the waiters that they concern.
 
-use std::task::Waker;
-
 use portolan_provider::cm::EventType;
 use portolan_provider::traits::Cq;
 use portolan_provider::verbs::{WcStatus, WorkCompletion};
@@ -166,7 +164,7 @@ impl Core {
         for direction in [Direction::Read, Direction::Write] {
             if ready.is(direction) {
                 let waker = state.wakers[direction as usize].take();
-                waker.into_iter().for_each(Waker::wake);
+                state.woken[direction as usize] = waker.or(state.woken[direction as usize].take());
             }
             let at = direction as usize;
             let is_awaited = state.wanted[at] || state.awaited[at] > 0;

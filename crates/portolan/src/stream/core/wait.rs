@@ -4,11 +4,11 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use portolan_threads::lock::MutexGuard;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::bell::{make_bell, silence};
+use super::locked::Locked;
 use super::{Core, Direction, Readiness, State, Wait, is_past};
 use crate::deadline;
 use crate::stream::error::io_error;
@@ -22,7 +22,7 @@ impl Core {
         wait: Wait,
         mut ready: impl FnMut(&mut State) -> Option<T>,
     ) -> io::Result<T> {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         state.wanted[direction as usize] = false;
         // A call that need not wait does not drive the device: the device would leave what arrives next to a poller,
         // and such a caller may not come again.
@@ -88,7 +88,7 @@ impl Core {
             if self.spin.goes_on(polling) {
                 drop(state);
                 std::hint::spin_loop();
-                state = self.state.lock();
+                state = self.lock();
                 continue;
             }
             state = self.sleep(state, direction, deadline)?;
@@ -100,19 +100,12 @@ impl Core {
     }
 
     pub(super) fn wait_for_driver<'a>(
-        &self,
-        mut state: MutexGuard<'a, State>,
+        &'a self,
+        mut state: Locked<'a>,
         deadline: Option<Instant>,
-    ) -> MutexGuard<'a, State> {
+    ) -> Locked<'a> {
         state.waiters += 1;
-        let mut state = match deadline {
-            None => self.advanced.wait(state),
-            Some(deadline) => {
-                self.advanced
-                    .wait_timeout(state, deadline::left(deadline))
-                    .0
-            }
-        };
+        let mut state = state.wait(&self.state, &self.advanced, deadline.map(deadline::left));
         state.waiters -= 1;
         state
     }
@@ -120,10 +113,10 @@ impl Core {
     /// Sleeps for all waiters until an event may have happened.
     pub(super) fn sleep<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
+        mut state: Locked<'a>,
         direction: Direction,
         deadline: Option<Instant>,
-    ) -> io::Result<MutexGuard<'a, State>> {
+    ) -> io::Result<Locked<'a>> {
         let rouser = match &self.readiness {
             Readiness::Called { .. } => None,
             Readiness::Watched { rouser, .. } => Some(match rouser.get() {
@@ -142,7 +135,7 @@ impl Core {
         state.is_driven = true;
         drop(state);
         let slept = self.poll(rouser, deadline);
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         state.is_driven = false;
         if let Some(rouser) = rouser {
             silence(rouser);
