@@ -34,10 +34,9 @@ pub struct Polling {
     last: Instant,
 }
 
-impl Spin {
-    /// Creates the state. Machines with one processor never poll, because the peer could not run
-    /// meanwhile.
-    pub fn new() -> Self {
+impl Default for Spin {
+    /// Machines with one processor never poll, because the peer could not run meanwhile.
+    fn default() -> Self {
         let longest = match crate::processors() {
             1 => Duration::ZERO,
             _ => SPIN,
@@ -49,7 +48,9 @@ impl Spin {
             is_hopeful: AtomicBool::new(false),
         }
     }
+}
 
+impl Spin {
     /// Starts a wait.
     pub fn start(&self) -> Polling {
         self.start_at(Instant::now())
@@ -107,7 +108,7 @@ mod tests {
     fn spin() -> Spin {
         Spin {
             longest: SPIN,
-            ..Spin::new()
+            ..Spin::default()
         }
     }
 

@@ -167,7 +167,7 @@ impl Set {
             has_reports: AtomicBool::new(false),
             driver: AtomicI32::new(-1),
             device: OnceLock::new(),
-            spin: Spin::new(),
+            spin: Spin::default(),
             this: this.clone(),
         });
         // A former set at this number is the parent's: drop nothing of it.

@@ -114,7 +114,7 @@ impl Inner {
             held_max: options.held_messages,
             has_told_held: AtomicBool::new(false),
             flushed: OnceLock::new(),
-            spin: Spin::new(),
+            spin: Spin::default(),
             closing: AtomicBool::new(false),
             disconnected: AtomicBool::new(false),
             peer_died: AtomicBool::new(false),

@@ -84,7 +84,7 @@ impl Management {
             host: Arc::clone(host),
             devices: Arc::clone(devices),
             gsi,
-            spin: Spin::new(),
+            spin: Spin::default(),
         }
     }
 

@@ -161,7 +161,7 @@ impl Core {
             id,
             events,
             device: device.name().to_owned(),
-            spin: Spin::new(),
+            spin: Spin::default(),
             nonblocking: AtomicBool::new(false),
             keepalive: Mutex::new(options.keepalive),
             readiness,

@@ -90,9 +90,9 @@ impl Host {
             };
             let chunk = done..direct.len.min(done.saturating_add(CHUNK));
             match peer.enter(&wanted) {
-                // SAFETY: the engine checked this side's memory against the table, which has been locked since. The
-                // peer's memory is mapped, and the right is announced while `passage` exists.
                 Ok(passage) => {
+                    // SAFETY: the engine checked this side's memory against the table, which has been locked since. The
+                    // peer's memory is mapped, and the right is announced while `passage` exists.
                     if !unsafe { copy(passage.addr(), &direct, chunk.clone()) } {
                         return false;
                     }
@@ -102,8 +102,8 @@ impl Host {
                     self.ask_to_pull(link, state, 0);
                     return false;
                 }
-                // SAFETY: as above.
                 Err(NoPassage::Program) => {
+                    // SAFETY: the engine checked this side's memory against the table, which has been locked since.
                     if !unsafe { program_memory::read(peer, &wanted, &direct, chunk.clone()) } {
                         return false;
                     }
