@@ -16,6 +16,26 @@ file() {
 	head -c 20000000 /dev/urandom > "$folder/file"
 }
 
+# Whether this is the namespace of an ordinary user. It has only one user, whose groups no program may change.
+is_ordinary() {
+	[ "$(cat /proc/self/setgroups)" = deny ]
+}
+
+# Becomes a program of another user: become USER PROGRAM. In an ordinary user's namespace it is the same user by that name.
+become() {
+	user=$1
+	shift
+	if is_ordinary; then
+		exec unshare --user --map-user="$(id -u "$user")" --map-group="$(id -g "$user")" "$@"
+	fi
+	exec setpriv --reuid "$user" --regid "$user" --init-groups "$@"
+}
+
+# The user of servers that would change their groups as root: who the user is outside the namespace.
+user_of_servers() {
+	id -nu "$(awk '{ print $2 }' /proc/self/uid_map)"
+}
+
 same() {
 	cmp "$folder/file" "$1"
 	echo 'the data are right'
@@ -55,7 +75,7 @@ serve-nginx | serve-nginx-workers)
 		}
 	EOF
 	# nginx's workers outlive a killed master, so kill the whole process group.
-	setsid nginx -c "$folder/conf" &
+	setsid /usr/sbin/nginx -c "$folder/conf" &
 	tail --pid=$$ -f /dev/null && kill -- -$! 2> /dev/null &
 	wait
 	;;
@@ -89,58 +109,59 @@ serve-rsync)
 		head -c $((count * 1000)) "$folder/file" > "$folder/tree/$count"
 	done
 	mv "$folder/file" "$folder/tree/"
-	cat > "$folder/conf" <<-EOF
+	is_ordinary || printf 'uid = root\ngid = root\n' > "$folder/conf"
+	cat >> "$folder/conf" <<-EOF
 		use chroot = no
-		uid = root
-		gid = root
 		[tree]
 		path = $folder/tree
 		[copies]
 		path = $folder/copies
 		read only = no
 	EOF
-	exec rsync --daemon --no-detach --address $address --port 8730 --config "$folder/conf"
+	become "$(user_of_servers)" rsync --daemon --no-detach --address $address --port 8730 --config "$folder/conf"
 	;;
 copy-rsync)
 	mkdir "$folder/got"
-	rsync --archive --timeout 60 rsync://$address:8730/tree/ "$folder/got/"
+	rsync --archive --no-owner --no-group --timeout 60 rsync://$address:8730/tree/ "$folder/got/"
 	diff -r "$folder/tree" "$folder/got"
-	rsync --archive --timeout 60 "$folder/got/" rsync://$address:8730/copies/
+	rsync --archive --no-owner --no-group --timeout 60 "$folder/got/" rsync://$address:8730/copies/
 	diff -r "$folder/tree" "$folder/copies"
 	echo 'the data are right'
 	;;
 serve-postgres)
 	fresh
-	chown postgres "$folder"
+	is_ordinary || chown postgres "$folder"
 	programs=$(dirname "$(ls /usr/lib/postgresql/*/bin/initdb | tail -1)")
-	setpriv --reuid postgres --regid postgres --init-groups "$programs/initdb" -D "$folder/data" -A trust > "$folder/initdb" 2>&1
-	exec setpriv --reuid postgres --regid postgres --init-groups "$programs/postgres" -D "$folder/data" -h $address -k "$folder"
+	(become postgres "$programs/initdb" -D "$folder/data" -A trust) > "$folder/initdb" 2>&1
+	become postgres "$programs/postgres" -D "$folder/data" -h $address -k "$folder"
 	;;
 load-postgres)
-	user='setpriv --reuid postgres --regid postgres --init-groups'
 	cd /
 	for _ in $(seq 100); do
-		PORTOLAN_SOCKETS_TIMEOUT_MS=1000 timeout 10 $user psql -h $address -Atc "select 1" postgres > /dev/null 2>&1 && break
+		(
+			export PORTOLAN_SOCKETS_TIMEOUT_MS=1000
+			become postgres timeout 10 psql -h $address -Atc "select 1" postgres
+		) > /dev/null 2>&1 && break
 		sleep 0.1
 	done
-	$user pgbench -h $address -i -q -s 1 postgres
-	$user pgbench -h $address -c 4 -t 50 postgres
-	sum=$($user psql -h $address -At postgres -c 'select (select sum(abalance) from pgbench_accounts) =
+	(become postgres pgbench -h $address -i -q -s 1 postgres)
+	(become postgres pgbench -h $address -c 4 -t 50 postgres)
+	sum=$(become postgres psql -h $address -At postgres -c 'select (select sum(abalance) from pgbench_accounts) =
 		(select sum(delta) from pgbench_history), count(*) from pgbench_history')
 	[ "$sum" = 't|200' ] && echo 'the data are right'
 	;;
 serve-ssh)
 	fresh
-	mkdir -p /run/sshd
+	is_ordinary || mkdir -p /run/sshd
 	file
 	ssh-keygen -q -t ed25519 -N '' -f "$folder/host"
 	ssh-keygen -q -t ed25519 -N '' -f "$folder/user"
-	exec /usr/sbin/sshd -D -e -f /dev/null -p 2222 -h "$folder/host" -o ListenAddress=$address -o StrictModes=no \
+	become "$(user_of_servers)" /usr/sbin/sshd -D -e -f /dev/null -p 2222 -h "$folder/host" -o ListenAddress=$address -o StrictModes=no \
 		-o AuthorizedKeysFile="$folder/user.pub" -o PidFile=none -o PermitRootLogin=yes -o "Subsystem=sftp internal-sftp"
 	;;
 copy-ssh)
 	scp -q -P 2222 -i "$folder/user" -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ConnectTimeout=30 \
-		"$folder/file" "$(id -un)@$address:$folder/copy"
+		"$folder/file" "$(user_of_servers)@$address:$folder/copy"
 	same "$folder/copy"
 	;;
 serve-nc)

@@ -2,6 +2,8 @@
 # iSER: tgt's target with a temporary disk (sh tgt.sh serve ADDRESS), and libiscsi's programs as its initiator
 # (sh tgt.sh call ADDRESS).
 set -e
+# Not every user has tgtd's folder in the path.
+PATH=$PATH:/usr/sbin
 end=$1
 address=$2
 name=iqn.2001-04.com.example:disk
