@@ -167,6 +167,32 @@ fn memory_whose_right_is_withdrawn_is_not_copied_after_the_last_announcement() {
 }
 
 #[test]
+fn memory_read_without_an_announcement_counts_only_if_its_right_is_still_given() {
+    use loom::sync::atomic::{AtomicU32, Ordering, fence};
+    loom::model(|| {
+        let of = Arc::new((Version::new(), AtomicU32::new(1)));
+        of.0.give();
+        let first = of.0.given();
+        let reader = {
+            let of = Arc::clone(&of);
+            thread::spawn(move || {
+                let before = of.0.given()?;
+                let copied = of.1.load(Ordering::Relaxed);
+                fence(Ordering::SeqCst);
+                (of.0.given() == Some(before)).then_some((Some(before), copied))
+            })
+        };
+        of.0.take_back();
+        // The memory is used for something else, and then the new contents are granted.
+        of.1.store(2, Ordering::Relaxed);
+        of.0.give();
+        if let Some((version, copied)) = reader.join().unwrap() {
+            assert_eq!(copied, if version == first { 1 } else { 2 });
+        }
+    });
+}
+
+#[test]
 fn a_right_is_read_as_it_was_granted_or_not_at_all() {
     loom::model(|| {
         let version = Arc::new(Version::new());

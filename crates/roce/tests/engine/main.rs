@@ -16,6 +16,7 @@ mod malformed;
 mod model;
 mod not_ready;
 mod placed;
+mod pulled;
 mod send_only;
 mod shared_receives;
 mod states;

@@ -16,8 +16,8 @@ use crate::io::net::shm::rights_layout::tag_of;
 pub enum Way {
     /// Through memory shared with the peer's process.
     Memory,
-    /// Through memory. One-sided requests for memory that the peer's program owns are packets there, because this process
-    /// cannot read it.
+    /// Through memory. One-sided requests for memory that the peer's program owns are packets there, because one of the
+    /// processes cannot read the other's memory.
     Rings(WhyUnreadable),
     /// Through the UDP socket.
     Socket(WhySocket),

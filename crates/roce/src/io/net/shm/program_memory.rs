@@ -336,12 +336,11 @@ mod tests {
         let bytes = [0u8; PIECES_MAX + 1];
         let pieces = |count: usize| bytes[..count].iter().map(|byte| (addr_of(byte), 1));
         let from = addr_of(&testimony);
-        for (count, read) in [(PIECES_MAX, Ok(())), (PIECES_MAX + 1, Err(Unread))] {
+        for (count, expected) in [(PIECES_MAX, Ok(())), (PIECES_MAX + 1, Err(Unread))] {
+            let from = [(from, count)].into_iter();
             // SAFETY: memory of this test.
-            assert_eq!(
-                unsafe { process.read([(from, count)].into_iter(), count, pieces(count)) },
-                read
-            );
+            let read = unsafe { process.read(from, count, pieces(count)) };
+            assert_eq!(read, expected);
         }
     }
 }
