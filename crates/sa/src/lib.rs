@@ -6,7 +6,6 @@
 //! * [`engine`]: queries, retries and multi-packet tables, as a pure state machine.
 //! * [`transport`]: carries datagrams of one management class through one port.
 //! * [`port`]: a port's attributes: its LID, its subnet manager, its GIDs and partitions.
-//! * [`scripted`]: a transport in memory; the test plays the other end.
 //! * [`umad`]: Linux's user MAD devices as a transport.
 
 mod cache;
@@ -17,7 +16,6 @@ pub mod port;
 mod query_coalescer;
 mod rand;
 pub mod reach;
-pub mod scripted;
 mod sys;
 pub mod transport;
 pub mod umad;

@@ -2,16 +2,17 @@
 
 #[path = "../../threads/tests/support/child.rs"]
 mod child;
+mod scripted;
 
 use std::sync::Mutex;
 use std::time::Duration;
 
 use child::in_child;
 use portolan_sa::engine::Request;
-use portolan_sa::scripted::pair;
 use portolan_sa::{Client, ClientConfig, LinkLayer, Port, PortState};
 use portolan_wire::sa::{PathRecord, Query};
 use portolan_wire::{Gid, PKey};
+use scripted::pair;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const EINVAL: i32 = 22;

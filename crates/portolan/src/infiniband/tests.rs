@@ -1,15 +1,19 @@
 //! Two managers on in-memory transports, with a simulated subnet between them that loses chosen
 //! datagrams.
 
+#[path = "../../../sa/tests/scripted/mod.rs"]
+mod scripted;
+
 use std::time::{Duration, Instant};
 
 use portolan_provider::cm::EventType;
 use portolan_provider::verbs::QpType;
-use portolan_sa::scripted::{Script, pair};
 use portolan_sa::{Client, ClientConfig, LinkLayer, PortState};
 use portolan_wire::mad::{MadHeaderRepr, Method};
 use portolan_wire::sa::SaPacket;
 use portolan_wire::{PortSpace, Qpn};
+
+use scripted::{Script, pair};
 
 use super::*;
 

@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use portolan_sa::scripted::{Script, pair};
 use portolan_sa::transport::Mad;
 use portolan_sa::{Client, ClientConfig, LinkLayer, MadAddress, Port, PortState};
 use portolan_wire::mad::{MadHeaderRepr, Method};
 use portolan_wire::sa::{SaHeader, SaPacket};
 use portolan_wire::{Gid, PKey};
+
+use crate::scripted::{Script, pair};
 
 pub(crate) const SA: MadAddress = MadAddress::gsi(7, 0, 0);
 /// Longer than any step of these tests takes, even on a slow machine.

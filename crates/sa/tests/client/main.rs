@@ -4,4 +4,6 @@ mod administrator;
 mod calls;
 mod leases;
 mod reach;
+#[path = "../scripted/mod.rs"]
+mod scripted;
 mod threads;

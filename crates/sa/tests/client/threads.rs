@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use portolan_sa::engine::{Failure, Request};
-use portolan_sa::scripted::{ScriptedTransport, pair};
 use portolan_sa::transport::Mad;
 use portolan_sa::{
     Client, ClientConfig, MadAddress, Port, Received, Transport, TransportError, Wake,
@@ -14,6 +13,7 @@ use portolan_sa::{
 use portolan_wire::sa::{NodeRecord, PathRecord, Query};
 
 use crate::administrator::{PATIENCE, Subnet, gid, port};
+use crate::scripted::{ScriptedTransport, pair};
 
 fn node() -> Request {
     Request::get(&Query::<NodeRecord>::new().lid(5)).expect("fits")

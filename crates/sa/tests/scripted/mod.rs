@@ -1,42 +1,43 @@
 //! A transport in memory for tests: the code under test sends and receives at one end, and the test
 //! plays the administrator at the other.
 
+#![allow(dead_code, reason = "each test program uses a part of this module")]
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use portolan_sa::Port;
+use portolan_sa::transport::{Mad, MadAddress, Received, Transport, TransportError, Wake};
 use portolan_threads::lock::{Condvar, Mutex, MutexGuard};
-
-use crate::port::Port;
-use crate::transport::{Mad, MadAddress, Received, Transport, TransportError, Wake};
 
 /// Maximum number of queued datagrams per direction. Further ones are dropped, as by a full receive
 /// queue.
-pub const QUEUED_MAX: usize = 4096;
+pub(crate) const QUEUED_MAX: usize = 4096;
 
 /// Creates a transport and the script that controls its other end.
-pub fn pair(port: Port) -> (ScriptedTransport, Script) {
+pub(crate) fn pair(port: Port) -> (ScriptedTransport, Script) {
     let shared = Arc::new(Shared::new(port));
     (ScriptedTransport(shared.clone()), Script(shared))
 }
 
 /// The transport for the code under test.
 #[derive(Debug)]
-pub struct ScriptedTransport(Arc<Shared>);
+pub(crate) struct ScriptedTransport(Arc<Shared>);
 
 /// The other end: observes sent datagrams and injects received ones.
 #[derive(Clone, Debug)]
-pub struct Script(Arc<Shared>);
+pub(crate) struct Script(Arc<Shared>);
 
 /// A sent datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sent {
+pub(crate) struct Sent {
     /// The destination.
-    pub to: MadAddress,
+    pub(crate) to: MadAddress,
     /// The datagram.
-    pub mad: Box<Mad>,
+    pub(crate) mad: Box<Mad>,
     /// How long to wait for the answer; zero if none is expected.
-    pub answer_within: Duration,
+    pub(crate) answer_within: Duration,
 }
 
 #[derive(Debug)]
@@ -174,34 +175,34 @@ impl Wake for Shared {
 
 impl Script {
     /// Returns the next sent datagram; waits for it at most for `wait`.
-    pub fn sent(&self, wait: Duration) -> Option<Sent> {
+    pub(crate) fn sent(&self, wait: Duration) -> Option<Sent> {
         self.0.wait_for(wait, |state| state.sent.pop_front())
     }
 
     /// Delivers a datagram to the transport.
-    pub fn say(&self, from: MadAddress, mad: &Mad) {
+    pub(crate) fn say(&self, from: MadAddress, mad: &Mad) {
         let mad = Box::new(*mad);
         self.push(Received::Mad { from, mad });
     }
 
     /// Reports that the datagram with this transaction id could not be delivered or was not
     /// answered.
-    pub fn fail(&self, tid: u64, errno: i32) {
+    pub(crate) fn fail(&self, tid: u64, errno: i32) {
         self.push(Received::SendFailed { tid, errno });
     }
 
     /// Fails all following sends with `errno`; `None` lets them succeed.
-    pub fn refuse(&self, errno: Option<i32>) {
+    pub(crate) fn refuse(&self, errno: Option<i32>) {
         self.0.change(|state| state.refusal = errno);
     }
 
     /// Changes the port's attributes.
-    pub fn change_port(&self, change: impl FnOnce(&mut Port)) {
+    pub(crate) fn change_port(&self, change: impl FnOnce(&mut Port)) {
         self.0.change(|state| change(&mut state.port));
     }
 
     /// Removes the port.
-    pub fn remove_port(&self) {
+    pub(crate) fn remove_port(&self) {
         self.0.change(|state| state.gone = true);
     }
 
