@@ -5,7 +5,7 @@
 //!
 //! # Two shapes
 //!
-//! A *view* ([`rocev2::Packet`], [`bth::BthPacket`]) borrows a buffer whose lengths were checked
+//! A *view* ([`rocev2::Packet`], [`mad::MadPacket`]) borrows a buffer whose lengths were checked
 //! once, and reads fields from it. A *repr* ([`rocev2::Headers`], [`cm::ReqRepr`], …) is the
 //! high-level value of a header; `parse` makes it from bytes and `emit` writes it. Emitting writes
 //! every byte of the header, reserved bits as zero, so a reused buffer leaks nothing.

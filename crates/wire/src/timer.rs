@@ -16,15 +16,6 @@ pub const fn cm_timeout_us(exponent: u8) -> u64 {
     (4096 << exponent) / 1000
 }
 
-/// The smallest exponent whose [`cm_timeout_us`] is at least `timeout_us`, or 31 if none is.
-pub const fn cm_timeout_exponent(timeout_us: u64) -> u8 {
-    let mut exponent = 0;
-    while exponent < TIMEOUT_EXPONENT_MAX && cm_timeout_us(exponent) < timeout_us {
-        exponent += 1;
-    }
-    exponent
-}
-
 /// The time in microseconds that an RNR NAK's timer code asks the requester to wait (IBTA
 /// 9.7.5.2.8).
 ///
@@ -48,15 +39,6 @@ mod tests {
         assert_eq!(cm_timeout_us(14), 67_108);
         assert_eq!(cm_timeout_us(20), 4_294_967);
         assert_eq!(cm_timeout_us(31), cm_timeout_us(255));
-    }
-
-    #[test]
-    fn the_exponent_chosen_is_the_smallest_that_suffices() {
-        for exponent in 0..=TIMEOUT_EXPONENT_MAX {
-            assert_eq!(cm_timeout_exponent(cm_timeout_us(exponent)), exponent);
-        }
-        assert_eq!(cm_timeout_exponent(67_109), 15);
-        assert_eq!(cm_timeout_exponent(u64::MAX), 31);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 mod common;
 
 use common::strategies;
-use portolan_wire::bth::{self, BthPacket, BthRepr, Opcode, Payload};
+use portolan_wire::bth::{self, BthRepr, Opcode, Payload};
 use portolan_wire::cm::CmMessage;
 use portolan_wire::cma::CmaHeader;
 use portolan_wire::eth::*;
@@ -71,15 +71,10 @@ proptest! {
     }
 
     #[test]
-    fn the_base_header_survives_and_its_view_agrees(bth in strategies::bth()) {
+    fn the_base_header_survives(bth in strategies::bth()) {
         let mut out = [POISON; bth::LEN];
         bth.emit(&mut out).unwrap();
         prop_assert_eq!(BthRepr::parse(&out).unwrap(), bth);
-        let view = BthPacket::new_checked(&out).unwrap();
-        prop_assert_eq!(view.opcode(), Ok(bth.opcode));
-        prop_assert_eq!(view.pkey(), bth.pkey);
-        prop_assert_eq!(view.dest_qp(), bth.dest_qp);
-        prop_assert_eq!(view.psn(), bth.psn);
     }
 
     #[test]

@@ -36,15 +36,6 @@ impl Gid {
         }
     }
 
-    /// The RoCEv2 MGID of an IP multicast group; `None` if the address is not a multicast address.
-    pub const fn from_ip_group(group: IpAddr) -> Option<Gid> {
-        if group.is_multicast() {
-            Some(Gid::from_ip(group))
-        } else {
-            None
-        }
-    }
-
     /// The IPv4 address inside `::ffff:a.b.c.d`.
     pub const fn to_ipv4(self) -> Option<Ipv4Addr> {
         self.to_ipv6().to_ipv4_mapped()
@@ -125,15 +116,12 @@ mod tests {
 
     #[test]
     fn groups_of_both_families_are_multicast_and_hosts_are_not() {
-        let group = IpAddr::from([239, 1, 2, 3]);
-        assert_eq!(
-            Gid::from_ip_group(group).map(|g| g.to_string()).as_deref(),
-            Some("::ffff:239.1.2.3")
-        );
-        assert!(Gid::from(group).is_multicast());
+        let group = Gid::from(IpAddr::from([239, 1, 2, 3]));
+        assert_eq!(group.to_string(), "::ffff:239.1.2.3");
+        assert!(group.is_multicast());
         assert!(Gid::from_ipv6("ff0e::1".parse().unwrap()).is_multicast());
         assert!(!Gid::from_ipv6("fe80::1".parse().unwrap()).is_multicast());
-        assert_eq!(Gid::from_ip_group(IpAddr::from([10, 0, 0, 1])), None);
+        assert!(!Gid::from_ipv4(Ipv4Addr::new(10, 0, 0, 1)).is_multicast());
     }
 
     #[test]

@@ -13,66 +13,6 @@ pub const LEN: usize = 12;
 /// Offset of the byte that routers may change (FECN, BECN); the ICRC replaces it with ones.
 pub const VARIANT_BYTE: usize = 4;
 
-/// A checked view of a base transport header at the front of a buffer. Use it to read a field or
-/// two, such as the queue pair, without parsing the packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BthPacket<T> {
-    buffer: T,
-}
-
-impl<T: AsRef<[u8]>> BthPacket<T> {
-    /// Wraps `buffer`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Truncated`] if it is shorter than [`LEN`].
-    pub fn new_checked(buffer: T) -> Result<BthPacket<T>> {
-        head::<LEN>("BTH", buffer.as_ref())?;
-        Ok(BthPacket { buffer })
-    }
-
-    /// The buffer.
-    pub fn into_inner(self) -> T {
-        self.buffer
-    }
-
-    /// The opcode byte, known or not.
-    pub fn opcode_byte(&self) -> u8 {
-        self.fields().u8::<0>()
-    }
-
-    /// The opcode.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Unsupported`] if it is not one of [`Opcode`].
-    pub fn opcode(&self) -> Result<Opcode> {
-        Opcode::from_value(self.opcode_byte())
-    }
-
-    /// The partition key.
-    pub fn pkey(&self) -> PKey {
-        PKey(self.fields().u16::<2>())
-    }
-
-    /// The destination queue pair.
-    pub fn dest_qp(&self) -> Qpn {
-        Qpn::new(self.fields().u24::<5>())
-    }
-
-    /// The packet sequence number.
-    pub fn psn(&self) -> Psn {
-        Psn::new(self.fields().u24::<9>())
-    }
-
-    /// The header's bytes. The length was checked at construction; if the buffer's `as_ref` has
-    /// shrunk since, this returns zeros instead of panicking.
-    fn fields(&self) -> Fields<'_, LEN> {
-        const ZEROS: &[u8; LEN] = &[0; LEN];
-        Fields(self.buffer.as_ref().first_chunk().unwrap_or(ZEROS))
-    }
-}
-
 /// The base transport header's fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BthRepr {

@@ -128,35 +128,12 @@ impl fmt::Display for PathRepr {
 pub struct PathMtu(pub u8);
 
 impl PathMtu {
-    /// 256 bytes.
-    pub const MTU_256: PathMtu = PathMtu(1);
-    /// 512 bytes.
-    pub const MTU_512: PathMtu = PathMtu(2);
-    /// 1024 bytes.
-    pub const MTU_1024: PathMtu = PathMtu(3);
-    /// 2048 bytes.
-    pub const MTU_2048: PathMtu = PathMtu(4);
-    /// 4096 bytes.
-    pub const MTU_4096: PathMtu = PathMtu(5);
-
     /// Bytes of payload in a packet; `None` for a reserved code.
     pub const fn bytes(self) -> Option<usize> {
         match self.0 {
             1..=5 => Some(128 << self.0),
             _ => None,
         }
-    }
-
-    /// The largest MTU of at most `bytes`; `None` below 256.
-    pub const fn at_most(bytes: usize) -> Option<PathMtu> {
-        let mut code = 5;
-        while code > 0 {
-            if 128 << code <= bytes {
-                return Some(PathMtu(code));
-            }
-            code -= 1;
-        }
-        None
     }
 }
 
@@ -174,12 +151,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_mtu_is_rounded_down_to_a_power_of_two_from_256_to_4096() {
-        assert_eq!(PathMtu::at_most(255), None);
-        assert_eq!(PathMtu::at_most(256), Some(PathMtu::MTU_256));
-        assert_eq!(PathMtu::at_most(1404), Some(PathMtu::MTU_1024));
-        assert_eq!(PathMtu::at_most(65_440), Some(PathMtu::MTU_4096));
-        assert_eq!(PathMtu::MTU_4096.bytes(), Some(4096));
-        assert_eq!((PathMtu(0).bytes(), PathMtu(6).bytes()), (None, None));
+    fn five_codes_are_the_powers_of_two_from_256_to_4096() {
+        let bytes = [0, 1, 3, 5, 6].map(|code| PathMtu(code).bytes());
+        assert_eq!(bytes, [None, Some(256), Some(1024), Some(4096), None]);
     }
 }

@@ -116,7 +116,7 @@ fn a_req_holds_all_small_fields_in_their_bits() {
         end_to_end_flow_control: true,
         local_cm_response_timeout: 21,
         retry_count: 5,
-        path_mtu: PathMtu::MTU_4096,
+        path_mtu: PathMtu(5),
         rdc_exists: true,
         rnr_retry_count: 6,
         max_cm_retries: 15,
@@ -171,7 +171,7 @@ fn messages_are_readable_in_a_trace() {
         service_id: ServiceId::from_port(PortSpace::Tcp, 7471),
         local_qpn: Qpn::new(0x12),
         starting_psn: Psn::new(100),
-        path_mtu: PathMtu::MTU_1024,
+        path_mtu: PathMtu(3),
         primary: PathRepr {
             local_gid: Gid::from_ipv4([192, 168, 7, 2].into()),
             remote_gid: Gid::from_ipv4([192, 168, 7, 1].into()),

@@ -10,20 +10,6 @@ use crate::{Error, Result};
 /// without end-to-end flow control send it.
 pub const CREDITS_UNLIMITED: u8 = 31;
 
-/// The number of receive requests that a credit code represents (IBTA 9.7.7.2); `None` for
-/// [`CREDITS_UNLIMITED`] and for codes over five bits.
-pub const fn credits_count(code: u8) -> Option<u16> {
-    match code {
-        // The steps are 1, 1.5, 2, 3, 4, 6, 8, 12, …: two codes per doubling.
-        0..=3 => Some(code as u16),
-        4..CREDITS_UNLIMITED => {
-            let base = if code & 1 == 0 { 2 } else { 3 };
-            Some(base << (code / 2 - 1))
-        }
-        _ => None,
-    }
-}
-
 /// Acknowledge extended transport header (IBTA 9.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AethRepr {
@@ -55,7 +41,7 @@ impl AethRepr {
 pub enum Syndrome {
     /// Positive acknowledgement.
     Ack {
-        /// Credit code, five bits; see [`credits_count`].
+        /// Credit code, five bits (IBTA 9.7.7.2).
         credits: u8,
     },
     /// The responder has no receive request posted: try again later.

@@ -10,7 +10,7 @@ mod grh;
 mod memory;
 
 pub use crate::timer::rnr_timer_us;
-pub use ack::{AethRepr, CREDITS_UNLIMITED, NakCode, Syndrome, credits_count};
+pub use ack::{AethRepr, CREDITS_UNLIMITED, NakCode, Syndrome};
 pub use atomic::{AtomicAckEthRepr, AtomicEthRepr};
 pub use datagram::{DethRepr, ImmDtRepr, XrcEthRepr};
 pub use grh::GrhRepr;

@@ -66,19 +66,6 @@ fn every_syndrome_byte_survives_and_wide_codes_are_refused() {
 }
 
 #[test]
-fn credit_codes_are_the_standards_table() {
-    const TABLE: [u16; 31] = [
-        0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
-        2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768,
-    ];
-    for (code, count) in (0..).zip(TABLE) {
-        assert_eq!(credits_count(code), Some(count), "code {code}");
-    }
-    assert_eq!(credits_count(CREDITS_UNLIMITED), None);
-    assert_eq!(credits_count(32), None);
-}
-
-#[test]
 fn a_reth_holds_address_key_and_length() {
     let mut bytes = [0; 16];
     bytes[7] = 1;
