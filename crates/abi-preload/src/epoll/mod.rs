@@ -43,6 +43,15 @@ const MARK: u64 = 0xd7a1_5bc0_9e3f_7a6d;
 const BELL: u64 = u64::MAX;
 /// Event data of what other processes ring, if the set waits for the device.
 const DEVICE: u64 = u64::MAX - 1;
+/// Flags that epoll_ctl(2) accepts in every combination, for every socket.
+const ORDINARY: u32 = (libc::EPOLLIN
+    | libc::EPOLLOUT
+    | libc::EPOLLRDHUP
+    | libc::EPOLLPRI
+    | EPOLLERR
+    | EPOLLHUP
+    | EPOLLET
+    | EPOLLONESHOT) as u32;
 /// Maximum of events taken from the second set at a time.
 const BATCH: usize = 64;
 /// Maximum sleep while a socket connects: no descriptor signals the connect's deadline.
@@ -190,8 +199,8 @@ impl Set {
             is_disabled: false,
         };
         let watch = socket.watch_in_set();
-        if !watch.kernel {
-            // A trial: the kernel reports a number that is not a descriptor, or not an epoll set.
+        if !watch.kernel && event.events & !ORDINARY != 0 {
+            // A trial: the kernel reports wrong combinations of the other flags.
             self.kernel(EPOLL_CTL_ADD, number, &event)?;
             self.kernel(EPOLL_CTL_DEL, number, &event)?;
         }

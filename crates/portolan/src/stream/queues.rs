@@ -20,8 +20,8 @@ use crate::sys::SharedMemory;
 
 /// The tag of a receive: this bit, and the number of its place.
 const RECEIVE: u64 = 1 << 63;
-/// Completions per poll.
-pub(super) const BATCH: usize = 32;
+/// Completions per poll. Few, because each poll clears room for them, and most find at most one.
+pub(super) const BATCH: usize = 8;
 /// How long a peer waits if it finds no posted receive: 0.64 ms (IBTA 9.7.5.2.8). The standard's code 0 would mean
 /// 655 ms.
 const MIN_RNR_TIMER: u8 = 12;

@@ -41,6 +41,8 @@ const READING_RETRY: Duration = Duration::from_secs(1);
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// Turns in which the ring of a dead process is read to its end. A full ring takes fewer.
 const LAST_TURNS: u32 = 128;
+/// Checks at which packets wait for a thread that waits for the rings itself, before this thread reads them.
+const MISSES_MAX: u32 = 2;
 /// Panics, not counting the connection manager's, after which the thread ends.
 const PANICS_MAX: u32 = 8;
 
@@ -67,6 +69,7 @@ pub(crate) fn start(
         links,
         accept_due: None,
         policy: Policy::default(),
+        misses: 0,
     };
     let builder = std::thread::Builder::new().name("portolan".into());
     let started = with_signals_blocked(|| builder.spawn(move || worker.run()));
@@ -106,6 +109,8 @@ struct Worker {
     /// When to watch the links' listener again.
     accept_due: Option<Duration>,
     policy: Policy,
+    /// Number of checks in a row at which packets waited for a thread that waits for the rings itself.
+    misses: u32,
 }
 
 impl Worker {
@@ -233,7 +238,17 @@ impl Worker {
         match self.policy.state() {
             PollingState::YieldToPollers => {}
             // A poller that has the lock may be stopped: it has not visited for a while.
-            _ => self.host.look_at_rings_again(),
+            state => {
+                if let Some(links) = self.host.with_packets() {
+                    if state == PollingState::Sleep && self.host.leaves_rings_to_waiter(links) {
+                        let sources = self.host.sources();
+                        self.policy
+                            .sleep(|| progress.yield_to_pollers(sources, now));
+                    } else {
+                        links.bell().ring();
+                    }
+                }
+            }
         }
         let polled = self.policy.state() != PollingState::Sleep;
         let mut until = now + if polled { LOOK_INTERVAL } else { LONGEST_SLEEP };
@@ -282,15 +297,24 @@ impl Worker {
 
     /// Reads the sockets if the thread yields to pollers but none is active. Returns whether there was a one-sided
     /// request.
-    fn stand_in_for_pollers(&self) -> bool {
+    fn stand_in_for_pollers(&mut self) -> bool {
         let host = &self.host;
         let yields = self.policy.state() == PollingState::YieldToPollers;
         if !yields || !host.progress.is_poller_away(host.clock.now()) {
+            self.misses = 0;
             return false;
         }
         let Some(mut receiver) = host.receiver.try_lock() else {
             return false;
         };
+        if host.progress.ring_waiter().rests() && receiver.has_more() {
+            // It has just been woken, or does not come.
+            self.misses += 1;
+            if self.misses < MISSES_MAX {
+                return false;
+            }
+        }
+        self.misses = 0;
         let taken = host.read_sockets(&mut receiver, Answer::Now);
         drop(receiver);
         if taken.datagrams > 0 {
@@ -378,7 +402,12 @@ impl Worker {
         }
         match server.serve(number, links, self.host.transmitter.link_port()) {
             Served::Nothing => {}
-            Served::Rung if self.host.leaves_rings_to_waiter(links) => self.host.resume_rings(),
+            Served::Rung
+                if self.policy.state() != PollingState::WatchOneSided
+                    && self.host.leaves_rings_to_waiter(links) =>
+            {
+                self.host.resume_rings();
+            }
             Served::Rung => return self.receive_rings(links),
             Served::Incoming(incoming) => {
                 // Add the ring before answering, so that it has a reader before its first packet.

@@ -33,7 +33,7 @@ pub(crate) use signal::Signal;
 use super::check_peer;
 use super::error::io_error;
 use super::options::StreamOptions;
-use super::queues::Queues;
+use super::queues::{Drive, Queues};
 use crate::cm::{CmId, EventChannel};
 use crate::deadline;
 
@@ -406,18 +406,23 @@ impl Core {
         };
         let mut state = self.lock();
         state.wanted = [false; 2];
-        if !state.is_driven && signal.lower() {
+        let is_called = !state.is_driven && signal.lower();
+        if is_called {
             // A thread that waits by the descriptor may not have seen it yet.
             self.announce(&mut state);
         }
-        self.check(&mut state);
+        // Without a call since the last look there are no events.
+        let any = self.collect(&mut state, Drive::No);
+        let has_events = is_called || state.is_driven;
+        self.handled(&mut state, any, has_events);
         let [read, write] = directions;
         let found = Ready::of(&state);
         if !arms && (read && found.readable || write && found.writable) {
             return Some(found);
         }
         self.arm(&mut state, write, true);
-        self.check(&mut state);
+        let any = self.collect(&mut state, Drive::No);
+        self.handled(&mut state, any, has_events);
         state.wanted = directions;
         Some(Ready::of(&state))
     }

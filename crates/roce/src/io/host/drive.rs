@@ -144,12 +144,17 @@ impl Host {
 
     /// Rings this process's own bell if a ring may have packets. Their senders saw an active poller and rang no bell.
     pub(crate) fn look_at_rings_again(&self) {
-        if let Some(links) = &self.links {
-            let receiver = self.receiver.try_lock();
-            if receiver.is_none_or(|receiver| receiver.has_more()) {
-                links.bell().ring();
-            }
+        if let Some(links) = self.with_packets() {
+            links.bell().ring();
         }
+    }
+
+    /// The links, if a ring may have packets.
+    pub(crate) fn with_packets(&self) -> Option<&Links> {
+        let links = self.links.as_ref()?;
+        let receiver = self.receiver.try_lock();
+        let may_have = receiver.is_none_or(|receiver| receiver.has_more());
+        may_have.then_some(links)
     }
 
     /// Resumes the queue pairs that waited for room in a ring.
