@@ -151,6 +151,34 @@ fn nothing_is_placed_while_packets_with_data_are_under_way() {
 }
 
 #[test]
+fn a_write_behind_the_packets_of_another_waits_for_their_acknowledgement_if_it_may_be_placed_then()
+{
+    for holds in [false, true] {
+        let mut pair = pair(2);
+        let target = remote(pair.right(), TARGET);
+        post_only(pair.left(), 0, write(target), 64);
+        let bytes = pair.hosts[0].next_packet(pair.now).unwrap();
+        post_only(pair.left(), 1, write(target), 100);
+        assert_eq!(pair.left().qp.waiting_write(), Some((target, 100)));
+        pair.left().qp.hold_writes(holds);
+        let (now, next) = (pair.now, pair.hosts[0].next_packet(pair.now));
+        assert_eq!(next.is_none(), holds);
+        pair.right().receive(now, &bytes);
+        answer(&mut pair);
+        assert_eq!(pair.left().qp.waiting_write(), None);
+        assert_eq!(place(&mut pair), holds);
+        if let Some(next) = next {
+            pair.right().receive(now, &next);
+        } else {
+            let record = record(&mut pair).expect("a record");
+            take(&mut pair, &record);
+        }
+        answer(&mut pair);
+        assert_eq!(sends(pair.left()), [(0, OK), (1, OK)]);
+    }
+}
+
+#[test]
 fn without_a_receive_the_record_comes_again_or_its_packets_do() {
     for by_packets in [false, true] {
         let mut pair = pair(0);

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use portolan_provider::Result;
-use portolan_provider::verbs::{AsyncEvent, QpState, QpType, SendOp, SendWr};
+use portolan_provider::verbs::{AsyncEvent, QpState, QpType, RemoteAddr, SendOp, SendWr};
 use portolan_wire::Qpn;
 
 use super::QueuePair;
@@ -38,6 +38,19 @@ impl QueuePair {
     pub fn is_write_next(&self) -> bool {
         let halves = self.service.reliable();
         halves.is_some_and(|halves| halves.requester.is_write_next())
+    }
+
+    /// The memory and length of the next request, if it is a write with immediate data that waits only for the
+    /// acknowledgement of the write before it until the host may place it.
+    pub fn waiting_write(&self) -> Option<(RemoteAddr, u32)> {
+        self.service.reliable()?.requester.waiting_write()
+    }
+
+    /// Whether the write of [`waiting_write`](Self::waiting_write) really waits. Otherwise its packets are sent.
+    pub fn hold_writes(&mut self, holds: bool) {
+        if let Some(halves) = self.service.reliable_mut() {
+            halves.requester.hold_writes(holds);
+        }
     }
 
     /// The bytes of the request of [`poll_placeable`](Self::poll_placeable) are in the peer's memory. It still needs its

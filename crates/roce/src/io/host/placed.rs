@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use portolan_provider::Result;
-use portolan_provider::verbs::{Access, QpType, SendOp, SendWr};
+use portolan_provider::verbs::{Access, QpType, RemoteAddr, SendOp, SendWr};
 
 use super::direct::{CHUNK, TURN_MAX, copy};
 use crate::engine::{Compact, Direct, DirectOperation, Payload};
@@ -78,6 +78,22 @@ impl Host {
         let copied = unsafe { copy(passage.addr(), direct, chunk) };
         self.monitor.counters.carried_out_in_memory.up();
         copied
+    }
+
+    /// Makes the next write wait until it can be placed, if that will be possible.
+    pub(super) fn hold_writes(&self, state: &mut LockedQp) {
+        let can_place = |(remote, len): (RemoteAddr, u32)| {
+            let wanted = Wanted {
+                rkey: remote.rkey,
+                addr: remote.addr,
+                len,
+                ..wanted_of(state)
+            };
+            let peer = state.link.as_ref().and_then(|link| link.peer_memory());
+            !self.monitor.tap.is_plugged() && peer.is_some_and(|peer| peer.enter(&wanted).is_ok())
+        };
+        let holds = state.engine.waiting_write().is_some_and(can_place);
+        state.engine.hold_writes(holds);
     }
 
     /// Copies `bytes` to the peer's memory, and posts a write with immediate data, whose own data are ignored. Returns

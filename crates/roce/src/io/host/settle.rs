@@ -115,6 +115,7 @@ impl Host {
                 state.owes = false;
                 break;
             }
+            self.hold_writes(state);
             let memory = self.memory.read();
             self.transmit(qp, state, now, &memory);
             drop(memory);

@@ -52,6 +52,8 @@ pub(super) struct Requester {
     frontier: u64,
     /// All after this number went as records of writes whose bytes were placed before.
     packets_until: u64,
+    /// Writes that can be placed soon wait for that.
+    holds_writes: bool,
     /// Index of the entry that contains packet `next`, and the position in its memory.
     entry: usize,
     gather: SgeCursor,
@@ -81,6 +83,7 @@ impl Requester {
             next: 0,
             frontier: 0,
             packets_until: 0,
+            holds_writes: false,
             entry: 0,
             gather: SgeCursor::default(),
             held: false,

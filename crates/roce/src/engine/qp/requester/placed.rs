@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 
 use portolan_provider::Result;
-use portolan_provider::verbs::{QpState, SendOp, SendWr};
+use portolan_provider::verbs::{QpState, RemoteAddr, SendOp, SendWr};
 
 use super::direct::DirectHead;
 use super::transmit::PACKETS_UNDER_WAY_MAX;
@@ -63,6 +63,28 @@ impl Requester {
     pub(in crate::engine::qp) fn is_write_next(&self) -> bool {
         let entry = self.queue.get(self.entry);
         entry.is_some_and(|entry| matches!(entry.op, SendOp::RdmaWriteWithImm(..)))
+    }
+
+    /// The memory of the next request and its length, if it is a write with immediate data that could be placed, except
+    /// that packets of the write before it are unacknowledged. Without a wait, a stream of writes that once needs packets
+    /// would need them for as long as it lasts.
+    pub(in crate::engine::qp) fn waiting_write(&self) -> Option<(RemoteAddr, u32)> {
+        let remote_of = |entry: &SendEntry| match entry.op {
+            SendOp::RdmaWriteWithImm(remote, _) if !entry.has_record() => Some(remote),
+            _ => None,
+        };
+        let entry = self.queue.get(self.entry)?;
+        let before = self.queue.get(self.entry.checked_sub(1)?)?;
+        let waits = entry.first == self.next
+            && self.next == self.frontier
+            && self.has_packets_under_way()
+            && self.since_ack_request == 0
+            && remote_of(before).is_some();
+        Some((remote_of(entry).filter(|_| waits)?, entry.len))
+    }
+
+    pub(in crate::engine::qp) fn hold_writes(&mut self, holds: bool) {
+        self.holds_writes = holds;
     }
 
     /// The index of the next request, counted from the oldest.

@@ -66,7 +66,7 @@ impl Requester {
             return Ok(None);
         }
         self.skip_done();
-        if !self.give_up_records(cx) {
+        if !self.give_up_records(cx) || self.holds_writes && self.waiting_write().is_some() {
             return Ok(None);
         }
         let Some(entry) = self.queue.get(self.entry) else {
