@@ -155,8 +155,8 @@ fn judge_interfaces(facts: &Facts, findings: &mut Findings) {
             findings.note(Finding::new("ipv6-disabled", text, remedy));
         } else if settings.rp_filter == STRICT && with_ipv4 > 1 && has_ipv4(&settings.name) {
             let text = format!(
-                "{interface} filters strictly by reverse path, and several interfaces have addresses: what comes in by \
-                 another interface than answers would leave by is dropped"
+                "{interface} filters strictly by reverse path: it drops a packet if the answer would leave by another \
+                 interface"
             );
             let remedy = format!("sysctl -w net.ipv4.conf.{in_sysctl}.rp_filter=2");
             findings.note(Finding::new("reverse-path-filter", text, remedy));

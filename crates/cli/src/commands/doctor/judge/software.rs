@@ -134,8 +134,8 @@ fn judge_kernel_devices(facts: &Facts, is_used: bool, findings: &mut Findings) {
                 _ if facts.is_by_route() => {}
                 Some(driver) => {
                     let text = format!(
-                        "{name} ({driver}) may take packets for UDP port 4791 from {interface} before any \
-                         program sees them: the software device there may hear nothing"
+                        "{name} ({driver}) may take packets for UDP port 4791 from {interface} before a program can: the \
+                         software device on {interface} may receive nothing"
                     );
                     let finding = Finding::new("hardware-takes-port", text, remedy);
                     findings.problem_if(is_used, finding);
