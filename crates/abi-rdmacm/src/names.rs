@@ -140,7 +140,7 @@ fn entry(info: portolan_addrinfo::AddrInfo, next: *mut AddrInfo) -> AddrInfo {
     AddrInfo {
         ai_flags: info.flags.bits().cast_signed(),
         ai_family: info.family.number().into(),
-        ai_qp_type: info.qp_type.number().into(),
+        ai_qp_type: info.qp_type as i32,
         ai_port_space: info.port_space.value().into(),
         ai_src_len,
         ai_dst_len,

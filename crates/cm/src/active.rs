@@ -18,7 +18,7 @@ use crate::config::{ack_timeout_exp, time_of_exponent};
 use crate::engine::Cm;
 use crate::id::{Connection, RemoteId, RemoteQp};
 use crate::infiniband::plain_private_data;
-use crate::params::{check_qpn, param_of_rep, provider_ece, retry_field, wire_ece};
+use crate::params::{check_ece, check_qpn, param_of_rep, retry_field};
 use crate::state::{Event, State};
 use crate::types::{BoundDevice, Lids, MadPath};
 
@@ -76,7 +76,7 @@ impl Cm {
         }
         .map_err(locate)?;
         let lids = id.lids;
-        let ece = wire_ece(step, ece).map_err(locate)?;
+        let ece = check_ece(step, ece).map_err(locate)?;
 
         let local_comm_id = self.draw_comm_id().ok_or_else(|| {
             let cause = Cause::LimitReached {
@@ -223,7 +223,7 @@ impl Cm {
         }
         self.take_rep(now, number, rep);
         self.ids.set_remote(remote, qp, number);
-        let (param, ece) = (EventParam::Conn(param_of_rep(rep)), provider_ece(rep.ece));
+        let (param, ece) = (EventParam::Conn(param_of_rep(rep)), rep.ece);
         self.report(number, EventType::ConnectResponse, 0, param, ece);
     }
 

@@ -62,7 +62,7 @@ pub(crate) fn retry_field(count: u8) -> u8 {
 ///
 /// # Errors
 /// `InvalidArgument` for a vendor id of more than 24 bits.
-pub(crate) fn wire_ece(step: Step, ece: Ece) -> Result<portolan_wire::cm::Ece> {
+pub(crate) fn check_ece(step: Step, ece: Ece) -> Result<Ece> {
     if ece.vendor_id >> 24 != 0 {
         return Err(Error::invalid(
             step,
@@ -71,16 +71,5 @@ pub(crate) fn wire_ece(step: Step, ece: Ece) -> Result<portolan_wire::cm::Ece> {
             ece.vendor_id,
         ));
     }
-    Ok(portolan_wire::cm::Ece {
-        vendor_id: ece.vendor_id,
-        options: ece.options,
-    })
-}
-
-/// The vendor's options in the provider's form.
-pub(crate) fn provider_ece(ece: portolan_wire::cm::Ece) -> Ece {
-    Ece {
-        vendor_id: ece.vendor_id,
-        options: ece.options,
-    }
+    Ok(ece)
 }

@@ -21,7 +21,7 @@ use crate::engine::held::Message;
 use crate::id::{Connection, Id, RemoteId, RemoteQp};
 use crate::infiniband::{is_way_of, socket_of};
 use crate::mutant::{Mutant, is_planted};
-use crate::params::{check_qpn, param_of_req, provider_ece, retry_field, wire_ece};
+use crate::params::{check_ece, check_qpn, param_of_req, retry_field};
 use crate::resolve::socket_addr;
 use crate::state::{Event, State};
 use crate::types::MadPath;
@@ -241,7 +241,7 @@ impl Cm {
         self.advance(now, number, Event::ReqReceived);
         self.begin_half_open(now, admitted.listener, number, source);
         let param = EventParam::Conn(param_of_req(req, header_len));
-        self.report_request(admitted.uid, number, param, provider_ece(req.ece));
+        self.report_request(admitted.uid, number, param, req.ece);
     }
 
     /// Accepts a connection request (`rdma_accept`). `uid` becomes the child's tag. It ends in `Established`,
@@ -400,7 +400,7 @@ fn is_routed_way_of(path: &MadPath, req: &ReqRepr) -> bool {
         && PKey::DEFAULT.matches(req.pkey)
 }
 
-fn check_accept(param: &ConnParam, ece: Ece) -> Result<(PrivateData<196>, portolan_wire::cm::Ece)> {
+fn check_accept(param: &ConnParam, ece: Ece) -> Result<(PrivateData<196>, Ece)> {
     let step = Step::Accept;
     check_qpn(step, param.qp_num)?;
     let private_data = PrivateData::from_slice(&param.private_data).map_err(|_| {
@@ -408,7 +408,7 @@ fn check_accept(param: &ConnParam, ece: Ece) -> Result<(PrivateData<196>, portol
         let found = alloc::format!("{} bytes", param.private_data.len());
         Error::invalid(step, "private data", expected, found)
     })?;
-    Ok((private_data, wire_ece(step, ece)?))
+    Ok((private_data, check_ece(step, ece)?))
 }
 
 /// The path of a child: the REQ's, seen from this end (`cm_format_paths_from_req`).

@@ -5,6 +5,7 @@ use alloc::boxed::Box;
 use core::fmt;
 
 use portolan_wire::addr::{Gid, PKey, PortSpace, QKey, Qpn};
+pub use portolan_wire::cm::Ece;
 
 use crate::address::Address;
 use crate::verbs::AhAttr;
@@ -87,16 +88,6 @@ pub enum EventParam {
     Arg(u64),
 }
 
-/// Vendor-specific options of a connection (IBTA 12.6, Enhanced Connection Establishment).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ece {
-    /// Vendor id (24 bits).
-    pub vendor_id: u32,
-    /// The vendor's option bits: `options` of `struct ibv_ece`, `attr_mod` of `struct rdma_ucm_ece`.
-    /// They travel as the attribute modifier of the management datagram.
-    pub options: u32,
-}
-
 crate::enum_table! {
     /// Event types with the numbers of `enum rdma_cm_event_type`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -133,12 +124,6 @@ impl EventType {
     /// The type with this number; `None` for a number that only newer kernels use.
     pub fn from_number(number: u32) -> Option<Self> {
         Self::ALL.get(number as usize).copied()
-    }
-}
-
-impl fmt::Display for EventType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Enums as tables, so that no list repeats their variants, and the planting of an engine's defects.
 
-/// Defines an enum with `ALL`, its variants in order. If each variant has a text (`=> "text"`), also `name()`.
+/// Defines an enum with `ALL`, its variants in order. If each variant has a text (`=> "text"`), also `name()`
+/// and `Display`.
 #[macro_export]
 macro_rules! enum_table {
     (
@@ -18,6 +19,12 @@ macro_rules! enum_table {
                 match self {
                     $(Self::$variant => $name,)+
                 }
+            }
+        }
+
+        impl core::fmt::Display for $type {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                f.pad(self.name())
             }
         }
     };

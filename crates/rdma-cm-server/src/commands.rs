@@ -252,17 +252,7 @@ fn service(ps: u16, qp_type: u8) -> Result<Service> {
     let qp_type = match port_space {
         PortSpace::Tcp => QpType::Rc,
         PortSpace::Udp | PortSpace::Ipoib => QpType::Ud,
-        PortSpace::Ib => {
-            let all = [
-                QpType::Rc,
-                QpType::Uc,
-                QpType::Ud,
-                QpType::XrcSend,
-                QpType::XrcRecv,
-            ];
-            let known = all.into_iter().find(|each| *each as u8 == qp_type);
-            known.ok_or(Errno::INVAL)?
-        }
+        PortSpace::Ib => QpType::from_number(qp_type).ok_or(Errno::INVAL)?,
     };
     Ok(Service {
         port_space,

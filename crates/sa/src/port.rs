@@ -1,7 +1,6 @@
 //! A port's attributes.
 
-use std::fmt;
-
+pub use portolan_provider::verbs::LinkLayer;
 use portolan_wire::{Gid, PKey};
 
 /// Maximum number of GID table entries to read.
@@ -55,63 +54,28 @@ impl Port {
     }
 }
 
-/// A port's link layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum LinkLayer {
-    /// InfiniBand, which has a subnet administrator.
-    InfiniBand,
-    /// Ethernet, which has none.
-    Ethernet,
-}
-
-impl fmt::Display for LinkLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::InfiniBand => "InfiniBand",
-            Self::Ethernet => "Ethernet",
-        })
+portolan_provider::enum_table! {
+    /// The state of a port (IBTA 14.2.5.6, PortInfo's PortState; `enum ibv_port_state`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    #[repr(u8)]
+    pub enum PortState {
+        /// No link.
+        Down = 1 => "DOWN",
+        /// The link is up; no subnet manager has configured the port.
+        Init = 2 => "INIT",
+        /// The subnet manager is configuring the port.
+        Armed = 3 => "ARMED",
+        /// Ready for traffic.
+        Active = 4 => "ACTIVE",
+        /// A link error interrupted traffic; it may recover.
+        ActiveDefer = 5 => "ACTIVE_DEFER",
     }
-}
-
-/// The state of a port (IBTA 14.2.5.6, PortInfo's PortState; `enum ibv_port_state`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum PortState {
-    /// No link.
-    Down = 1,
-    /// The link is up; no subnet manager has configured the port.
-    Init = 2,
-    /// The subnet manager is configuring the port.
-    Armed = 3,
-    /// Ready for traffic.
-    Active = 4,
-    /// A link error interrupted traffic; it may recover.
-    ActiveDefer = 5,
 }
 
 impl PortState {
     /// The state with this number; `None` for a reserved one.
-    pub const fn from_value(value: u8) -> Option<Self> {
-        Some(match value {
-            1 => Self::Down,
-            2 => Self::Init,
-            3 => Self::Armed,
-            4 => Self::Active,
-            5 => Self::ActiveDefer,
-            _ => return None,
-        })
-    }
-}
-
-impl fmt::Display for PortState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Down => "DOWN",
-            Self::Init => "INIT",
-            Self::Armed => "ARMED",
-            Self::Active => "ACTIVE",
-            Self::ActiveDefer => "ACTIVE_DEFER",
-        })
+    pub fn from_value(value: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| *state as u8 == value)
     }
 }
 

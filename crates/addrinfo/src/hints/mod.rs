@@ -2,11 +2,10 @@
 
 mod raw;
 
-use std::fmt;
-
 use bitflags::bitflags;
+use portolan_provider::Address;
 use portolan_provider::address::{AF_IB, AF_INET, AF_INET6};
-use portolan_provider::{Address, verbs};
+pub use portolan_provider::verbs::QpType;
 use portolan_wire::addr::PortSpace;
 
 use crate::path::PathData;
@@ -32,15 +31,17 @@ bitflags! {
     }
 }
 
-/// The address family of a result (`ai_family`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Family {
-    /// `AF_INET`.
-    Inet,
-    /// `AF_INET6`.
-    Inet6,
-    /// `AF_IB`.
-    Ib,
+portolan_provider::enum_table! {
+    /// The address family of a result (`ai_family`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum Family {
+        /// `AF_INET`.
+        Inet => "AF_INET",
+        /// `AF_INET6`.
+        Inet6 => "AF_INET6",
+        /// `AF_IB`.
+        Ib => "AF_IB",
+    }
 }
 
 impl Family {
@@ -55,7 +56,7 @@ impl Family {
 
     /// The family with this number, if supported.
     pub fn from_number(number: u16) -> Option<Self> {
-        [Self::Inet, Self::Inet6, Self::Ib]
+        Self::ALL
             .into_iter()
             .find(|family| family.number() == number)
     }
@@ -67,83 +68,6 @@ impl Family {
             Address::Inet(_) => Self::Inet6,
             Address::Ib(_) => Self::Ib,
         }
-    }
-}
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Inet => "AF_INET",
-            Self::Inet6 => "AF_INET6",
-            Self::Ib => "AF_IB",
-        })
-    }
-}
-
-/// The queue pair type of a result (`ai_qp_type`), with the numbers of `enum ibv_qp_type`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum QpType {
-    /// Reliable connected.
-    #[default]
-    Rc = 2,
-    /// Unreliable connected.
-    Uc = 3,
-    /// Unreliable datagram.
-    Ud = 4,
-    /// Extended reliable connected, send side.
-    XrcSend = 9,
-    /// Extended reliable connected, receive side.
-    XrcRecv = 10,
-}
-
-impl QpType {
-    /// All queue pair types.
-    pub const ALL: [Self; 5] = [Self::Rc, Self::Uc, Self::Ud, Self::XrcSend, Self::XrcRecv];
-
-    /// Its number in `enum ibv_qp_type`.
-    pub const fn number(self) -> u8 {
-        self as u8
-    }
-
-    /// The type with this number.
-    pub fn from_number(number: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|each| each.number() == number)
-    }
-
-    /// The corresponding verbs type.
-    pub const fn verbs(self) -> verbs::QpType {
-        match self {
-            Self::Rc => verbs::QpType::Rc,
-            Self::Uc => verbs::QpType::Uc,
-            Self::Ud => verbs::QpType::Ud,
-            Self::XrcSend => verbs::QpType::XrcSend,
-            Self::XrcRecv => verbs::QpType::XrcRecv,
-        }
-    }
-}
-
-impl From<verbs::QpType> for QpType {
-    fn from(qp_type: verbs::QpType) -> Self {
-        match qp_type {
-            verbs::QpType::Rc => Self::Rc,
-            verbs::QpType::Uc => Self::Uc,
-            verbs::QpType::Ud => Self::Ud,
-            verbs::QpType::XrcSend => Self::XrcSend,
-            verbs::QpType::XrcRecv => Self::XrcRecv,
-        }
-    }
-}
-
-impl fmt::Display for QpType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Rc => "RC",
-            Self::Uc => "UC",
-            Self::Ud => "UD",
-            Self::XrcSend => "XRC_SEND",
-            Self::XrcRecv => "XRC_RECV",
-        })
     }
 }
 

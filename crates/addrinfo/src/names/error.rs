@@ -5,117 +5,86 @@ use portolan_provider::error::{Error, Step, errno};
 
 use super::{ADDRESSES_MAX, HOST_MAX, SERVICE_MAX};
 
-/// Codes of getaddrinfo(3), with Linux's numbers (`netdb.h`; glibc and musl agree).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-#[allow(
-    missing_docs,
-    reason = "each is the EAI code of its name; `text` explains it"
-)]
-pub enum Eai {
-    BadFlags,
-    NoName,
-    Again,
-    Fail,
-    NoData,
-    Family,
-    /// `EAI_QPTYPE` of rdma_getaddrinfo(3), which `netdb.h` lacks. It equals `EAI_SOCKTYPE`, so
-    /// that gai_strerror(3) prints a fitting text.
-    QpType,
-    Service,
-    AddrFamily,
-    Memory,
-    /// A system call failed with this errno.
-    System(i32),
-    Overflow,
-    /// An unknown code.
-    Other(i32),
+macro_rules! codes {
+    ($($(#[$doc:meta])* $code:ident = $number:literal, $name:literal, $text:literal;)*) => {
+        /// Codes of getaddrinfo(3), with Linux's numbers (`netdb.h`; glibc and musl agree).
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        #[allow(
+            missing_docs,
+            reason = "each is the EAI code of its name; `text` explains it"
+        )]
+        pub enum Eai {
+            $($(#[$doc])* $code,)*
+            /// A system call failed with this errno.
+            System(i32),
+            /// An unknown code.
+            Other(i32),
+        }
+
+        impl Eai {
+            /// Converts a code that getaddrinfo returned; `errno` is only used for `EAI_SYSTEM`.
+            pub fn from_code(code: i32, errno: i32) -> Self {
+                match code {
+                    $($number => Self::$code,)*
+                    SYSTEM => Self::System(errno),
+                    other => Self::Other(other),
+                }
+            }
+
+            /// The number (negative on Linux).
+            pub fn code(self) -> i32 {
+                match self {
+                    $(Self::$code => $number,)*
+                    Self::System(_) => SYSTEM,
+                    Self::Other(code) => code,
+                }
+            }
+
+            /// The code's name in the manual, such as `EAI_NONAME`.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$code => $name,)*
+                    Self::System(_) => "EAI_SYSTEM",
+                    Self::Other(_) => "EAI_?",
+                }
+            }
+
+            /// The code's meaning and the remedy.
+            pub fn text(self) -> &'static str {
+                match self {
+                    $(Self::$code => $text,)*
+                    Self::System(_) => "a system call of the resolver failed",
+                    Self::Other(_) => "the resolver failed with a code unknown here",
+                }
+            }
+        }
+    };
 }
 
-impl Eai {
-    /// Converts a code that getaddrinfo returned; `errno` is only used for `EAI_SYSTEM`.
-    pub fn from_code(code: i32, errno: i32) -> Self {
-        match code {
-            -1 => Self::BadFlags,
-            -2 => Self::NoName,
-            -3 => Self::Again,
-            -4 => Self::Fail,
-            -5 => Self::NoData,
-            -6 => Self::Family,
-            -7 => Self::QpType,
-            -8 => Self::Service,
-            -9 => Self::AddrFamily,
-            -10 => Self::Memory,
-            -11 => Self::System(errno),
-            -12 => Self::Overflow,
-            other => Self::Other(other),
-        }
-    }
+/// `EAI_SYSTEM`.
+const SYSTEM: i32 = -11;
 
-    /// The number (negative on Linux).
-    pub fn code(self) -> i32 {
-        match self {
-            Self::BadFlags => -1,
-            Self::NoName => -2,
-            Self::Again => -3,
-            Self::Fail => -4,
-            Self::NoData => -5,
-            Self::Family => -6,
-            Self::QpType => -7,
-            Self::Service => -8,
-            Self::AddrFamily => -9,
-            Self::Memory => -10,
-            Self::System(_) => -11,
-            Self::Overflow => -12,
-            Self::Other(code) => code,
-        }
-    }
-
-    /// The code's name in the manual, such as `EAI_NONAME`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::BadFlags => "EAI_BADFLAGS",
-            Self::NoName => "EAI_NONAME",
-            Self::Again => "EAI_AGAIN",
-            Self::Fail => "EAI_FAIL",
-            Self::NoData => "EAI_NODATA",
-            Self::Family => "EAI_FAMILY",
-            Self::QpType => "EAI_QPTYPE",
-            Self::Service => "EAI_SERVICE",
-            Self::AddrFamily => "EAI_ADDRFAMILY",
-            Self::Memory => "EAI_MEMORY",
-            Self::System(_) => "EAI_SYSTEM",
-            Self::Overflow => "EAI_OVERFLOW",
-            Self::Other(_) => "EAI_?",
-        }
-    }
-
-    /// The code's meaning and the remedy.
-    pub fn text(self) -> &'static str {
-        match self {
-            Self::BadFlags => "the flags contradict each other",
-            Self::NoName => "name or service not known; check the spelling, /etc/hosts and DNS",
-            Self::Again => "the name server did not answer or failed for the moment",
-            Self::Fail => {
-                "the name server refused or failed for good; check /etc/resolv.conf and the server"
-            }
-            Self::NoData => "the name exists but has no address of the requested family",
-            Self::Family => "the address family is not supported on this machine",
-            Self::QpType => {
-                "the queue pair type is not supported, or not in this port space: RC, UC and XRC belong to \
-                 RDMA_PS_TCP, UD to RDMA_PS_UDP and RDMA_PS_IPOIB, all of them to RDMA_PS_IB"
-            }
-            Self::Service => {
-                "the service is not known for this socket type; give a port number or add it to \
-                 /etc/services"
-            }
-            Self::AddrFamily => "the host has no address of the requested family",
-            Self::Memory => "out of memory",
-            Self::System(_) => "a system call of the resolver failed",
-            Self::Overflow => "an answer was longer than its limit",
-            Self::Other(_) => "the resolver failed with a code unknown here",
-        }
-    }
+codes! {
+    BadFlags = -1, "EAI_BADFLAGS", "the flags contradict each other";
+    NoName = -2, "EAI_NONAME",
+        "name or service not known; check the spelling, /etc/hosts and DNS";
+    Again = -3, "EAI_AGAIN", "the name server did not answer or failed for the moment";
+    Fail = -4, "EAI_FAIL",
+        "the name server refused or failed for good; check /etc/resolv.conf and the server";
+    NoData = -5, "EAI_NODATA", "the name exists but has no address of the requested family";
+    Family = -6, "EAI_FAMILY", "the address family is not supported on this machine";
+    /// `EAI_QPTYPE` of rdma_getaddrinfo(3), which `netdb.h` lacks. It equals `EAI_SOCKTYPE`, so
+    /// that gai_strerror(3) prints a fitting text.
+    QpType = -7, "EAI_QPTYPE",
+        "the queue pair type is not supported, or not in this port space: RC, UC and XRC belong to \
+         RDMA_PS_TCP, UD to RDMA_PS_UDP and RDMA_PS_IPOIB, all of them to RDMA_PS_IB";
+    Service = -8, "EAI_SERVICE",
+        "the service is not known for this socket type; give a port number or add it to \
+         /etc/services";
+    AddrFamily = -9, "EAI_ADDRFAMILY", "the host has no address of the requested family";
+    Memory = -10, "EAI_MEMORY", "out of memory";
+    Overflow = -12, "EAI_OVERFLOW", "an answer was longer than its limit";
 }
 
 /// A failed name lookup: the query and the reason.

@@ -15,7 +15,6 @@ use crate::config::time_of_exponent;
 use crate::engine::Cm;
 use crate::infiniband::plain_private_data;
 use crate::mutant::{Mutant, is_planted};
-use crate::params::provider_ece;
 use crate::qp_attr::ah_attr_of;
 use crate::query::takes_qkey;
 use crate::state::Event;
@@ -99,7 +98,7 @@ impl Cm {
         {
             return self.drop_mismatch();
         }
-        let ece = provider_ece(rep.ece);
+        let ece = rep.ece;
         if rep.status != SidrStatus::SUCCESS {
             self.advance(now, number, Event::SidrRepRefused);
             let (status, param) = (

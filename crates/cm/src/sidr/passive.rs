@@ -20,7 +20,7 @@ use crate::engine::held::Message;
 use crate::id::Id;
 use crate::infiniband::socket_of;
 use crate::mutant::{Mutant, is_planted};
-use crate::params::{check_qpn, wire_ece};
+use crate::params::{check_ece, check_qpn};
 use crate::resolve::socket_addr;
 use crate::state::{Event, State};
 use crate::types::MadPath;
@@ -198,7 +198,7 @@ impl Cm {
         let locate = |error| id.locate(error);
         check_qpn(step, param.qp_num).map_err(locate)?;
         let private_data = answer_private_data(step, &param.private_data).map_err(locate)?;
-        let ece = wire_ece(step, ece).map_err(locate)?;
+        let ece = check_ece(step, ece).map_err(locate)?;
         id.uid = Some(uid);
         let rep = SidrRepRepr {
             status: SidrStatus::SUCCESS,

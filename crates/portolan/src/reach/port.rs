@@ -134,7 +134,7 @@ impl Port {
         let port = device
             .port()
             .map_err(|error| Reason::Io(error.to_string()))?;
-        if port.link_layer != sa::LinkLayer::InfiniBand {
+        if port.link_layer != LinkLayer::InfiniBand {
             return Err(Reason::InvalidArgument {
                 what: "link layer of the port",
                 expected: "InfiniBand",

@@ -297,7 +297,7 @@ pub(crate) fn cause_of(failure: &Failure) -> Cause {
 impl FabricPort {
     fn of(device: Device) -> Option<Self> {
         let port = device.port().ok()?;
-        let is_up = port.link_layer == portolan_sa::LinkLayer::InfiniBand
+        let is_up = port.link_layer == LinkLayer::InfiniBand
             && port.state >= PortState::Active;
         let gid = port.gid().filter(|_| is_up)?;
         let client = client(device);

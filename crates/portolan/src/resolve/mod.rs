@@ -14,9 +14,6 @@
 //! # Ok::<(), portolan::Error>(())
 //! ```
 //!
-//! Hints name a queue pair type by rdma_getaddrinfo's [`QpType`]; the type to create is a
-//! [`verbs::QpType`](crate::provider::verbs::QpType).
-//!
 //! # Names that need no server, and slow servers
 //!
 //! The blocking calls ask libc's resolver in the caller's thread: they wait only for their own name, and cannot be

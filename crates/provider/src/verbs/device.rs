@@ -114,6 +114,12 @@ pub enum LinkLayer {
     InfiniBand,
 }
 
+impl fmt::Display for LinkLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
 /// An entry of a port's GID table (`struct ibv_gid_entry`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GidEntry {

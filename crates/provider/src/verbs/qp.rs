@@ -1,45 +1,39 @@
 //! Queue pairs: types, states, attributes.
 
-use core::fmt;
-
 use bitflags::bitflags;
 use portolan_wire::addr::{Gid, Psn, QKey, Qpn};
 
 use super::Access;
 
-/// Queue pair types (`enum ibv_qp_type`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum QpType {
-    /// Reliable connected.
-    Rc = 2,
-    /// Unreliable connected.
-    Uc = 3,
-    /// Unreliable datagram.
-    Ud = 4,
-    /// Extended reliable connected, sending end. It has no receives (`IBV_QPT_XRC_SEND`).
-    XrcSend = 9,
-    /// Extended reliable connected, receiving end. It uses the shared receive queues of its domain and sends nothing
-    /// (`IBV_QPT_XRC_RECV`).
-    XrcRecv = 10,
-}
-
-impl QpType {
-    /// Whether it is an end of an extended reliable connection.
-    pub fn is_xrc(self) -> bool {
-        matches!(self, Self::XrcSend | Self::XrcRecv)
+crate::enum_table! {
+    /// Queue pair types (`enum ibv_qp_type`).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    #[repr(u8)]
+    pub enum QpType {
+        /// Reliable connected.
+        #[default]
+        Rc = 2 => "RC",
+        /// Unreliable connected.
+        Uc = 3 => "UC",
+        /// Unreliable datagram.
+        Ud = 4 => "UD",
+        /// Extended reliable connected, sending end. It has no receives (`IBV_QPT_XRC_SEND`).
+        XrcSend = 9 => "XRC_SEND",
+        /// Extended reliable connected, receiving end. It uses the shared receive queues of its domain and sends nothing
+        /// (`IBV_QPT_XRC_RECV`).
+        XrcRecv = 10 => "XRC_RECV",
     }
 }
 
-impl fmt::Display for QpType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Rc => "RC",
-            Self::Uc => "UC",
-            Self::Ud => "UD",
-            Self::XrcSend => "XRC_SEND",
-            Self::XrcRecv => "XRC_RECV",
-        })
+impl QpType {
+    /// The type with this number.
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|each| *each as u8 == number)
+    }
+
+    /// Whether it is an end of an extended reliable connection.
+    pub fn is_xrc(self) -> bool {
+        matches!(self, Self::XrcSend | Self::XrcRecv)
     }
 }
 
@@ -66,22 +60,18 @@ crate::enum_table! {
     }
 }
 
-impl fmt::Display for QpState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+crate::enum_table! {
+    /// Path MTU (`enum ibv_mtu`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    #[repr(u8)]
+    #[allow(missing_docs, reason = "each is the number of bytes in its name")]
+    pub enum Mtu {
+        Mtu256 = 1,
+        Mtu512 = 2,
+        Mtu1024 = 3,
+        Mtu2048 = 4,
+        Mtu4096 = 5,
     }
-}
-
-/// Path MTU (`enum ibv_mtu`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-#[allow(missing_docs, reason = "each is the number of bytes in its name")]
-pub enum Mtu {
-    Mtu256 = 1,
-    Mtu512 = 2,
-    Mtu1024 = 3,
-    Mtu2048 = 4,
-    Mtu4096 = 5,
 }
 
 impl Mtu {
@@ -92,30 +82,14 @@ impl Mtu {
 
     /// The MTU with this IBTA number (1 to 5).
     pub fn from_number(number: u8) -> Option<Self> {
-        [
-            Self::Mtu256,
-            Self::Mtu512,
-            Self::Mtu1024,
-            Self::Mtu2048,
-            Self::Mtu4096,
-        ]
-        .into_iter()
-        .find(|mtu| *mtu as u8 == number)
+        Self::ALL.into_iter().find(|mtu| *mtu as u8 == number)
     }
 
     /// The largest path MTU for an interface's MTU. Computed as Linux does (`iboe_get_mtu`):
     /// subtracts 96 bytes for IP, UDP and RoCEv2 headers and rounds down; 1500 gives 1024.
     pub fn for_interface(interface_mtu: u32) -> Option<Self> {
         let room = interface_mtu.checked_sub(96)? as usize;
-        [
-            Self::Mtu4096,
-            Self::Mtu2048,
-            Self::Mtu1024,
-            Self::Mtu512,
-            Self::Mtu256,
-        ]
-        .into_iter()
-        .find(|mtu| mtu.bytes() <= room)
+        Self::ALL.into_iter().rfind(|mtu| mtu.bytes() <= room)
     }
 }
 

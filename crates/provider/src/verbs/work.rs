@@ -142,54 +142,31 @@ pub struct RecvWr<'a> {
     pub sges: &'a [Sge],
 }
 
-/// The status of a completed work request (`enum ibv_wc_status`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "each is printed in words")]
-pub enum WcStatus {
-    Success = 0,
-    LocLenErr = 1,
-    LocQpOpErr = 2,
-    LocEecOpErr = 3,
-    LocProtErr = 4,
-    WrFlushErr = 5,
-    MwBindErr = 6,
-    BadRespErr = 7,
-    LocAccessErr = 8,
-    RemInvReqErr = 9,
-    RemAccessErr = 10,
-    RemOpErr = 11,
-    RetryExcErr = 12,
-    RnrRetryExcErr = 13,
-    RemAbortErr = 16,
-    FatalErr = 19,
-    RespTimeoutErr = 20,
-    GeneralErr = 21,
-}
-
-impl fmt::Display for WcStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Success => "success",
-            Self::LocLenErr => "local length error: a message is longer than its receive buffer",
-            Self::LocQpOpErr => "local queue pair operation error",
-            Self::LocEecOpErr => "local EE context operation error",
-            Self::LocProtErr => "local protection error: key or range of the local memory is wrong",
-            Self::WrFlushErr => "flushed: the queue pair is in error or was reset",
-            Self::MwBindErr => "memory window bind error",
-            Self::BadRespErr => "bad response from the peer",
-            Self::LocAccessErr => "local access error",
-            Self::RemInvReqErr => "remote invalid request: the peer could not accept the message",
-            Self::RemAccessErr => "remote access error: key, range or rights of the peer's memory",
-            Self::RemOpErr => "remote operation error",
-            Self::RetryExcErr => "retries exceeded: the peer does not acknowledge",
-            Self::RnrRetryExcErr => "receiver not ready: the peer posted no receive",
-            Self::RemAbortErr => "aborted by the peer",
-            Self::FatalErr => "fatal error",
-            Self::RespTimeoutErr => "response timed out",
-            Self::GeneralErr => "general error",
-        })
+crate::enum_table! {
+    /// The status of a completed work request (`enum ibv_wc_status`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[repr(u32)]
+    #[non_exhaustive]
+    #[allow(missing_docs, reason = "each has its words beside it")]
+    pub enum WcStatus {
+        Success = 0 => "success",
+        LocLenErr = 1 => "local length error: a message is longer than its receive buffer",
+        LocQpOpErr = 2 => "local queue pair operation error",
+        LocEecOpErr = 3 => "local EE context operation error",
+        LocProtErr = 4 => "local protection error: key or range of the local memory is wrong",
+        WrFlushErr = 5 => "flushed: the queue pair is in error or was reset",
+        MwBindErr = 6 => "memory window bind error",
+        BadRespErr = 7 => "bad response from the peer",
+        LocAccessErr = 8 => "local access error",
+        RemInvReqErr = 9 => "remote invalid request: the peer could not accept the message",
+        RemAccessErr = 10 => "remote access error: key, range or rights of the peer's memory",
+        RemOpErr = 11 => "remote operation error",
+        RetryExcErr = 12 => "retries exceeded: the peer does not acknowledge",
+        RnrRetryExcErr = 13 => "receiver not ready: the peer posted no receive",
+        RemAbortErr = 16 => "aborted by the peer",
+        FatalErr = 19 => "fatal error",
+        RespTimeoutErr = 20 => "response timed out",
+        GeneralErr = 21 => "general error",
     }
 }
 

@@ -23,12 +23,13 @@ pub(super) trait Format: Sized {
     fn write(&self, body: &mut BodyBuilder) -> Result<()>;
 }
 
-/// Enhanced connection establishment (ECE): a vendor's negotiation of device capabilities, in bits
-/// that IBTA reserves (Linux `struct rdma_ucm_ece`). All zero if unused.
+/// Enhanced connection establishment (ECE, IBTA 12.6): a vendor's negotiation of device capabilities,
+/// in bits that IBTA reserves. All zero if unused.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ece {
     /// The vendor that defines the options, 24 bits.
     pub vendor_id: u32,
-    /// The vendor's options.
+    /// The vendor's options: `options` of `struct ibv_ece`, `attr_mod` of `struct rdma_ucm_ece`. They
+    /// travel as the attribute modifier of the management datagram.
     pub options: u32,
 }

@@ -2,7 +2,6 @@
 //! selects.
 
 use anyhow::{Result, anyhow};
-use portolan::provider::verbs::LinkLayer as VerbsLinkLayer;
 use portolan::provider::{Choice, PROVIDER_ENV, chosen, kernel_provider};
 use portolan::reach::Reason;
 use portolan::sa::{LinkLayer, umad};
@@ -52,7 +51,7 @@ pub(super) fn candidates(device: Option<&str>, port_num: u8) -> Result<Vec<Port>
     for device in kernel {
         // InfiniBand ports are already in the list.
         let first = device.port_attr(port_num.max(1));
-        if !first.is_ok_and(|attr| attr.link_layer == VerbsLinkLayer::InfiniBand) {
+        if !first.is_ok_and(|attr| attr.link_layer == LinkLayer::InfiniBand) {
             add(device.name(), Port::of(&*device, port_num));
         }
     }
