@@ -297,8 +297,7 @@ pub(crate) fn cause_of(failure: &Failure) -> Cause {
 impl FabricPort {
     fn of(device: Device) -> Option<Self> {
         let port = device.port().ok()?;
-        let is_up = port.link_layer == LinkLayer::InfiniBand
-            && port.state >= PortState::Active;
+        let is_up = port.link_layer == LinkLayer::InfiniBand && port.state >= PortState::Active;
         let gid = port.gid().filter(|_| is_up)?;
         let client = client(device);
         Some(Self { port, gid, client })
