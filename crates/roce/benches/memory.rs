@@ -91,7 +91,10 @@ fn program_memory() {
                 false => ("reads", "process_vm_readv"),
             };
             let name = format!("{name} of {} KiB", size >> 10);
-            let subject = || with_poller(&pair.b, || stream(&pair, size, write));
+            let subject = || match write {
+                true => with_poller(&pair.b, || stream(&pair, size, write)),
+                false => stream(&pair, size, write),
+            };
             rates_by_turns(&name, yardstick, subject, || kernel_copy_rate(size, write));
         }
     }

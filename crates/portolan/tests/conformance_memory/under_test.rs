@@ -3,14 +3,15 @@
 
 use std::net::UdpSocket;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use portolan::provider::local_memory;
 use portolan::provider::traits::Provider;
 use portolan::software::{SoftwareConfig, SoftwareProvider, Way, WhySocket};
 use portolan::wire::Qpn;
 
-use crate::pair::PATIENCE;
+/// Time limit for a link.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The members: of active ends, of passive ends.
 fn members() -> &'static [Arc<SoftwareProvider>; 2] {

@@ -11,9 +11,10 @@ use std::sync::Arc;
 
 use portolan_provider::verbs::{Access, QpState, QpType};
 
-use crate::engine::{AtomicOperation, Direct, DirectOperation, Payload, Region};
+use crate::engine::{AtomicOperation, Direct, DirectOperation, Region};
 use crate::io::host::Host;
 use crate::io::host::memory_access;
+use crate::io::host::pieces::for_each_piece;
 use crate::io::host::program_memory;
 use crate::io::host::queue_pair::{LockedQp, QpCore};
 use crate::io::net::shm::memory_files::SharedPages;
@@ -260,40 +261,4 @@ pub(super) unsafe fn copy(remote: u64, direct: &Direct<'_>, range: Range<u32>) -
         }
     }
     true
-}
-
-/// Visits the pieces of this side's memory that contain a range of a request: address, offset in the request, and
-/// length.
-///
-/// # Safety
-/// The requirements of `visit` hold for those pieces.
-pub(super) unsafe fn for_each_piece(
-    local: &Payload<'_>,
-    range: Range<u32>,
-    mut visit: impl FnMut(u64, u32, usize),
-) {
-    let mut offset = 0u32;
-    let mut one = |addr: u64, len: u32| {
-        let end = offset.saturating_add(len);
-        let (first, last) = (range.start.max(offset), range.end.min(end));
-        if first < last {
-            visit(
-                addr + u64::from(first - offset),
-                first,
-                (last - first) as usize,
-            );
-        }
-        offset = end;
-    };
-    match local {
-        Payload::Inline(bytes) => one(
-            bytes.as_ptr().expose_provenance() as u64,
-            bytes.len() as u32,
-        ),
-        Payload::Segments(segments) => {
-            segments
-                .iter()
-                .for_each(|segment| one(segment.addr, segment.len));
-        }
-    }
 }

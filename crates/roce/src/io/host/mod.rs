@@ -23,6 +23,7 @@ pub(crate) mod mapping;
 pub(crate) mod membership;
 pub(crate) mod memory_access;
 pub(crate) mod multicast;
+mod pieces;
 mod placed;
 mod program_memory;
 mod pull;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::engine::{Direct, DirectOperation};
-use crate::io::host::direct::for_each_piece;
+use crate::io::host::pieces::for_each_piece;
 use crate::io::net::shm::peer_memory::PeerMemory;
 use crate::io::net::shm::peer_rights::Wanted;
 use crate::io::net::shm::program_memory::PIECES_MAX;

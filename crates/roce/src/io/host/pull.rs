@@ -14,8 +14,8 @@ use portolan_provider::verbs::QpType;
 
 use crate::engine::{DirectOperation, Payload};
 use crate::io::host::Host;
-use crate::io::host::direct::for_each_piece;
-use crate::io::host::queue_pair::{LockedQp, QpCore};
+use crate::io::host::pieces::for_each_piece;
+use crate::io::host::queue_pair::{LockedQp, Pulled, QpCore};
 use crate::io::net::shm::peer_memory::PeerMemory;
 use crate::io::net::shm::pull::{Answer, Ask, Asker, PULL_PIECES_MAX, Pull, PullKind};
 use crate::io::net::transmit::SendSocket;
@@ -28,22 +28,12 @@ const CHUNK: u32 = 1 << 20;
 const TIMEOUT_MIN: Duration = Duration::from_millis(100);
 const TIMEOUT_MAX: Duration = Duration::from_secs(1);
 
-/// A write that the peer is asked to copy.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Pulled {
-    id: u64,
-    slot: u32,
-    /// The end of the part that is asked for, and of the request.
-    end: u32,
-    len: u32,
-    pub(super) deadline: Duration,
-}
-
 impl Host {
     /// Asks the peer to copy the part of the next request from `done` on, if it is a long write. Returns whether it is
     /// asked.
     pub(super) fn ask_to_pull(&self, link: &SendSocket, state: &mut LockedQp, done: u32) -> bool {
-        let Some(peer) = link.peer_memory().filter(|peer| peer.may_pull()) else {
+        let can_pull = |peer: &&PeerMemory| peer.why_not_pulled().is_none();
+        let Some(peer) = link.peer_memory().filter(can_pull) else {
             return false;
         };
         let timeout = timeout_of(state.engine.query().0.timeout);
@@ -220,11 +210,4 @@ fn timeout_of(exponent: u8) -> Duration {
         exponent => Duration::from_nanos(4096 << exponent.min(31)),
     };
     of_acknowledgement.clamp(TIMEOUT_MIN, TIMEOUT_MAX)
-}
-
-/// Whether a peer's process may be asked.
-impl PeerMemory {
-    fn may_pull(&self) -> bool {
-        self.why_not_pulled().is_none()
-    }
 }

@@ -11,7 +11,6 @@ use portolan_wire::Qpn;
 use crate::engine::{QpConfig, QueuePair};
 use crate::io::host::completion_queue::CqCore;
 use crate::io::host::device::DeviceCore;
-use crate::io::host::pull::Pulled;
 use crate::io::host::shared_receive_queue::SrqUse;
 use crate::io::host::xrc_domain::XrcDomain;
 use crate::io::net::path::Path;
@@ -79,6 +78,18 @@ pub(crate) struct LockedQp {
     pub(crate) by_packets: bool,
     /// It is destroyed. A thread that still finds it ignores it.
     pub(crate) closed: bool,
+}
+
+/// A write that the peer is asked to copy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pulled {
+    pub(crate) id: u64,
+    /// The place that shows the peer that this process waits.
+    pub(crate) slot: u32,
+    /// The end of the part that is asked for, and of the request.
+    pub(crate) end: u32,
+    pub(crate) len: u32,
+    pub(crate) deadline: Duration,
 }
 
 impl LockedQp {
