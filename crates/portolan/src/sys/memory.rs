@@ -189,7 +189,10 @@ impl Registered {
     /// Whether the program may have slices of the memory once it is deregistered. A peer that was stopped during a
     /// copy may still write to the provider's memory.
     pub(super) fn is_exclusive(&self) -> bool {
-        matches!(self.memory, Allocation::Heap { .. })
+        match &self.memory {
+            Allocation::Heap { .. } => true,
+            Allocation::Provided(memory) => !memory.is_held(),
+        }
     }
 
     /// Registers the memory again with other rights.
