@@ -476,11 +476,6 @@ impl QueuePair {
         })
     }
 
-    /// Whether it is in a state in which it sends requests.
-    pub fn is_sending(&self) -> bool {
-        matches!(self.attr.state, QpState::Rts | QpState::Sqd)
-    }
-
     /// Whether [`poll_direct`](Self::poll_direct) may have a request.
     #[inline]
     pub fn is_one_sided_next(&self) -> bool {

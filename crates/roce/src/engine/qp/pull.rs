@@ -19,10 +19,15 @@ impl QueuePair {
         }
     }
 
+    /// Whether it is in a state in which it sends requests.
+    pub fn is_sending(&self) -> bool {
+        matches!(self.attr.state, QpState::Rts | QpState::Sqd)
+    }
+
     /// Undoes [`hold_requests`](Self::hold_requests). Returns whether the oldest request is still the one that the peer
     /// carries out: not if the queue pair has failed meanwhile.
     pub fn release_requests(&mut self) -> bool {
-        let is_alive = matches!(self.attr.state, QpState::Rts | QpState::Sqd);
+        let is_alive = self.is_sending();
         let Some(halves) = self.service.reliable_mut() else {
             return false;
         };
