@@ -335,6 +335,12 @@ impl Endpoint {
         }
     }
 
+    /// The device has taken the bytes of the write that [`Endpoint::next_write`] returned last, so that they need no room.
+    /// Post it with the tag [`Post::TAKEN`].
+    pub fn on_taken(&mut self, length: u32) {
+        self.sender.release_last(length);
+    }
+
     /// Handles the completion of the [`Post`] with this tag.
     pub fn on_sent(&mut self, id: u64) {
         self.under_way = self.under_way.saturating_sub(1);

@@ -20,6 +20,19 @@ pub struct Post {
     pub payload: Payload,
 }
 
+impl Post {
+    /// The tag of data that the device has taken: its completion frees only its place in the queue.
+    pub const TAKEN: u64 = 0;
+
+    /// The length of its data, if a device may take them before it sends them.
+    pub fn takeable(&self) -> Option<u32> {
+        match (self.op, Work::of_id(self.id)) {
+            (Op::WriteWithImmediate(..), Some(Work::Data(length))) => Some(length),
+            _ => None,
+        }
+    }
+}
+
 /// The operation of a [`Post`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
@@ -143,6 +156,7 @@ mod tests {
             assert_eq!(Work::of_id(work.id()), Some(work));
         }
         assert_eq!(Work::of_id(1 << 63), None);
+        assert_eq!(Work::of_id(Post::TAKEN), Some(Work::Data(0)));
     }
 
     #[test]

@@ -131,6 +131,14 @@ impl Sender {
         pieces
     }
 
+    /// Nothing of the last reserved write needs the buffer.
+    pub(crate) fn release_last(&mut self, length: u32) {
+        self.free = (self.free + length).min(self.buffer);
+        if length > self.inline {
+            self.at = (self.at + self.buffer - length) % self.buffer;
+        }
+    }
+
     pub(crate) fn completed(&mut self, length: u32) {
         if !is_planted(Mutant::PlaceLeaks) {
             self.places += 1;

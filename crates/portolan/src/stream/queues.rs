@@ -168,34 +168,15 @@ impl Queues {
         (self.config.receive_buffer + place * MESSAGE_BYTES) as usize
     }
 
+    /// Posts a write of data that the device takes during the call. Returns false, and posts nothing, if it cannot.
+    pub(super) fn post_taking(&self, post: &Post, data: &[u8]) -> Result<bool> {
+        let wr = request(Post::TAKEN, operation(post.op), SendData::Sges(&[]));
+        self.qp.post_taking(&wr, data)
+    }
+
     /// Posts work. `data` is the program's, for payloads that need it.
     pub(super) fn post(&self, post: &Post, data: &[u8]) -> Result<()> {
-        let remote = |remote: Remote| RemoteAddr {
-            addr: remote.addr,
-            rkey: remote.key,
-        };
-        let op = match post.op {
-            Op::Write(to) => SendOp::RdmaWrite(remote(to)),
-            Op::WriteWithImmediate(to, number) => {
-                SendOp::RdmaWriteWithImm(remote(to), number.to_be())
-            }
-            Op::Send => SendOp::Send,
-        };
-        let wr = |data| SendWr {
-            wr_id: post.id,
-            op,
-            data,
-            flags: SendFlags::SIGNALED,
-            ud: None,
-            srq: None,
-        };
-        let is_data = matches!(post.payload, Payload::Data(_) | Payload::InlineData(_));
-        if is_data
-            && matches!(op, SendOp::RdmaWriteWithImm(..))
-            && self.qp.post_taking(&wr(SendData::Sges(&[])), data)?
-        {
-            return Ok(());
-        }
+        let op = operation(post.op);
         let mut sges = [Sge::default(); 2];
         let data = match &post.payload {
             Payload::Empty => SendData::Sges(&[]),
@@ -217,7 +198,7 @@ impl Queues {
             }
             Payload::Data(pieces) => SendData::Sges(self.gather(*pieces, data, &mut sges)),
         };
-        self.qp.post_send(&wr(data))
+        self.qp.post_send(&request(post.id, op, data))
     }
 
     /// Copies data to pieces of the send buffer.
@@ -284,6 +265,29 @@ impl Queues {
             None => u32::MAX,
         };
         Reaped::Message { number, place }
+    }
+}
+
+fn operation(op: Op) -> SendOp {
+    let remote = |remote: Remote| RemoteAddr {
+        addr: remote.addr,
+        rkey: remote.key,
+    };
+    match op {
+        Op::Write(to) => SendOp::RdmaWrite(remote(to)),
+        Op::WriteWithImmediate(to, number) => SendOp::RdmaWriteWithImm(remote(to), number.to_be()),
+        Op::Send => SendOp::Send,
+    }
+}
+
+fn request(wr_id: u64, op: SendOp, data: SendData<'_>) -> SendWr<'_> {
+    SendWr {
+        wr_id,
+        op,
+        data,
+        flags: SendFlags::SIGNALED,
+        ud: None,
+        srq: None,
     }
 }
 

@@ -17,23 +17,28 @@ const MARK: &str = "@peer ";
 /// Time limit for noticing a peer's death on the same host.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
-/// The peer process. Killed when dropped.
-struct Peer(Child);
+/// Set if the peer uses UDP only.
+pub(crate) const UDP_VARIABLE: &str = "PORTOLAN_TEST_STREAMS_UDP";
+/// The peer process, which returns what it reads. Killed when dropped.
+pub(crate) struct Peer(pub(crate) Child);
 
 impl Peer {
-    fn start(port: u16, destination: Option<String>) -> Self {
+    pub(crate) fn start(port: u16, destination: Option<String>, by_udp: bool) -> Self {
         let test = ["--ignored", "--exact", "death::peer_process", "--nocapture"];
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(test).env(GROUP_VARIABLE, port.to_string());
         if let Some(destination) = destination {
             command.env(DESTINATION_VARIABLE, destination);
         }
+        if by_udp {
+            command.env(UDP_VARIABLE, "1");
+        }
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         Self(child.unwrap())
     }
 
     /// The address that the peer reports to listen on.
-    fn address(&mut self) -> String {
+    pub(crate) fn address(&mut self) -> String {
         let lines = BufReader::new(self.0.stdout.take().unwrap()).lines();
         lines
             .map_while(Result::ok)
@@ -72,7 +77,7 @@ fn survive(mut peer: Peer, mut stream: Stream) {
 fn a_killed_passive_end_ends_reads_and_writes_in_errors_within_a_second() {
     let port = free_port();
     let provider = start(port);
-    let mut peer = Peer::start(port, None);
+    let mut peer = Peer::start(port, None, false);
     let options = stream_options().provider(provider);
     let address = peer.address().parse().unwrap();
     let stream = Stream::connect_to(address, &options).unwrap();
@@ -85,7 +90,7 @@ fn a_killed_active_end_ends_reads_and_writes_in_errors_within_a_second() {
     let listener = listener_on(start(port), "127.0.0.1:0");
     let listener = StreamListener::new(listener, StreamOptions::default());
     let address = listener.local_addr().unwrap().to_string();
-    let peer = Peer::start(port, Some(address));
+    let peer = Peer::start(port, Some(address), false);
     let (stream, _) = listener.accept_within(PATIENCE).unwrap();
     survive(peer, stream);
 }
@@ -96,7 +101,7 @@ fn a_writer_without_room_gets_an_error_within_a_second_when_its_peer_is_killed()
     let listener = listener_on(start(port), "127.0.0.1:0");
     let listener = StreamListener::new(listener, StreamOptions::default());
     let address = listener.local_addr().unwrap().to_string();
-    let mut peer = Peer::start(port, Some(address));
+    let mut peer = Peer::start(port, Some(address), false);
     let (mut stream, _) = listener.accept_within(PATIENCE).unwrap();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
     std::thread::scope(|scope| {
@@ -118,7 +123,9 @@ fn peer_process() {
     let Ok(port) = std::env::var(GROUP_VARIABLE) else {
         return;
     };
-    let provider = start(port.parse().unwrap());
+    let mut config = portolan::software::SoftwareConfig::default();
+    config.stack.local_memory = std::env::var_os(UDP_VARIABLE).is_none();
+    let provider = start_with(port.parse().unwrap(), config);
     let mut stream = match std::env::var(DESTINATION_VARIABLE) {
         Ok(destination) => {
             let options = stream_options().provider(provider);
@@ -131,7 +138,7 @@ fn peer_process() {
             listener.accept().unwrap().0
         }
     };
-    let mut bytes = [0; 64];
+    let mut bytes = vec![0; 20_000];
     while let Ok(length @ 1..) = stream.read(&mut bytes) {
         if stream.write_all(&bytes[..length]).is_err() {
             return;

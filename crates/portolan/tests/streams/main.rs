@@ -1,6 +1,7 @@
 //! Streams over the software device.
 
 mod basics;
+mod between;
 mod compared;
 #[cfg(feature = "tokio")]
 mod compared_tasks;

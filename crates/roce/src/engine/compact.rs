@@ -54,6 +54,9 @@ pub struct CompactWrite {
     pub immediate: [u8; 4],
     /// Whether the receiver gets a solicited event.
     pub solicited: bool,
+    /// Whether it requests an acknowledgement at once. Otherwise the receiver may wait for a request of its own to send
+    /// it with.
+    pub ack_request: bool,
     /// Bytes, at most [`Compact::WRITE_MAX`].
     pub len: u32,
 }
@@ -106,6 +109,7 @@ impl Compact {
             words[0] = write.len;
             words[1] |= WRITE | IMMEDIATE;
             words[1] |= if write.solicited { SOLICITED } else { 0 };
+            words[1] |= if write.ack_request { ACK_REQUEST } else { 0 };
             words[2] = write.psn.value();
             words[3] = u32::from_ne_bytes(write.immediate);
         }
@@ -127,7 +131,7 @@ impl Compact {
         let is_valid = kind & !(KNOWN | LOW) == 0
             && match kind & (SEND | WRITE) {
                 SEND => len <= Self::PAYLOAD_MAX,
-                WRITE => len <= Self::WRITE_MAX && has(IMMEDIATE) && !has(ACK_REQUEST),
+                WRITE => len <= Self::WRITE_MAX && has(IMMEDIATE),
                 0 => has(ACKNOWLEDGEMENT) && len == 0 && !has(IMMEDIATE | SOLICITED | ACK_REQUEST),
                 _ => false,
             }
@@ -150,6 +154,7 @@ impl Compact {
                 psn: Psn::new(psn),
                 immediate: immediate.to_ne_bytes(),
                 solicited: has(SOLICITED),
+                ack_request: has(ACK_REQUEST),
                 len,
             }),
             acknowledgement: has(ACKNOWLEDGEMENT).then(|| CompactAck {
@@ -276,14 +281,20 @@ mod tests {
                     len,
                 },
             );
-        let write = (psn(), any::<([u8; 4], bool)>(), 0..=Compact::WRITE_MAX).prop_map(
-            |(psn, (immediate, solicited), len)| CompactWrite {
-                psn,
-                immediate,
-                solicited,
-                len,
-            },
-        );
+        let write = (
+            psn(),
+            any::<([u8; 4], bool, bool)>(),
+            0..=Compact::WRITE_MAX,
+        )
+            .prop_map(
+                |(psn, (immediate, solicited, ack_request), len)| CompactWrite {
+                    psn,
+                    immediate,
+                    solicited,
+                    ack_request,
+                    len,
+                },
+            );
         let ack = (psn(), 0..=LOW).prop_map(|(psn, msn)| CompactAck { psn, msn });
         let parts = prop_oneof![
             ack.clone().prop_map(|ack| (None, None, Some(ack))),

@@ -228,8 +228,14 @@ fn bytes_that_are_only_at_the_peer_are_never_sent_and_a_lost_record_is_repeated(
     let now = pair.now;
     pair.left().qp.handle_timeout(now);
     assert_eq!(pair.hosts[0].next_packet(now), None);
-    assert_eq!(record(&mut pair), Some(lost));
+    let again = CompactWrite {
+        ack_request: true,
+        ..lost
+    };
+    assert_eq!(record(&mut pair), Some(again));
     take(&mut pair, &lost);
+    assert!(!lost.ack_request, "it may wait");
+    assert_eq!(pair.hosts[1].next_packet(pair.now), None);
     // A duplicate is only acknowledged again.
     take(&mut pair, &lost);
     answer(&mut pair);
@@ -277,6 +283,7 @@ fn a_forged_record_is_refused_as_its_packets_would_be() {
         psn: Psn::new(psn),
         immediate: [0; 4],
         solicited: false,
+        ack_request: true,
         len,
     };
     // A gap, and what was executed long ago.
@@ -327,6 +334,7 @@ fn a_record_establishes_a_connection_whose_confirmation_is_late() {
         psn: Psn::new(100),
         immediate: [1; 4],
         solicited: false,
+        ack_request: true,
         len: 10,
     };
     right.qp.take_write(Duration::ZERO, &right.memory, &write);

@@ -149,7 +149,20 @@ impl Core {
     }
 
     pub(super) fn post(&self, state: &mut State, post: &Post, data: &[u8]) {
-        if let Err(error) = self.queues.post(post, data) {
+        let posted = match post.takeable() {
+            Some(length) => self.queues.post_taking(post, data).map(|taken| {
+                if taken {
+                    state.endpoint.on_taken(length);
+                }
+                taken
+            }),
+            None => Ok(false),
+        };
+        let posted = posted.and_then(|taken| match taken {
+            true => Ok(()),
+            false => self.queues.post(post, data),
+        });
+        if let Err(error) = posted {
             state.endpoint.on_sent(post.id);
             self.fail(state, error);
         }

@@ -17,6 +17,7 @@ mod segment;
 mod send_only;
 mod send_queue;
 mod service;
+mod timeouts;
 mod unacknowledged;
 
 use alloc::sync::Arc;
@@ -378,25 +379,6 @@ impl QueuePair {
             self.is_established = true;
             self.outbox.raise(AsyncEvent::CommEst(self.config.qpn));
         }
-    }
-
-    /// Does everything due at `now`. Calling it early is harmless.
-    pub fn handle_timeout(&mut self, now: Duration) {
-        let Some(halves) = self.service.reliable_mut() else {
-            return;
-        };
-        let (qpn, out) = (self.config.qpn, &mut self.outbox);
-        let result = halves.requester.on_timeout(now, qpn, out);
-        if let Err(broken) = result {
-            halves.broken(broken);
-            self.enter_error();
-        }
-    }
-
-    /// When to call [`handle_timeout`](Self::handle_timeout) next; `None` if no timer runs. May change with every other
-    /// call.
-    pub fn poll_timeout(&self) -> Option<Duration> {
-        self.service.reliable()?.requester.next_timeout()
     }
 
     /// The next packet that can be sent now and whose UDP payload fits into `budget_bytes`. Call until `None`, in every

@@ -79,6 +79,9 @@ impl Host {
                 (compact.dest_qp, compact.write) = (dest_qp, Some(write));
                 place = ring.begin(0).map(|(place, _)| place);
             }
+            if place.is_some() {
+                engine.send_delayed_acknowledgement();
+            }
             if let Some((bth, aeth)) = engine.poll_acknowledgement() {
                 compact.dest_qp = bth.dest_qp;
                 compact.acknowledgement = Some(ack_of(&bth, aeth.msn));

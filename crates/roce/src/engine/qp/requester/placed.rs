@@ -140,6 +140,8 @@ impl Requester {
             psn: self.psn(entry.first),
             immediate: immediate.to_ne_bytes(),
             solicited: entry.solicited,
+            // The owner of a taken request needs its completion only for room.
+            ack_request: !matches!(entry.data, EntryData::Taken) || self.next < self.frontier,
             len: entry.len,
         };
         self.advance(cx, entry.end - self.next, true, out);

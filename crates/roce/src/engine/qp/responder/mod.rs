@@ -12,6 +12,7 @@ mod validate;
 mod xrc;
 
 use alloc::sync::Arc;
+use core::time::Duration;
 
 use portolan_provider::Result;
 use portolan_provider::verbs::{
@@ -94,6 +95,8 @@ pub(super) struct Responder {
     /// The last executed packets belonged to sends and writes, and are not acknowledged yet.
     progress_unreported: bool,
     ack_interval: u32,
+    /// When to acknowledge what was executed, if nothing is sent before.
+    acknowledge_at: Option<Duration>,
     resources: Resources,
     /// The atomic of the handled packet, until the host has executed it.
     pending_atomic: Option<PendingAtomic>,
@@ -116,6 +119,7 @@ impl Responder {
             unacknowledged: 0,
             progress_unreported: false,
             ack_interval: flow.ack_interval_packets.max(1),
+            acknowledge_at: None,
             resources: Resources::default(),
             pending_atomic: None,
             pending_invalidate: None,
@@ -188,6 +192,7 @@ impl Responder {
             }
         }
         self.resources.clear();
+        self.acknowledge_at = None;
     }
 
     /// Discards queued responses.
@@ -282,6 +287,7 @@ impl Responder {
 
     fn acknowledge(&mut self, psn: Psn, syndrome: Syndrome) {
         self.unacknowledged = 0;
+        self.acknowledge_at = None;
         self.replies.push_acknowledge(Acknowledge {
             psn,
             syndrome,
@@ -304,6 +310,7 @@ impl Responder {
     /// Data answer the last request, which acknowledges all requests before it.
     fn answered_by_data(&mut self) {
         self.unacknowledged = 0;
+        self.acknowledge_at = None;
         self.progress_unreported = false;
     }
 

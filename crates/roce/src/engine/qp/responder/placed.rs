@@ -3,6 +3,7 @@
 //! The effect is that of [`handle_request`](Responder::handle_request) for the packets of the write, in all cases.
 
 use core::cmp::Ordering;
+use core::time::Duration;
 
 use portolan_provider::verbs::{Access, WcOpcode, WcStatus, WorkCompletion};
 
@@ -12,6 +13,9 @@ use crate::engine::CompactWrite;
 use crate::engine::qp::context::{Context, distance};
 use crate::engine::qp::outbox::Outbox;
 use crate::engine::qp::receive_queue::receive_completion;
+
+/// The longest delay of an acknowledgement that may wait for a request of this side.
+const ACKNOWLEDGE_WITHIN: Duration = Duration::from_millis(1);
 
 impl Responder {
     pub(in crate::engine::qp) fn take_write(
@@ -56,7 +60,25 @@ impl Responder {
         }
         self.complete_message();
         self.expected = self.expected.add(packets_of(write.len, cx.mtu()) - 1);
-        self.accept(true);
+        self.accept(write.ack_request);
+        if self.unacknowledged > 0 {
+            self.acknowledge_at
+                .get_or_insert(cx.now + ACKNOWLEDGE_WITHIN);
+        }
         Ok(())
+    }
+
+    /// When the delayed acknowledgement is due.
+    pub(in crate::engine::qp) fn next_timeout(&self) -> Option<Duration> {
+        self.acknowledge_at
+    }
+
+    /// Sends the delayed acknowledgement if it is due at `now`; without a time, at once.
+    pub(in crate::engine::qp) fn send_delayed(&mut self, now: Option<Duration>) {
+        let is_due = |at: Duration| now.is_none_or(|now| at <= now);
+        if self.acknowledge_at.is_some_and(is_due) {
+            let credits = CREDITS_UNLIMITED;
+            self.acknowledge(self.expected.sub(1), Syndrome::Ack { credits });
+        }
     }
 }
