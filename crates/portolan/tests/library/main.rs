@@ -26,6 +26,7 @@ mod long;
 mod low;
 mod low_layer;
 mod memory;
+mod misuse;
 mod not_ready;
 mod process;
 mod readiness;
