@@ -14,3 +14,21 @@ fn a_buffer_is_out_of_reach_while_work_on_it_is_posted() {
     cases.compile_fail("tests/ui/memory_that_may_move.rs");
     cases.compile_fail("tests/ui/options_as_a_literal.rs");
 }
+
+#[test]
+fn what_was_closed_answered_or_withdrawn_is_out_of_reach() {
+    let cases = trybuild::TestCases::new();
+    cases.compile_fail("tests/ui/connection_used_after_its_close.rs");
+    cases.compile_fail("tests/ui/memory_used_after_its_withdrawal.rs");
+    cases.compile_fail("tests/ui/memory_withdrawn_under_a_window.rs");
+    cases.compile_fail("tests/ui/request_answered_twice.rs");
+    cases.compile_fail("tests/ui/transfer_waited_for_twice.rs");
+    cases.compile_fail("tests/ui/window_used_after_its_close.rs");
+}
+
+#[test]
+fn what_may_grow_is_made_by_the_library_alone() {
+    let cases = trybuild::TestCases::new();
+    cases.compile_fail("tests/ui/provider_of_the_program.rs");
+    cases.compile_fail("tests/ui/result_as_a_literal.rs");
+}
