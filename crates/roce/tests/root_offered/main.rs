@@ -9,6 +9,7 @@ mod harness;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -110,8 +111,9 @@ fn is_asked_for_memory(uid: u32) -> bool {
             let head_page = memory_file(&[0; HEAD_PAGE_LEN]);
             let theirs = (first..).map(Qpn::new);
             let rights = memory_file(&table(theirs.zip(owns.iter().copied()), tag()));
-            link.send(&[hello[0], 0], &[head_page.as_fd(), rights.as_fd()])
-                .unwrap();
+            let (bell, _own_end) = UnixStream::pair().unwrap();
+            let files = [head_page.as_fd(), bell.as_fd(), rights.as_fd()];
+            link.send(&[hello[0], 0], &files).unwrap();
             let written = || {
                 let mut word = [0; 8];
                 ring.read_exact_at(&mut word, 0).unwrap();
