@@ -32,6 +32,8 @@ mod table;
 #[cfg(feature = "std")]
 pub mod traits;
 pub mod verbs;
+#[cfg(feature = "std")]
+mod waiting;
 
 pub use address::{Address, SockaddrIb};
 pub use error::{Cause, Error, Result, Step};

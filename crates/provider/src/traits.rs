@@ -23,6 +23,8 @@ use crate::verbs::{
     SrqAttr, Srqn, WorkCompletion,
 };
 
+pub use crate::waiting::{Attendance, DeviceWait, Notify};
+
 /// A provider: devices, and event channels that carry the rdma_cm's commands.
 pub trait Provider: Sealed + Send + Sync + std::fmt::Debug {
     /// `"software"` or `"kernel"`.
@@ -46,29 +48,6 @@ pub trait Provider: Sealed + Send + Sync + std::fmt::Debug {
     }
     /// The device and GID index that serve a local IP address.
     fn device_of(&self, ip: IpAddr) -> Result<(Arc<dyn Device>, u32)>;
-}
-
-/// The result of [`CmChannel::attend`].
-pub trait Attendance: std::fmt::Debug {}
-
-/// What completion queues and event channels without a descriptor call.
-pub trait Notify: Send + Sync + std::fmt::Debug {
-    /// Something has arrived. The caller holds locks of its device: this must neither wait nor call the device.
-    fn notify(&self);
-    /// A descriptor that is readable after [`Notify::notify`], until its owner resets it.
-    fn as_fd(&self) -> BorrowedFd<'_>;
-}
-
-/// The result of [`Cq::wait_for_device`]. Its owner waits for packets of the host's other processes in the place of the
-/// device's own thread, until it drops this.
-pub trait DeviceWait: Send + Sync + std::fmt::Debug {
-    /// A descriptor that is readable when packets have arrived since [`rest`](Self::rest), and sometimes without.
-    fn as_fd(&self) -> BorrowedFd<'_>;
-    /// Handles what has arrived, for all queues of the process.
-    fn drive(&self);
-    /// Called before a sleep until the descriptor is readable. Returns false if something has already arrived: drive,
-    /// and call this again.
-    fn rest(&self) -> bool;
 }
 
 /// An event channel and the commands of the rdma_cm on it; one method for each command of
@@ -499,15 +478,13 @@ pub trait Cq: Sealed + Send + Sync + std::fmt::Debug {
     /// Changes its capacity (`ibv_resize_cq(3)`).
     ///
     /// # Errors
-    /// `InvalidArgument` if `cqe` is less than the number of queued completions or exceeds the
-    /// device's limit.
+    /// `InvalidArgument` if `cqe` is less than the number of queued completions or exceeds the device's limit.
     fn resize(&self, cqe: u32) -> Result<()>;
     /// For the provider's own downcasts.
     fn as_any(&self) -> &dyn std::any::Any;
 }
 
-/// A shared receive queue: receives for several queue pairs. Each completes on the receive
-/// completion queue of the queue pair that took it.
+/// A shared receive queue of several queue pairs. A receive completes on the queue of the queue pair that took it.
 pub trait Srq: Sealed + Send + Sync + std::fmt::Debug {
     /// Its number.
     fn number(&self) -> Srqn;
@@ -576,14 +553,9 @@ pub trait Qp: Sealed + Send + Sync + std::fmt::Debug {
     }
     /// Posts to the send queue.
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()>;
-    /// Posts an RDMA write with immediate data, and takes `data` during the call, if the provider can take it without a
-    /// copy of its own. The memory that it writes must not be that of another request which is not complete. The request's
-    /// own data are ignored. `false`: nothing was posted, and the caller must post the request with its data.
-    ///
-    /// Only the software device takes data: between two processes of one host.
-    ///
-    /// # Errors
-    /// As for [`Qp::post_send`].
+    /// Posts an RDMA write with immediate data and takes `data`, not the request's own, during the call, if the provider
+    /// needs no copy: the software device, to another process of this host. Requests that are not complete must not
+    /// write the same memory. `false`: nothing was posted. Errors are those of [`Qp::post_send`].
     fn post_taking(&self, _wr: &SendWr<'_>, _data: &[u8]) -> Result<bool> {
         Ok(false)
     }
@@ -609,13 +581,11 @@ pub trait Qp: Sealed + Send + Sync + std::fmt::Debug {
     fn post_recv(&self, wr: &RecvWr<'_>) -> Result<()>;
     /// Attaches a UD queue pair to a multicast group of its port (`ibv_attach_mcast(3)`).
     ///
-    /// The group is given by its MGID: `::ffff:a.b.c.d` for IPv4, the group's own address for IPv6.
-    /// The queue pair receives a copy of each datagram to the group except its own. Attaching twice
-    /// changes nothing; destroying the queue pair detaches it.
+    /// The group is given by its MGID: `::ffff:a.b.c.d` for IPv4, the group's own address for IPv6. The queue pair receives a
+    /// copy of each datagram to the group except its own. Attaching twice changes nothing; destroying it detaches it.
     ///
     /// # Errors
-    /// `InvalidArgument` for a type other than UD or an address that is not a multicast group;
-    /// `LimitReached`.
+    /// `InvalidArgument` for a type other than UD or an address that is not a multicast group; `LimitReached`.
     fn attach_mcast(&self, gid: &Gid) -> Result<()>;
     /// Detaches it (`ibv_detach_mcast(3)`): after it returns, no datagram to the group arrives.
     ///

@@ -489,27 +489,6 @@ impl Core {
         }
     }
 
-    /// Sends a keepalive if one is due. Returns when to call again, or `None` once the stream is over.
-    pub(crate) fn keep_alive(&self, now: Instant) -> Option<Instant> {
-        let interval = (*self.keepalive.lock())?;
-        let mut state = self.lock();
-        self.check(&mut state);
-        if matches!(state.endpoint.phase(), Phase::Disconnected | Phase::Failed) {
-            return None;
-        }
-        let due = state.last_message + interval;
-        if now < due {
-            return Some(due);
-        }
-        state.last_message = now;
-        if state.is_established
-            && let Some(post) = state.endpoint.keepalive()
-        {
-            self.post(&mut state, &post, &[]);
-        }
-        Some(now + interval)
-    }
-
     /// A descriptor that is readable when another direction may have become ready.
     pub(crate) fn readiness(&self) -> BorrowedFd<'_> {
         match &self.readiness {

@@ -1,5 +1,7 @@
 //! Handles a stream's completions and events, and wakes the waiters that they concern.
 
+use std::time::Instant;
+
 use portolan_provider::cm::EventType;
 use portolan_provider::traits::Cq;
 use portolan_provider::verbs::{WcStatus, WorkCompletion};
@@ -11,6 +13,27 @@ use crate::connection::ends_connection;
 use crate::stream::queues::{BATCH, Drive, Reaped};
 
 impl Core {
+    /// Sends a keepalive if one is due. Returns when to call again, or `None` once the stream is over.
+    pub(crate) fn keep_alive(&self, now: Instant) -> Option<Instant> {
+        let interval = (*self.keepalive.lock())?;
+        let mut state = self.lock();
+        self.check(&mut state);
+        if matches!(state.endpoint.phase(), Phase::Disconnected | Phase::Failed) {
+            return None;
+        }
+        let due = state.last_message + interval;
+        if now < due {
+            return Some(due);
+        }
+        state.last_message = now;
+        if state.is_established
+            && let Some(post) = state.endpoint.keepalive()
+        {
+            self.post(&mut state, &post, &[]);
+        }
+        Some(now + interval)
+    }
+
     /// Handles completions, and events if requested. Returns whether there were any.
     pub(super) fn advance(&self, state: &mut State, with_events: bool) -> bool {
         let any = self.collect(state, Drive::Briefly);
@@ -150,11 +173,10 @@ impl Core {
 
     pub(super) fn post(&self, state: &mut State, post: &Post, data: &[u8]) {
         let posted = match post.takeable() {
-            Some(length) => self.queues.post_taking(post, data).map(|taken| {
-                if taken {
+            Some(length) => self.queues.post_taking(post, data).inspect(|taken| {
+                if *taken {
                     state.endpoint.on_taken(length);
                 }
-                taken
             }),
             None => Ok(false),
         };

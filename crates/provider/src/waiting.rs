@@ -1,0 +1,26 @@
+//! What threads that wait for a provider use.
+
+use std::os::fd::BorrowedFd;
+
+/// The result of [`CmChannel::attend`](crate::traits::CmChannel::attend).
+pub trait Attendance: std::fmt::Debug {}
+
+/// What completion queues and event channels without a descriptor call.
+pub trait Notify: Send + Sync + std::fmt::Debug {
+    /// Something has arrived. The caller holds locks of its device: this must neither wait nor call the device.
+    fn notify(&self);
+    /// A descriptor that is readable after [`Notify::notify`], until its owner resets it.
+    fn as_fd(&self) -> BorrowedFd<'_>;
+}
+
+/// The result of [`Cq::wait_for_device`](crate::traits::Cq::wait_for_device). Its owner waits for packets of the host's other processes in the place of the
+/// device's own thread, until it drops this.
+pub trait DeviceWait: Send + Sync + std::fmt::Debug {
+    /// A descriptor that is readable when packets have arrived since [`rest`](Self::rest), and sometimes without.
+    fn as_fd(&self) -> BorrowedFd<'_>;
+    /// Handles what has arrived, for all queues of the process.
+    fn drive(&self);
+    /// Called before a sleep until the descriptor is readable. Returns false if something has already arrived: drive,
+    /// and call this again.
+    fn rest(&self) -> bool;
+}
