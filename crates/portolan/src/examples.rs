@@ -14,6 +14,7 @@ macro_rules! pages {
 }
 
 pages! {
+    bulk: "Writes: a large block to another process of the host, beside TCP and memcpy.";
     chat: "Datagrams and tokio: a chat in a multicast group.";
     connect_many: "The low layer and tokio: a thousand connects, whose events are dispatched by the number of their id.";
     device_by_name: "Connections on a device that is selected by name.";

@@ -98,7 +98,18 @@
 //! ```
 //!
 //! **7. Scopes.** Only peers of a [`Domain`]'s connections can access its memory. A listener's domain works on every
-//! device on which requests arrive ([`Listener::domain`]).
+//! device on which requests arrive ([`Listener::domain`]). A [`Window`] opens a part of the memory to one connection's peer
+//! alone, until it is closed:
+//!
+//! ```
+//! # use portolan::Access;
+//! # let (server, client) = portolan::doc_pair()?;
+//! let ledger = server.share(4096, Access::MW_BIND)?;
+//! let window = server.open_window(&ledger, 0..64, Access::REMOTE_READ)?;
+//! let page = client.read(client.buffer(64)?, window.remote())?.wait()?.buffer;
+//! window.close()?;
+//! # Ok::<(), portolan::Error>(())
+//! ```
 //!
 //! **8. Errors.** An [`Error`] contains the step, the cause, both addresses and the device. [`Error::is_timeout`],
 //! [`Error::is_disconnected`] and [`Error::is_limit`] classify it, and it converts to [`std::io::Error`]. Whatever
@@ -129,6 +140,9 @@
 //! # Ok::<(), portolan::Error>(())
 //! ```
 //!
+//! [`Transfer::abandon`] leaves the work to the connection, and so does dropping a future of `tasks`. The program gets it
+//! and its buffer back later, by its tag if it has one ([`Transfer::tagged`], [`Connection::take_abandoned_tagged`]).
+//!
 //! **10. Tasks.** `portolan::tasks` (the feature `tokio`) has async forms of all of this. Other runtimes wait for a
 //! descriptor ([`Connection::readiness`]).
 //!
@@ -154,6 +168,7 @@
 //! # Stability
 //!
 //! * Options have a default and setters, and errors and results can get more fields, so that new ones break no program.
+//! * The traits of providers and of memory are sealed: programs call them, and only Portolan implements them.
 //! * Types of other crates are in public signatures only with the feature of that crate, and only types of tokio 1,
 //!   bytes 1 and memmap2 0.9.
 //! * No name here hides one of the standard library's prelude or a crate: `use portolan::*` is safe.

@@ -57,6 +57,16 @@ fn the_file_is_copied() {
 }
 
 #[test]
+fn the_block_arrives_by_a_write_and_by_tcp() {
+    let said = output_of("bulk");
+    let subjects: Vec<_> = said
+        .lines()
+        .filter_map(|line| line.split(':').next())
+        .collect();
+    assert_eq!(subjects, ["memcpy", "WRITE", "TCP"]);
+}
+
+#[test]
 fn the_workers_do_every_job_once() {
     assert_eq!(output_of("work_queue"), "4 workers did 500 jobs\n");
 }
@@ -130,7 +140,7 @@ fn every_example_is_short_and_explains_how_to_run_it() {
         assert!(text.contains("//! `"), "{}", path.display());
         seen += 1;
     }
-    assert_eq!(seen, 16);
+    assert_eq!(seen, 17);
 }
 
 /// The programs that docs/comparison.md compares.

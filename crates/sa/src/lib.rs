@@ -1,5 +1,19 @@
 //! A client of InfiniBand's subnet administrator.
 //!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use portolan_sa::{Client, ClientConfig, umad};
+//! use portolan_wire::sa::{NodeRecord, Query};
+//!
+//! let device = umad::devices()?.into_iter().next().ok_or("no InfiniBand port")?;
+//! let client = Client::of_device(ClientConfig::default(), device);
+//! for node in client.nodes(&Query::<NodeRecord>::new(), Duration::from_secs(10))? {
+//!     println!("{node}");
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! * [`client`]: queries of many callers, blocking and async, through one thread for each port;
 //!   service registrations that stay renewed.
 //! * [`reach`]: whether a GID is reachable.

@@ -1,6 +1,18 @@
 //! The formats RDMA speaks on the wire: IBTA transport headers as RoCEv2 carries them, the
 //! invariant CRC, management datagrams and the messages of the connection manager.
 //!
+//! ```
+//! use portolan_wire::bth::{BthPacket, Opcode};
+//! use portolan_wire::rocev2::Headers;
+//! use portolan_wire::{Psn, Qpn};
+//!
+//! let mut bytes = [0; 64];
+//! let length = Headers::new(Opcode::RcSendOnly, Qpn::new(17), Psn::new(1)).emit(&mut bytes)?;
+//! let header = BthPacket::new_checked(&bytes[..length])?;
+//! assert_eq!((header.opcode()?, header.dest_qp()), (Opcode::RcSendOnly, Qpn::new(17)));
+//! # Ok::<(), portolan_wire::Error>(())
+//! ```
+//!
 //! Everything here is a pure function of bytes: no allocation, no clock, no socket.
 //!
 //! # Two shapes

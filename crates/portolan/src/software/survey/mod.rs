@@ -1,5 +1,21 @@
 //! A survey of the processes that share the UDP port: their programs, listeners, connections and counters. The
 //! observer joins nothing.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use portolan::software::StackConfig;
+//! use portolan::software::survey::survey;
+//!
+//! # let (_server, _client) = portolan::doc_pair()?;
+//! let group = StackConfig::default().group;
+//! if let Some(found) = survey(&group, Duration::from_secs(5))? {
+//!     for member in found.members {
+//!         println!("process {}", member.pid);
+//!     }
+//! }
+//! # Ok::<(), portolan::Error>(())
+//! ```
 
 mod line;
 
