@@ -1,6 +1,5 @@
-//! The traits of a provider: rdma_cm commands on an event channel, and verbs.
-//!
-//! They are sealed: programs call them, but only Portolan's crates implement them, so that they can get further methods.
+//! The traits of a provider: rdma_cm commands on an event channel, and verbs. They are sealed: programs call them, but only
+//! Portolan's crates implement them, so that they can get further methods.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;

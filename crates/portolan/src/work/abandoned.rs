@@ -1,14 +1,7 @@
 //! Work whose owner has stopped waiting: dropped, or kept for a later request.
 
-use super::table::{Kind, Owner, Slot, TableState, Work};
-
-/// Work that a later request may take over.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Abandoned {
-    pub(crate) key: usize,
-    /// The program's tag.
-    pub(crate) tag: Option<u64>,
-}
+use super::slot::{Abandoned, Kind, Owner, Slot};
+use super::table::{TableState, Work};
 
 impl Work {
     /// Whether the work `key` is a send that has not completed.

@@ -6,7 +6,8 @@ use portolan_provider::{Cause, Error, Result, Step};
 use super::item::{Item, Part};
 use super::outcome::Failed;
 use super::pieces::{Gather, Sges};
-use super::table::{Kind, MORE, Owner, Slot, Work};
+use super::slot::{Kind, MORE, Owner, Slot};
+use super::table::Work;
 
 /// The result of posting a batch.
 #[derive(Debug)]

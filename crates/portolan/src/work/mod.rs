@@ -28,6 +28,7 @@ mod pieces;
 mod probe;
 mod reposting;
 mod shared_receives;
+mod slot;
 mod table;
 mod transfer;
 #[cfg(feature = "tokio")]

@@ -4,7 +4,8 @@ use portolan_provider::verbs::{WcStatus, WorkCompletion};
 
 use super::pieces::Gather;
 use super::shared_receives::Pool;
-use super::table::{Kind, Slot, TableState, Work};
+use super::slot::{Kind, Slot};
+use super::table::{TableState, Work};
 use crate::sys::Buffer;
 
 impl Work {

@@ -7,14 +7,13 @@ use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use portolan_provider::traits::{CompChannel, Cq, Mw, Pd, Qp};
+use portolan_provider::traits::{CompChannel, Cq, Pd, Qp};
 use portolan_provider::verbs::{
     RecvWr, SendData, SendFlags, SendOp, SendWr, WcStatus, WorkCompletion,
 };
 use portolan_provider::{Cause, Error, Result, Step};
 use slab::Slab;
 
-use super::abandoned::Abandoned;
 use super::bell::{self, Bell};
 use super::item::Item;
 use super::keepalive::{Keepalive, PROBE, Silence};
@@ -22,6 +21,7 @@ use super::objects::{Depths, Objects};
 use super::outcome::Failed;
 use super::pieces::Gather;
 use super::shared_receives::{Pool, SHARED};
+use super::slot::{Abandoned, Kind, MORE, Owner, Slot};
 use crate::connection::Transport;
 use crate::deadline;
 use crate::sys::Buffer;
@@ -77,61 +77,6 @@ pub(super) struct TableState {
     pub(super) survives_long: bool,
     /// Receives that took no message, to be posted again: too short for it, or shared and flushed.
     pub(super) unused: Vec<Gather>,
-}
-
-#[derive(Debug)]
-pub(super) struct Slot {
-    pub(super) pieces: Gather,
-    pub(super) kind: Kind,
-    pub(super) done: Option<WorkCompletion>,
-    pub(super) owner: Owner,
-    /// Number of the operation's work requests. Only the last one is signaled.
-    pub(super) requests: u32,
-    /// Length of an operation that this side started, bytes.
-    pub(super) length: usize,
-    /// The first request that failed.
-    pub(super) failed: Option<WorkCompletion>,
-    /// The memory window that the request binds.
-    pub(super) window: Option<Arc<dyn Mw>>,
-}
-
-/// A bit in a work request's number: more requests of the same operation follow. Such a request is unsignaled, so it
-/// completes only if it fails.
-pub(super) const MORE: u64 = 1 << 62;
-
-impl Slot {
-    pub(super) fn new(pieces: Gather, kind: Kind, requests: u32, length: usize) -> Self {
-        Self {
-            pieces,
-            kind,
-            done: None,
-            owner: Owner::Handle,
-            requests,
-            length,
-            failed: None,
-            window: None,
-        }
-    }
-}
-
-/// Who takes the outcome of work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Owner {
-    /// A transfer or, for the ring, the next receive.
-    Handle,
-    /// A later request for abandoned work.
-    Abandoned,
-    /// Nobody: the completion frees the buffer.
-    Nobody,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Send,
-    /// A receive that the connection keeps posted.
-    Ring,
-    /// A receive posted by the caller.
-    Receive,
 }
 
 /// A number of dispatches at some time; see [`Work::turn`].
@@ -577,15 +522,6 @@ impl Depths {
             Kind::Send => (self.sends, "posted sends"),
             Kind::Ring => (self.ring, "receives of the connection's own"),
             Kind::Receive => (self.by_hand, "receives posted by hand"),
-        }
-    }
-}
-
-impl Kind {
-    fn step(self) -> Step {
-        match self {
-            Self::Send => Step::PostSend,
-            Self::Receive | Self::Ring => Step::PostReceive,
         }
     }
 }

@@ -8,7 +8,8 @@ use portolan_provider::verbs::{MwBind, SendData, SendFlags, SendOp, SendWr};
 use portolan_provider::{Cause, Error, Step};
 
 use super::pieces::Gather;
-use super::table::{Kind, Slot, Work};
+use super::slot::{Kind, Slot};
+use super::table::Work;
 
 impl Work {
     /// Posts the binding of a window, which the table keeps until the binding has ended: the request names it. Pass the

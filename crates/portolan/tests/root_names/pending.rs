@@ -69,15 +69,13 @@ fn a_name_of_the_hosts_file_does_not_wait_behind_names_of_a_silent_server() {
     on_network(|| {
         let (stuck, others) = (channel(), channel());
         let _pending: Vec<CmId> = (0..200).map(|_| start(&stuck, PATIENCE)).collect();
-        let asked = Instant::now();
         for name in ["filed", "LOCALHOST", "filed.lab.test"] {
             let id = CmId::new(&others).unwrap();
             id.resolve_addrinfo_within(Some(name), Some("7471"), None, PATIENCE)
                 .expect("started");
             outcome(&id, &others).expect("the file has it");
         }
-        // The server's names take five seconds each, eight at a time.
-        assert!(asked.elapsed() < Duration::from_secs(2));
+        // None of the server's names has even been given up, which takes libc five seconds.
         assert!(stuck.try_next_event().unwrap().is_none());
     });
 }
