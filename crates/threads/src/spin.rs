@@ -84,6 +84,8 @@ impl Spin {
         let took = now.saturating_duration_since(polling.last);
         polling.last = now;
         if took >= INTERRUPTED {
+            // The waits that now sleep at once must not count as polls in vain.
+            self.is_hopeful.store(false, Ordering::Relaxed);
             self.skips.store(WAITS_WITHOUT, Ordering::Relaxed);
             return false;
         }
