@@ -2,14 +2,14 @@
 //! invariant CRC, management datagrams and the messages of the connection manager.
 //!
 //! ```
-//! use portolan_wire::bth::{BthPacket, Opcode};
+//! use portolan_wire::bth::{BthRepr, Opcode};
 //! use portolan_wire::rocev2::Headers;
 //! use portolan_wire::{Psn, Qpn};
 //!
 //! let mut bytes = [0; 64];
 //! let length = Headers::new(Opcode::RcSendOnly, Qpn::new(17), Psn::new(1)).emit(&mut bytes)?;
-//! let header = BthPacket::new_checked(&bytes[..length])?;
-//! assert_eq!((header.opcode()?, header.dest_qp()), (Opcode::RcSendOnly, Qpn::new(17)));
+//! let header = BthRepr::parse(&bytes[..length])?;
+//! assert_eq!((header.opcode, header.dest_qp), (Opcode::RcSendOnly, Qpn::new(17)));
 //! # Ok::<(), portolan_wire::Error>(())
 //! ```
 //!
