@@ -88,8 +88,7 @@ impl Connection {
     /// [`RemoteMemory::slice`] for another start.
     ///
     /// The buffer may have any length. A write of more than 1 GiB is divided into several work requests, one for each
-    /// GiB, and the immediate data of a write of 16 MiB or more takes another one. All count against
-    /// [`Options::send_depth`](crate::Options::send_depth).
+    /// GiB, which all count against [`Options::send_depth`](crate::Options::send_depth).
     ///
     /// # Errors
     /// `BeyondRemoteMemory` if the buffer is longer than the memory, and `RemoteRightMissing` if the memory was offered

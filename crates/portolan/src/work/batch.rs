@@ -100,7 +100,7 @@ impl Work {
     fn prepare(&self, items: &[Item]) -> Result<Vec<Requests>> {
         let limit = self.depths.gather as usize;
         let requests = |item: &Item| {
-            if item.is_long(self.transport) {
+            if item.is_long() {
                 // Each request could be lost alone, without a sign of it.
                 self.transport
                     .check_has("a write of more than 1 GiB on an unreliable connection (UC)")?;
@@ -109,7 +109,7 @@ impl Work {
                 let sges = item.gather.sges(&self.pd, part.bytes.clone(), limit)?;
                 Ok((part, sges))
             };
-            item.parts(self.transport).into_iter().map(place).collect()
+            item.parts().into_iter().map(place).collect()
         };
         let prepared: Vec<Requests> = items.iter().map(requests).collect::<Result<_>>()?;
         let count = prepared.iter().map(Vec::len).sum();

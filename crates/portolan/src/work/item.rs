@@ -5,15 +5,10 @@ use std::ops::Range;
 use portolan_provider::verbs::{RemoteAddr, SendFlags, SendOp};
 
 use super::pieces::Gather;
-use crate::connection::Transport;
 
 /// Maximum length of one work request, because some devices accept no more (mlx5: 1 GiB). A longer write or read is an
 /// operation of several work requests.
 const REQUEST_MAX_BYTES: usize = 1 << 30;
-
-/// From this length on, the immediate data of a write follows in a request of its own. Between processes of one host, the
-/// write itself then needs no packets.
-const IMMEDIATE_ALONE_BYTES: usize = 16 << 20;
 
 /// A send to be posted.
 #[derive(Debug)]
@@ -36,41 +31,28 @@ pub(super) struct Part {
 
 impl Item {
     /// Whether the item needs several work requests.
-    pub(super) fn is_long(&self, transport: Transport) -> bool {
-        match self.op {
-            SendOp::RdmaWrite(_) | SendOp::RdmaRead(_) => self.length > REQUEST_MAX_BYTES,
-            SendOp::RdmaWriteWithImm(..) => {
-                self.length > REQUEST_MAX_BYTES
-                    || transport == Transport::Rc && self.length >= IMMEDIATE_ALONE_BYTES
-            }
-            // A message is not divided.
-            _ => false,
-        }
+    pub(super) fn is_long(&self) -> bool {
+        self.length > REQUEST_MAX_BYTES && self.parts().len() > 1
     }
 
     /// The item's work requests, in order. There is at least one.
-    pub(super) fn parts(&self, transport: Transport) -> Vec<Part> {
-        match self.is_long(transport) {
-            true => self.parts_of(REQUEST_MAX_BYTES, IMMEDIATE_ALONE_BYTES),
-            false => self.parts_of(usize::MAX, usize::MAX),
-        }
+    pub(super) fn parts(&self) -> Vec<Part> {
+        self.parts_of(REQUEST_MAX_BYTES)
     }
 
-    fn parts_of(&self, most: usize, alone: usize) -> Vec<Part> {
-        let count = self.length.div_ceil(most).max(1);
-        let (op, announcement) = match self.op {
-            SendOp::RdmaWriteWithImm(remote, imm) if self.length >= alone => {
-                let end = SendOp::RdmaWriteWithImm(remote, imm);
-                let end = part_of(end, self.length as u64, true);
-                (SendOp::RdmaWrite(remote), Some(end))
+    fn parts_of(&self, most: usize) -> Vec<Part> {
+        let count = match self.op {
+            SendOp::RdmaWrite(_) | SendOp::RdmaWriteWithImm(..) | SendOp::RdmaRead(_) => {
+                self.length.div_ceil(most).max(1)
             }
-            op => (op, None),
+            // A message is not divided.
+            _ => 1,
         };
         let part = |number: usize| {
             let (start, is_last) = (number * most, number + 1 == count);
             let end = if is_last { self.length } else { start + most };
             Part {
-                op: part_of(op, start as u64, is_last),
+                op: part_of(self.op, start as u64, is_last),
                 bytes: start..end,
                 // Only the first part needs the fence, because the others wait behind it.
                 flags: match number {
@@ -79,12 +61,7 @@ impl Item {
                 },
             }
         };
-        let announcement = announcement.map(|op| Part {
-            op,
-            bytes: self.length..self.length,
-            flags: self.flags - SendFlags::FENCE,
-        });
-        (0..count).map(part).chain(announcement).collect()
+        (0..count).map(part).collect()
     }
 }
 
@@ -121,7 +98,7 @@ mod tests {
             length,
             flags,
         };
-        item.parts_of(10, 30)
+        item.parts_of(10)
     }
 
     #[test]
@@ -145,29 +122,6 @@ mod tests {
     }
 
     #[test]
-    fn the_immediate_data_of_a_very_long_write_follows_in_a_request_of_its_own() {
-        let at = |addr| RemoteAddr { addr, ..REMOTE };
-        let parts = item(SendOp::RdmaWriteWithImm(REMOTE, 5), 31, SendFlags::FENCE);
-        let ops: Vec<_> = parts.iter().map(|part| part.op).collect();
-        let expected = [
-            SendOp::RdmaWrite(at(1000)),
-            SendOp::RdmaWrite(at(1010)),
-            SendOp::RdmaWrite(at(1020)),
-            SendOp::RdmaWrite(at(1030)),
-            SendOp::RdmaWriteWithImm(at(1031), 5),
-        ];
-        assert_eq!(ops, expected);
-        assert_eq!(
-            (parts[3].bytes.clone(), parts[4].bytes.clone()),
-            (30..31, 31..31)
-        );
-        let fences = parts
-            .iter()
-            .map(|part| part.flags.contains(SendFlags::FENCE));
-        assert_eq!(fences.filter(|fence| *fence).count(), 1);
-    }
-
-    #[test]
     fn short_and_empty_work_messages_and_whole_multiples_have_no_empty_part() {
         let bytes = |op, length| {
             let parts = item(op, length, SendFlags::empty());
@@ -179,6 +133,6 @@ mod tests {
         assert_eq!(bytes(SendOp::RdmaRead(REMOTE), 0), [(0, 0)]);
         assert_eq!(bytes(SendOp::RdmaRead(REMOTE), 10), [(0, 10)]);
         assert_eq!(bytes(SendOp::RdmaRead(REMOTE), 20), [(0, 10), (10, 20)]);
-        assert_eq!(bytes(SendOp::RdmaRead(REMOTE), 5), [(0, 5)]);
+        assert_eq!(bytes(SendOp::Send, 25), [(0, 25)]);
     }
 }

@@ -38,8 +38,8 @@ impl Message {
     }
 
     /// The number of bytes that the peer wrote to shared memory, if this is the immediate data of a write. All of them
-    /// are in the memory. The message itself is empty then. The immediate data of a write of 16 MiB or more follows in a
-    /// work request of its own, and this is 0.
+    /// are in the memory. The message itself is empty then. For a write of more than 1 GiB, this is the length of the
+    /// last work request only.
     pub fn written(&self) -> Option<usize> {
         self.written
     }

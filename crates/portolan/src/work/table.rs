@@ -119,7 +119,7 @@ impl Work {
 
     /// Posts a send. Pass the returned key to [`Work::taken`].
     pub(crate) fn post_send(&self, item: Item) -> std::result::Result<usize, Failed> {
-        if item.is_long(self.transport) {
+        if item.is_long() {
             return self.post_as_one(vec![item]);
         }
         let Item {
