@@ -459,7 +459,7 @@ pub trait Cq: Sealed + Send + Sync + std::fmt::Debug {
     /// Drives the software device: handles the packets that have arrived for all queues of the process. Unlike
     /// [`Cq::poll`], it never yields the processor: the caller soon sleeps if it finds nothing.
     fn drive(&self) {}
-    /// Makes the caller wait for the device itself, so that nobody has to wake another thread first. `None` if another
+    /// Makes the caller wait for the device itself, so that no other thread is woken first. `None` if another
     /// caller does, or if the device has nothing to wait for.
     fn wait_for_device(&self) -> Option<Box<dyn DeviceWait>> {
         None

@@ -11,7 +11,7 @@ const INTERRUPTED: Duration = Duration::from_micros(500);
 /// back when there is work for it; on a busy machine a polling thread only gets it back in its
 /// turn.
 const WAITS_WITHOUT: u32 = 32;
-/// Maximum number of waits that skip polling because it was in vain before. If the peer shares the processor of the
+/// Maximum number of waits that skip polling because earlier polls found nothing. If the peer shares the processor of the
 /// waiting thread, or answers late, polling takes time from both. Then at most one wait in this many polls.
 const SKIPS_MAX: u32 = 256;
 
@@ -21,9 +21,9 @@ pub struct Spin {
     longest: Duration,
     /// Number of further waits that skip polling.
     skips: AtomicU32,
-    /// Doubled when polling was in vain, halved when it was not.
+    /// Doubled when a wait's polls found nothing, halved when they found an answer.
     penalty: AtomicU32,
-    /// The last poll has not been in vain so far.
+    /// A wait polls, and may still find an answer.
     is_hopeful: AtomicBool,
 }
 
@@ -84,7 +84,7 @@ impl Spin {
         let took = now.saturating_duration_since(polling.last);
         polling.last = now;
         if took >= INTERRUPTED {
-            // The waits that now sleep at once must not count as polls in vain.
+            // The waits that now sleep at once must not count as polls that found nothing.
             self.is_hopeful.store(false, Ordering::Relaxed);
             self.skips.store(WAITS_WITHOUT, Ordering::Relaxed);
             return false;
@@ -92,7 +92,7 @@ impl Spin {
         let goes_on = now < polling.end;
         if !goes_on && self.is_hopeful.swap(false, Ordering::Relaxed) {
             let penalty = self.penalty.load(Ordering::Relaxed);
-            // One poll in vain is forgiven.
+            // The first such wait changes nothing.
             self.skips.store(penalty, Ordering::Relaxed);
             let next = (penalty * 2).clamp(1, SKIPS_MAX);
             self.penalty.store(next, Ordering::Relaxed);
@@ -114,7 +114,7 @@ mod tests {
         }
     }
 
-    /// The number of `waits` that poll. Each ends in vain, or with an answer.
+    /// The number of `waits` that poll. Each ends without or with an answer.
     fn polls(spin: &Spin, waits: u32, is_answered: bool) -> u32 {
         let now = Instant::now();
         let polls = (0..waits).filter(|_| {

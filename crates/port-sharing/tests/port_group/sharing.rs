@@ -1,7 +1,7 @@
 //! Joining the group, and delivery of each packet to its process.
 
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::sync::Barrier;
 
 use portolan_port_sharing::{BLOCK_COUNT, Block, Datagram, PortGroup};
@@ -93,6 +93,18 @@ fn management_datagrams_are_forwarded_whole_with_their_addresses() {
     }
 }
 
+/// A datagram from an address to itself.
+fn datagram(ip: IpAddr, payload: &[u8]) -> Datagram<'_> {
+    Datagram {
+        source: (ip, 50_000).into(),
+        destination: ip,
+        interface: 1,
+        traffic_class: 0,
+        hop_limit: 64,
+        payload,
+    }
+}
+
 #[test]
 fn a_packet_that_arrived_at_the_wrong_member_is_passed_on() {
     let config = config();
@@ -103,14 +115,7 @@ fn a_packet_that_arrived_at_the_wrong_member_is_passed_on() {
                 to.group.block().first_qpn() + 7,
                 &[from.group.block().index()],
             );
-            let datagram = Datagram {
-                source: (Ipv4Addr::LOCALHOST, 50_000).into(),
-                destination: Ipv4Addr::LOCALHOST.into(),
-                interface: 1,
-                traffic_class: 0,
-                hop_limit: 64,
-                payload: &stray,
-            };
+            let datagram = datagram(Ipv4Addr::LOCALHOST.into(), &stray);
             from.group.forward(to.group.block(), datagram);
             eventually("delivery", || {
                 to.delivered().iter().any(|d| d.payload == stray)
@@ -118,14 +123,7 @@ fn a_packet_that_arrived_at_the_wrong_member_is_passed_on() {
         }
     }
     let through_coordinator = packet(1, &[members[2].group.block().index(), 99]);
-    let datagram = Datagram {
-        source: (Ipv6Addr::LOCALHOST, 50_000).into(),
-        destination: Ipv6Addr::LOCALHOST.into(),
-        interface: 1,
-        traffic_class: 0,
-        hop_limit: 64,
-        payload: &through_coordinator,
-    };
+    let datagram = datagram(Ipv6Addr::LOCALHOST.into(), &through_coordinator);
     members[1].group.forward(Block::COORDINATOR, datagram);
     eventually("routing", || {
         members[2]
@@ -147,14 +145,7 @@ fn every_member_gives_its_own_hosts_datagrams_to_the_coordinator_without_a_socke
                 to.group.block().index()
             };
             let sent = packet(1, &[index, from.group.block().index(), 77]);
-            let datagram = Datagram {
-                source: (Ipv4Addr::LOCALHOST, 50_000).into(),
-                destination: Ipv4Addr::LOCALHOST.into(),
-                interface: 1,
-                traffic_class: 0,
-                hop_limit: 64,
-                payload: &sent,
-            };
+            let datagram = datagram(Ipv4Addr::LOCALHOST.into(), &sent);
             assert!(from.group.deliver_here(datagram));
             eventually("delivery", || {
                 to.delivered().iter().any(|d| d.payload == sent)

@@ -19,6 +19,19 @@ fn write(target: portolan_provider::verbs::RemoteAddr) -> SendOp {
     SendOp::RdmaWriteWithImm(target, 0x0102_0304)
 }
 
+/// Posts a write whose bytes are only at the peer.
+fn post_taken(end: &mut Host, target: portolan_provider::verbs::RemoteAddr, len: u32) {
+    let wr = SendWr {
+        wr_id: 4,
+        op: write(target),
+        data: SendData::Sges(&[]),
+        flags: SendFlags::SIGNALED,
+        ud: None,
+        srq: None,
+    };
+    end.qp.post_taken(&wr, len).unwrap();
+}
+
 /// A pair whose right end has receives.
 fn pair(receives: u64) -> Pair {
     let mut pair = Pair::new(Options::default());
@@ -212,15 +225,7 @@ fn bytes_that_are_only_at_the_peer_are_never_sent_and_a_lost_record_is_repeated(
     let target = remote(pair.right(), TARGET);
     let left = pair.left();
     assert!(left.qp.may_take(&left.memory));
-    let wr = SendWr {
-        wr_id: 4,
-        op: write(target),
-        data: SendData::Sges(&[]),
-        flags: SendFlags::SIGNALED,
-        ud: None,
-        srq: None,
-    };
-    left.qp.post_taken(&wr, 5000).unwrap();
+    post_taken(left, target, 5000);
     assert!(!left.qp.may_take(&left.memory), "one is not sent yet");
     let lost = record(&mut pair).expect("a record");
     assert_eq!(pair.hosts[0].next_packet(pair.now), None);
@@ -248,15 +253,7 @@ fn bytes_that_are_only_at_the_peer_are_never_sent_and_a_lost_record_is_repeated(
 fn a_request_that_is_only_at_the_peer_fails_if_its_record_cannot_be_sent() {
     let mut pair = pair(1);
     let target = remote(pair.right(), TARGET);
-    let wr = SendWr {
-        wr_id: 4,
-        op: write(target),
-        data: SendData::Sges(&[]),
-        flags: SendFlags::SIGNALED,
-        ud: None,
-        srq: None,
-    };
-    pair.left().qp.post_taken(&wr, 50).unwrap();
+    post_taken(pair.left(), target, 50);
     pair.run();
     assert_eq!(sends(pair.left()), [(4, WcStatus::RetryExcErr)]);
     assert!(pair.right().receives.is_empty());

@@ -346,11 +346,15 @@ impl End {
     }
 
     pub fn post(&self, wr_id: u64, op: SendOp, sge: Sge) {
+        self.post_pieces(wr_id, op, &[sge]);
+    }
+
+    pub fn post_pieces(&self, wr_id: u64, op: SendOp, pieces: &[Sge]) {
         self.qp
             .post_send(&SendWr {
                 wr_id,
                 op,
-                data: SendData::Sges(&[sge]),
+                data: SendData::Sges(pieces),
                 flags: SendFlags::SIGNALED,
                 ud: None,
                 srq: None,

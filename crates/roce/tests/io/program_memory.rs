@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use portolan_provider::traits::Mr;
-use portolan_provider::verbs::{Access, RemoteAddr, SendData, SendFlags, SendOp, SendWr, WcStatus};
+use portolan_provider::verbs::{Access, RemoteAddr, SendOp, WcStatus};
 use portolan_roce::io::{Stack, Way};
 use rustix::process::Signal;
 
@@ -69,15 +69,7 @@ fn reads_of_every_size_and_place_need_no_packet() {
     }
     // In pieces.
     let pieces = [a.sge(10, 7), a.sge(0, 0), a.sge(100, 33), a.sge(3, 1)];
-    let wr = SendWr {
-        wr_id: 3,
-        op: SendOp::RdmaRead(b.remote(50)),
-        data: SendData::Sges(&pieces),
-        flags: SendFlags::SIGNALED,
-        ud: None,
-        srq: None,
-    };
-    a.qp.post_send(&wr).unwrap();
+    a.post_pieces(3, SendOp::RdmaRead(b.remote(50)), &pieces);
     a.expect(3);
     let found: Vec<u8> = [(10, 7), (100, 33), (3, 1)]
         .into_iter()

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use portolan_provider::verbs::{
-    AsyncEvent, QpAttr, QpAttrMask, QpState, RemoteAddr, SendData, SendFlags, SendOp, SendWr,
-    WcStatus,
+    AsyncEvent, QpAttr, QpAttrMask, QpState, RemoteAddr, SendOp, WcStatus,
 };
 use portolan_roce::io::{Tap, TappedPacket};
 use rustix::process::Signal;
@@ -74,15 +73,7 @@ fn long_writes_of_every_size_and_place_need_no_packet() {
         a.sge(300_000, 1),
         a.sge(9, 50_000),
     ];
-    let wr = SendWr {
-        wr_id: 3,
-        op: SendOp::RdmaWrite(b.remote(50)),
-        data: SendData::Sges(&pieces),
-        flags: SendFlags::SIGNALED,
-        ud: None,
-        srq: None,
-    };
-    a.qp.post_send(&wr).unwrap();
+    a.post_pieces(3, SendOp::RdmaWrite(b.remote(50)), &pieces);
     a.expect(3);
     let expected: Vec<u8> = [(5, 70_000), (300_000, 1), (9, 50_000)]
         .into_iter()

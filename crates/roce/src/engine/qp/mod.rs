@@ -445,17 +445,7 @@ impl QueuePair {
         let cx = Context::new(&self.config, &self.attr, Duration::ZERO, memory);
         let requester = &self.service.reliable()?.requester;
         let head = requester.direct(&cx, &mut self.segments)?;
-        let local = match head.is_inline {
-            true => Payload::Inline(requester.inline_bytes(0)),
-            false => Payload::Segments(&self.segments),
-        };
-        Some(Direct {
-            operation: head.operation,
-            addr: head.addr,
-            rkey: head.rkey,
-            len: head.len,
-            local,
-        })
+        Some(head.with_bytes(requester, 0, &self.segments))
     }
 
     /// Whether [`poll_direct`](Self::poll_direct) may have a request.

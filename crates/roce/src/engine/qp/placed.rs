@@ -8,7 +8,7 @@ use portolan_wire::Qpn;
 
 use super::QueuePair;
 use super::context::Context;
-use crate::engine::{CompactWrite, Direct, MemoryTable, Payload};
+use crate::engine::{CompactWrite, Direct, MemoryTable};
 
 impl QueuePair {
     /// The next request, if it is a write with immediate data whose bytes the host may copy to the peer's memory itself.
@@ -20,17 +20,7 @@ impl QueuePair {
         let cx = Context::new(&self.config, &self.attr, Duration::ZERO, memory);
         let requester = &self.service.reliable()?.requester;
         let head = requester.placeable(&cx, &mut self.segments)?;
-        let local = match head.is_inline {
-            true => Payload::Inline(requester.inline_bytes(requester.index())),
-            false => Payload::Segments(&self.segments),
-        };
-        Some(Direct {
-            operation: head.operation,
-            addr: head.addr,
-            rkey: head.rkey,
-            len: head.len,
-            local,
-        })
+        Some(head.with_bytes(requester, requester.index(), &self.segments))
     }
 
     /// Whether the next request is a write with immediate data.

@@ -6,6 +6,25 @@ use std::ops::Range;
 
 use crate::engine::Payload;
 
+/// The pieces of this side's memory that contain a range of a request, each an address and a length, and their number.
+/// `None` if there are more than `N`.
+pub(super) fn list<const N: usize>(
+    local: &Payload<'_>,
+    range: Range<u32>,
+) -> Option<([(u64, usize); N], usize)> {
+    let (mut pieces, mut count) = ([(0, 0); N], 0);
+    // SAFETY: the pieces are only listed.
+    unsafe {
+        for_each_piece(local, range, |addr, _, len| {
+            if let Some(piece) = pieces.get_mut(count) {
+                *piece = (addr, len);
+            }
+            count += 1;
+        });
+    }
+    (count <= N).then_some((pieces, count))
+}
+
 /// Visits the pieces of this side's memory that contain a range of a request: address, offset in the request, and
 /// length.
 ///

@@ -3,16 +3,10 @@
 use std::ops::Range;
 
 use crate::engine::{Direct, DirectOperation};
-use crate::io::host::pieces::for_each_piece;
+use crate::io::host::pieces;
 use crate::io::net::shm::peer_memory::PeerMemory;
 use crate::io::net::shm::peer_rights::Wanted;
 use crate::io::net::shm::program_memory::PIECES_MAX;
-
-/// Pieces of this process's memory.
-struct Pieces {
-    all: [(u64, usize); PIECES_MAX],
-    count: usize,
-}
 
 /// Reads a range of a request. Returns false if the request needs packets.
 ///
@@ -28,30 +22,10 @@ pub(super) unsafe fn read(
     if direct.operation != DirectOperation::Read {
         return false;
     }
-    let mut pieces = Pieces {
-        all: [(0, 0); PIECES_MAX],
-        count: 0,
+    let Some((pieces, count)) = pieces::list::<PIECES_MAX>(&direct.local, range.clone()) else {
+        return false;
     };
-    let mut fits = true;
-    // SAFETY: the pieces are only listed.
-    unsafe {
-        for_each_piece(&direct.local, range.clone(), |addr, _, len| {
-            fits &= pieces.add(addr, len);
-        });
-    }
-    let listed = pieces.all.into_iter().take(pieces.count);
+    let pieces = pieces.into_iter().take(count);
     // SAFETY: the caller's promise.
-    fits && unsafe { peer.read_program(wanted, range, listed) }.is_ok()
-}
-
-impl Pieces {
-    /// Returns false if there are too many.
-    fn add(&mut self, addr: u64, len: usize) -> bool {
-        let Some(free) = self.all.get_mut(self.count) else {
-            return false;
-        };
-        *free = (addr, len);
-        self.count += 1;
-        true
-    }
+    unsafe { peer.read_program(wanted, range, pieces) }.is_ok()
 }

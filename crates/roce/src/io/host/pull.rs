@@ -14,7 +14,8 @@ use portolan_provider::verbs::QpType;
 
 use crate::engine::{DirectOperation, Payload};
 use crate::io::host::Host;
-use crate::io::host::pieces::for_each_piece;
+use crate::io::host::direct::CHUNK;
+use crate::io::host::pieces;
 use crate::io::host::queue_pair::{LockedQp, Pulled, QpCore};
 use crate::io::net::shm::peer_memory::PeerMemory;
 use crate::io::net::shm::pull::{Answer, Ask, Asker, PULL_PIECES_MAX, Pull, PullKind};
@@ -22,8 +23,6 @@ use crate::io::net::transmit::SendSocket;
 
 /// Shorter writes are faster as packets in the ring.
 const LEN_MIN: u32 = 16 << 10;
-/// Bytes of one record. The target's deregistration waits for at most this much.
-const CHUNK: u32 = 1 << 20;
 /// Limits of the time that an answer may take: that of an acknowledgement, within these.
 const TIMEOUT_MIN: Duration = Duration::from_millis(100);
 const TIMEOUT_MAX: Duration = Duration::from_secs(1);
@@ -48,19 +47,10 @@ impl Host {
         }
         let len = direct.len;
         let range = done..len.min(done.saturating_add(CHUNK));
-        let (mut pieces, mut count) = ([(0, 0); PULL_PIECES_MAX], 0);
-        // SAFETY: the pieces are only listed.
-        unsafe {
-            for_each_piece(&direct.local, range.clone(), |addr, _, len| {
-                if let Some(piece) = pieces.get_mut(count) {
-                    *piece = (addr, len as u32);
-                }
-                count += 1;
-            });
-        }
+        let pieces = pieces::list::<PULL_PIECES_MAX>(&direct.local, range.clone());
         let (rkey, addr) = (direct.rkey, direct.addr.checked_add(done.into()));
         drop(memory);
-        let (Some(addr), true) = (addr, count <= PULL_PIECES_MAX) else {
+        let (Some(addr), Some((pieces, _))) = (addr, pieces) else {
             return false;
         };
         let (Some(mut ring), Some((slot, id))) = (link.open_ring(), peer.begin_pull()) else {
@@ -71,7 +61,8 @@ impl Host {
             rkey,
             addr,
             len: range.end - range.start,
-            pieces,
+            // Of at most `CHUNK` bytes.
+            pieces: pieces.map(|(addr, len)| (addr, len as u32)),
         };
         let pull = Pull {
             dest_qp: state.peer_qpn,

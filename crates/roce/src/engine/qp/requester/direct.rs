@@ -12,16 +12,65 @@ use super::{EntryData, Requester, SendEntry};
 use crate::engine::qp::context::Context;
 use crate::engine::qp::outbox::Outbox;
 use crate::engine::qp::segment::{self, SgeCursor};
-use crate::engine::{AtomicKind, DirectOperation, Segment};
+use crate::engine::{AtomicKind, Direct, DirectOperation, Payload, Segment};
 
 /// A request without the borrow of its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine::qp) struct DirectHead {
-    pub(in crate::engine::qp) operation: DirectOperation,
-    pub(in crate::engine::qp) addr: u64,
-    pub(in crate::engine::qp) rkey: u32,
-    pub(in crate::engine::qp) len: u32,
-    pub(in crate::engine::qp) is_inline: bool,
+    operation: DirectOperation,
+    addr: u64,
+    rkey: u32,
+    len: u32,
+    is_inline: bool,
+}
+
+impl DirectHead {
+    /// The request of an entry, if its local memory may be used. Fills `segments` with that memory.
+    pub(super) fn of(
+        entry: &SendEntry,
+        (operation, remote): (DirectOperation, RemoteAddr),
+        cx: &Context<'_>,
+        segments: &mut Vec<Segment>,
+    ) -> Option<Self> {
+        let is_inline = match &entry.data {
+            EntryData::Inline(_) => true,
+            EntryData::Taken => return None,
+            EntryData::Sges(sges) => {
+                let (is_written, whole) = (entry.awaits_data(), 0..u64::from(entry.len));
+                segment::check(sges, whole.clone(), cx.pd, cx.memory, is_written).ok()?;
+                let mut cursor = SgeCursor::default();
+                let gathered = cursor.gather(sges, whole, cx.pd, cx.memory, segments);
+                gathered.ok()?;
+                false
+            }
+        };
+        Some(Self {
+            operation,
+            addr: remote.addr,
+            rkey: remote.rkey,
+            len: entry.len,
+            is_inline,
+        })
+    }
+
+    /// The request with its bytes: those of the entry at `index`, or `segments`.
+    pub(in crate::engine::qp) fn with_bytes<'a>(
+        self,
+        requester: &'a Requester,
+        index: usize,
+        segments: &'a [Segment],
+    ) -> Direct<'a> {
+        Direct {
+            operation: self.operation,
+            addr: self.addr,
+            rkey: self.rkey,
+            len: self.len,
+            local: match self.is_inline {
+                true => Payload::Inline(requester.inline_bytes(index)),
+                false => Payload::Segments(segments),
+            },
+        }
+    }
 }
 
 impl Requester {
@@ -38,27 +87,7 @@ impl Requester {
         if !is_idle || cx.attr.state != QpState::Rts || entry.len == 0 || entry.xrceth.is_some() {
             return None;
         }
-        let (operation, remote) = operation_of(&entry.op)?;
-        let is_inline = match &entry.data {
-            EntryData::Inline(_) => true,
-            EntryData::Taken => return None,
-            EntryData::Sges(sges) => {
-                let (is_written, whole) = (entry.awaits_data(), 0..u64::from(entry.len));
-                segment::check(sges, whole.clone(), cx.pd, cx.memory, is_written).ok()?;
-                let mut cursor = SgeCursor::default();
-                cursor
-                    .gather(sges, whole, cx.pd, cx.memory, segments)
-                    .ok()?;
-                false
-            }
-        };
-        Some(DirectHead {
-            operation,
-            addr: remote.addr,
-            rkey: remote.rkey,
-            len: entry.len,
-            is_inline,
-        })
+        DirectHead::of(entry, operation_of(&entry.op)?, cx, segments)
     }
 
     /// Whether the oldest request is one-sided and no packet of it was sent.

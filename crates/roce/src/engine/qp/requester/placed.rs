@@ -14,7 +14,6 @@ use super::transmit::PACKETS_UNDER_WAY_MAX;
 use super::{EntryData, Requester, SendEntry};
 use crate::engine::qp::context::Context;
 use crate::engine::qp::outbox::Outbox;
-use crate::engine::qp::segment::{self, SgeCursor};
 use crate::engine::{Compact, CompactWrite, DirectOperation, Segment};
 
 impl Requester {
@@ -33,21 +32,7 @@ impl Requester {
         if !is_fresh || !self.may_place(cx) || entry.xrceth.is_some() {
             return None;
         }
-        let is_inline = matches!(entry.data, EntryData::Inline(_));
-        if !is_inline {
-            let (sges, whole) = (entry.sges(), 0..u64::from(entry.len));
-            segment::check(sges, whole.clone(), cx.pd, cx.memory, false).ok()?;
-            let mut cursor = SgeCursor::default();
-            let gathered = cursor.gather(sges, whole, cx.pd, cx.memory, segments);
-            gathered.ok()?;
-        }
-        Some(DirectHead {
-            operation: DirectOperation::Write,
-            addr: remote.addr,
-            rkey: remote.rkey,
-            len: entry.len,
-            is_inline,
-        })
+        DirectHead::of(entry, (DirectOperation::Write, remote), cx, segments)
     }
 
     /// Whether a copy made now is in order: no packet that has data is unacknowledged, and nothing must be sent again.
