@@ -110,7 +110,7 @@ impl Opcode {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] for a reserved value, and for the transports RD and XRC.
+    /// [`Error::Unsupported`] for a reserved value, and for the transport RD.
     #[inline]
     pub const fn from_value(value: u8) -> Result<Opcode> {
         match Opcode::known(value) {
