@@ -368,8 +368,8 @@ pub(crate) unsafe fn multicast(qp: *mut Qp, gid: *const Gid, is_attach: bool) ->
     let (own_qp, gid) = unsafe { (own(qp)?, gid.as_ref().ok_or(Errno::INVAL)?) };
     let gid = WireGid::from(*gid);
     let done = match is_attach {
-        true => own_qp.qp.attach_mcast(&gid),
-        false => own_qp.qp.detach_mcast(&gid),
+        true => own_qp.qp.attach_mcast(&gid, 0),
+        false => own_qp.qp.detach_mcast(&gid, 0),
     };
     done.map_err(|error: Error| match error.cause {
         // The kernel's errno for it.

@@ -96,7 +96,6 @@ impl Cm {
         id: IdNumber,
         timeout: Duration,
         path: &PathRecord,
-        lids: Lids,
     ) -> Result<()> {
         let step = Step::ResolveRoute;
         let next = self.begin_route(now, id, timeout)?;
@@ -109,7 +108,10 @@ impl Cm {
             return Err(id.locate(Error::invalid(step, "path", expected, found)));
         }
         id.path = Some(*path);
-        id.lids = Some(lids);
+        id.lids = Some(Lids {
+            local: path.slid,
+            remote: path.dlid,
+        });
         id.state = next;
         self.report_bare(number, EventType::RouteResolved, 0);
         Ok(())

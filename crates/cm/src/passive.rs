@@ -24,7 +24,7 @@ use crate::mutant::{Mutant, is_planted};
 use crate::params::{check_ece, check_qpn, param_of_req, retry_field};
 use crate::resolve::socket_addr;
 use crate::state::{Event, State};
-use crate::types::MadPath;
+use crate::types::{Lids, MadPath};
 
 /// Bytes of private data that a reply carries.
 pub const REP_PRIVATE_DATA_MAX: usize = PrivateData::<196>::LEN;
@@ -201,7 +201,7 @@ impl Cm {
         child.local = Some(admitted.local);
         child.remote = Some(admitted.remote);
         child.device = Some(path.device);
-        child.path = Some(path_from(req, admitted.mtu));
+        child.path = Some(path_from(req, admitted.mtu, path.lids));
         let asked = req.local_cm_response_timeout;
         let granted = asked
             .min(self.config.longest_grant_exp)
@@ -412,11 +412,14 @@ fn check_accept(param: &ConnParam, ece: Ece) -> Result<(PrivateData<196>, Ece)> 
 }
 
 /// The path of a child: the REQ's, seen from this end (`cm_format_paths_from_req`).
-fn path_from(req: &ReqRepr, mtu: Mtu) -> PathRecord {
+fn path_from(req: &ReqRepr, mtu: Mtu, lids: Option<Lids>) -> PathRecord {
     let primary = &req.primary;
     PathRecord {
         dgid: primary.local_gid,
         sgid: primary.remote_gid,
+        // On RoCE, a REQ has permissive LIDs.
+        dlid: lids.map_or(0, |lids| lids.remote),
+        slid: lids.map_or(0, |lids| lids.local),
         flow_label: primary.flow_label,
         hop_limit: primary.hop_limit.max(1),
         traffic_class: primary.traffic_class,

@@ -2,7 +2,7 @@
 
 use portolan_provider::cm::{IdNumber, PathRecord};
 use portolan_provider::error::{Cause, Error, Result, Step};
-use portolan_provider::verbs::{Access, AhAttr, QpAttr, QpAttrMask, QpState, QpType};
+use portolan_provider::verbs::{Access, AhAttr, LocalRoute, QpAttr, QpAttrMask, QpState, QpType};
 use portolan_wire::QKey;
 
 use crate::engine::Cm;
@@ -172,7 +172,8 @@ fn ready_to_receive(id: &Id, connection: &Connection) -> (QpAttr, QpAttrMask) {
     (attr, mask)
 }
 
-/// The address vector to the end of a path (`ib_init_ah_attr_from_path`).
+/// The address vector to the end of a path (`ib_init_ah_attr_from_path`). On InfiniBand, packets have a global route header
+/// if they may leave the subnet.
 pub(crate) fn ah_attr_of(path: &PathRecord, device: &BoundDevice) -> AhAttr {
     AhAttr {
         dgid: path.dgid,
@@ -182,6 +183,12 @@ pub(crate) fn ah_attr_of(path: &PathRecord, device: &BoundDevice) -> AhAttr {
         traffic_class: path.traffic_class,
         sl: path.sl,
         port_num: device.port_num,
+        local_route: LocalRoute::of_fields(
+            path.dlid,
+            0,
+            path.rate,
+            path.dlid == 0 || path.hop_limit > 0,
+        ),
     }
 }
 

@@ -270,6 +270,8 @@ fn path_to(found: &ResolvedAddress) -> PathRecord {
     PathRecord {
         dgid: found.dgid,
         sgid: found.device.sgid,
+        dlid: 0,
+        slid: 0,
         flow_label: 0,
         hop_limit: found.hop_limit,
         traffic_class: 0,

@@ -2,6 +2,7 @@
 //! manages its own ids (the C library).
 
 pub use crate::rdma_cm::abi::*;
+pub use crate::rdma_cm::attr::qp_attr;
 pub use crate::rdma_cm::fields::Fields;
 pub use crate::rdma_cm::open;
 pub use crate::rdma_cm::param::padded;

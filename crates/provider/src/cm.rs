@@ -170,6 +170,10 @@ pub struct PathRecord {
     pub dgid: Gid,
     /// Source GID.
     pub sgid: Gid,
+    /// Destination LID; 0 on Ethernet.
+    pub dlid: u16,
+    /// Source LID; 0 on Ethernet.
+    pub slid: u16,
     /// Flow label (20 bits).
     pub flow_label: u32,
     /// Hop limit.
@@ -195,6 +199,8 @@ impl From<&PathRecord> for portolan_wire::sa::PathRecord {
         Self {
             dgid: path.dgid,
             sgid: path.sgid,
+            dlid: path.dlid,
+            slid: path.slid,
             flow_label: path.flow_label,
             hop_limit: path.hop_limit,
             traffic_class: path.traffic_class,

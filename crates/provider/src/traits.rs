@@ -580,17 +580,18 @@ pub trait Qp: Sealed + Send + Sync + std::fmt::Debug {
     fn post_recv(&self, wr: &RecvWr<'_>) -> Result<()>;
     /// Attaches a UD queue pair to a multicast group of its port (`ibv_attach_mcast(3)`).
     ///
-    /// The group is given by its MGID: `::ffff:a.b.c.d` for IPv4, the group's own address for IPv6. The queue pair receives a
+    /// The group is given by its MGID and its LID, as in the event of the join. On Ethernet the MGID is `::ffff:a.b.c.d` for IPv4,
+    /// the group's own address for IPv6, and the LID has no meaning. The queue pair receives a
     /// copy of each datagram to the group except its own. Attaching twice changes nothing; destroying it detaches it.
     ///
     /// # Errors
     /// `InvalidArgument` for a type other than UD or an address that is not a multicast group; `LimitReached`.
-    fn attach_mcast(&self, gid: &Gid) -> Result<()>;
+    fn attach_mcast(&self, gid: &Gid, lid: u16) -> Result<()>;
     /// Detaches it (`ibv_detach_mcast(3)`): after it returns, no datagram to the group arrives.
     ///
     /// # Errors
     /// `NoSuchObject` if it is not attached to the group.
-    fn detach_mcast(&self, gid: &Gid) -> Result<()>;
+    fn detach_mcast(&self, gid: &Gid, lid: u16) -> Result<()>;
     /// Destroys it: after it returns, its work does not access memory or produce completions.
     fn destroy(&self) -> Result<()>;
     /// For the provider's own downcasts.

@@ -1,6 +1,6 @@
 //! Converts queue pair attributes and address vectors between the provider's types and C's.
 
-use portolan_provider::verbs::{self, Access, Mtu, QpAttrMask, QpState};
+use portolan_provider::verbs::{self, Access, LocalRoute, Mtu, QpAttrMask, QpState};
 use portolan_provider::{Error, Result, Step};
 use portolan_wire::addr::{Psn, QKey, Qpn};
 
@@ -40,13 +40,20 @@ impl From<&AhAttr> for verbs::AhAttr {
             traffic_class: from.grh.traffic_class,
             sl: from.sl,
             port_num: from.port_num,
+            local_route: LocalRoute::of_fields(
+                from.dlid,
+                from.src_path_bits,
+                from.static_rate,
+                from.is_global != 0,
+            ),
         }
     }
 }
 
 impl From<&verbs::AhAttr> for AhAttr {
-    /// Always with a global route, which RoCE requires.
+    /// On Ethernet with a global route, which RoCE requires.
     fn from(from: &verbs::AhAttr) -> Self {
+        let local = from.local_route;
         Self {
             grh: GlobalRoute {
                 dgid: from.dgid.into(),
@@ -55,10 +62,12 @@ impl From<&verbs::AhAttr> for AhAttr {
                 hop_limit: from.hop_limit,
                 traffic_class: from.traffic_class,
             },
+            dlid: local.map_or(0, |local| local.dlid),
             sl: from.sl,
-            is_global: 1,
+            src_path_bits: local.map_or(0, |local| local.src_path_bits),
+            static_rate: local.map_or(0, |local| local.static_rate),
+            is_global: local.is_none_or(|local| local.has_grh).into(),
             port_num: from.port_num,
-            ..Self::zeroed()
         }
     }
 }
@@ -169,6 +178,12 @@ mod tests {
                 traffic_class: 7,
                 sl: 8,
                 port_num: 9,
+                local_route: Some(LocalRoute {
+                    dlid: 18,
+                    src_path_bits: 19,
+                    static_rate: 20,
+                    has_grh: false,
+                }),
             },
             pkey_index: 10,
             max_rd_atomic: 11,
@@ -180,8 +195,16 @@ mod tests {
             rnr_retry: 17,
         };
         let c = QpAttr::from(&attr);
-        assert_eq!(c.ah_attr.is_global, 1);
+        assert_eq!((c.ah_attr.is_global, c.ah_attr.dlid), (0, 18));
         assert_eq!(c.named_by(u32::MAX).unwrap(), attr);
+    }
+
+    #[test]
+    fn an_address_vector_of_ethernet_has_a_global_route_and_no_lid() {
+        let attr = verbs::QpAttr::default().ah_attr;
+        let c = AhAttr::from(&attr);
+        assert_eq!((c.is_global, c.dlid), (1, 0));
+        assert_eq!(verbs::AhAttr::from(&c), attr);
     }
 
     #[test]

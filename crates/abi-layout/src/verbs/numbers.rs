@@ -138,6 +138,8 @@ pub const PORT_ACTIVE: u32 = 4;
 pub const LINK_LAYER_INFINIBAND: u8 = 1;
 /// `IBV_LINK_LAYER_ETHERNET`.
 pub const LINK_LAYER_ETHERNET: u8 = 2;
+/// `IBV_GID_TYPE_IB`: InfiniBand and iWARP.
+pub const GID_TYPE_IB: u32 = 0;
 /// `IBV_GID_TYPE_ROCE_V2`.
 pub const GID_TYPE_ROCE_V2: u32 = 2;
 /// `IBV_SRQ_MAX_WR`.

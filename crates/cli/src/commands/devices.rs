@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use portolan::provider::traits::Device;
-use portolan::provider::verbs::{DeviceAttr, GidEntry, PortAttr};
+use portolan::provider::verbs::{DeviceAttr, GidEntry, LinkLayer, PortAttr};
 use serde_json::json;
 
 use crate::args::DevicesArgs;
@@ -13,9 +13,6 @@ use crate::exit::Outcome;
 use crate::interrupt::Interrupt;
 use crate::output::Output;
 use crate::terminal::Paint;
-
-/// The listed port; software devices have one.
-const PORT: u8 = 1;
 
 /// Polling interval of `--watch`.
 const WATCH_INTERVAL: Duration = Duration::from_millis(50);
@@ -49,7 +46,9 @@ pub(crate) fn run(args: &DevicesArgs, output: &mut Output) -> Result<Outcome> {
 }
 
 fn list() -> Result<Vec<Listed>> {
-    portolan::devices()?.iter().map(Listed::query).collect()
+    let devices = portolan::devices()?;
+    let ports = devices.iter().map(Listed::of_ports);
+    Ok(ports.collect::<Result<Vec<_>>>()?.concat())
 }
 
 /// A change of a device between two polls.
@@ -76,10 +75,8 @@ fn changes<'a>(
     now: &'a [Listed],
 ) -> impl Iterator<Item = (&'a Listed, Change)> {
     let is_in = |devices: &'a [Listed], listed: &Listed| {
-        let number = listed.interface_index;
-        devices
-            .iter()
-            .find(|device| device.interface_index == number)
+        let port = |of: &Listed| (of.index, of.port_num);
+        devices.iter().find(|device| port(device) == port(listed))
     };
     let removed = before
         .iter()
@@ -95,9 +92,12 @@ fn changes<'a>(
         .chain(others)
 }
 
+/// A port of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Listed {
     name: String,
+    index: u32,
+    port_num: u8,
     interface_index: u32,
     attr: DeviceAttr,
     port: PortAttr,
@@ -105,14 +105,20 @@ struct Listed {
 }
 
 impl Listed {
-    fn query(device: &Arc<dyn Device>) -> Result<Listed> {
-        Ok(Listed {
-            name: device.name().to_owned(),
-            interface_index: device.interface_index(),
-            attr: device.attr()?,
-            port: device.port_attr(PORT)?,
-            gids: device.gids(PORT)?,
-        })
+    fn of_ports(device: &Arc<dyn Device>) -> Result<Vec<Listed>> {
+        let attr = device.attr()?;
+        let of_port = |port_num| {
+            Ok(Listed {
+                name: device.name().to_owned(),
+                index: device.index(),
+                port_num,
+                interface_index: device.interface_index(),
+                attr,
+                port: device.port_attr(port_num)?,
+                gids: device.gids(port_num)?,
+            })
+        };
+        (1..=attr.phys_port_cnt).map(of_port).collect()
     }
 
     /// Prints the device and its change.
@@ -156,6 +162,12 @@ impl Listed {
             self.port.max_mtu.bytes(),
             self.attr.node_guid,
         )];
+        if self.attr.phys_port_cnt > 1 {
+            lines[0] += &format!(", port {}", self.port_num);
+        }
+        if self.port.link_layer == LinkLayer::InfiniBand {
+            lines[0] += &format!(", InfiniBand, LID {}", self.port.lid);
+        }
         for entry in &self.gids {
             lines.push(format!("  gid {:>2}  {}", entry.index, entry.gid.to_ip()));
         }
@@ -188,6 +200,9 @@ impl Listed {
             "type": "device",
             "name": self.name,
             "provider": provider,
+            "port": self.port_num,
+            "link_layer": self.port.link_layer.to_string(),
+            "lid": self.port.lid,
             "interface_index": self.interface_index,
             "active": self.port.active,
             "active_mtu": self.port.active_mtu.bytes(),

@@ -276,6 +276,7 @@ fn group_param(membership: &Membership, qkey: QKey) -> EventParam {
             traffic_class: 0,
             sl: 0,
             port_num: membership.device.port_num,
+            local_route: None,
         },
         qp_num: Qpn::MULTICAST,
         qkey,

@@ -70,6 +70,7 @@ pub(crate) fn param_without_queue_pair(private_data: &[u8]) -> EventParam {
             traffic_class: 0,
             sl: 0,
             port_num: 0,
+            local_route: None,
         },
         qp_num: Qpn::new(0),
         qkey: QKey(0),

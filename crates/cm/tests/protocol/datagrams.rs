@@ -119,6 +119,7 @@ fn both_sides_get_the_same_events_as_on_linux() {
             traffic_class: 0,
             sl: 0,
             port_num: 1,
+            local_route: None,
         }
     );
     assert_ne!(route.flow_label, 0);

@@ -65,6 +65,8 @@ fn path() -> PathRecord {
     PathRecord {
         dgid: gid(1),
         sgid: gid(0),
+        dlid: lid(1),
+        slid: lid(0),
         flow_label: 0,
         hop_limit: 0,
         traffic_class: 0,
@@ -119,14 +121,8 @@ impl Subnet {
             .resolve_ib_addr(NOW, id, &address(gid(1)), device(0))
             .unwrap();
         assert_eq!(subnet.event(0).event, EventType::AddrResolved);
-        let lids = Lids {
-            local: lid(0),
-            remote: lid(1),
-        };
         let active = &mut subnet.hosts[0];
-        active
-            .ib_route_resolved(NOW, id, SECOND, &path(), lids)
-            .unwrap();
+        active.ib_route_resolved(NOW, id, SECOND, &path()).unwrap();
         assert_eq!(subnet.event(0).event, EventType::RouteResolved);
         (subnet, id)
     }
@@ -340,10 +336,6 @@ fn addresses_without_a_gid_or_a_whole_service_id_are_refused() {
         dgid: gid(7),
         ..path()
     };
-    let lids = Lids {
-        local: 4,
-        remote: 5,
-    };
-    let error = cm.ib_route_resolved(NOW, id, SECOND, &elsewhere, lids);
+    let error = cm.ib_route_resolved(NOW, id, SECOND, &elsewhere);
     assert!(error.is_err());
 }

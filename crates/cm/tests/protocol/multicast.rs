@@ -86,6 +86,7 @@ fn the_host_is_queried_and_the_owner_learns_how_to_reach_the_group() {
                 traffic_class: 0,
                 sl: 0,
                 port_num: 1,
+                local_route: None,
             }
         );
         cm.leave(NOW, id, number).unwrap();

@@ -1,7 +1,7 @@
 //! Converts queue pair attributes, address vectors and path records from the kernel's format.
 
 use portolan_provider::cm::PathRecord;
-use portolan_provider::verbs::{Access, AhAttr, Mtu, QpAttr, QpAttrMask, QpState};
+use portolan_provider::verbs::{Access, AhAttr, LocalRoute, Mtu, QpAttr, QpAttrMask, QpState};
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_wire::addr::{Gid, PKey, Psn, QKey, Qpn};
 
@@ -10,9 +10,8 @@ use super::abi;
 /// The attributes that take a queue pair to `state`, from the answer to INIT_QP_ATTR.
 ///
 /// # Errors
-/// `Unsupported` for what the provider's types cannot express: a path within an InfiniBand subnet, or an attribute of a
-/// newer kernel.
-pub(super) fn qp_attr(raw: &abi::QpAttr, state: QpState) -> Result<(QpAttr, QpAttrMask)> {
+/// `Unsupported` for an attribute of a newer kernel.
+pub fn qp_attr(raw: &abi::QpAttr, state: QpState) -> Result<(QpAttr, QpAttrMask)> {
     let mask = QpAttrMask::from_bits(raw.qp_attr_mask).ok_or(Error::new(
         Step::InitQpAttr,
         Cause::Unsupported("a queue pair attribute that the kernel requires"),
@@ -39,7 +38,10 @@ pub(super) fn qp_attr(raw: &abi::QpAttr, state: QpState) -> Result<(QpAttr, QpAt
         dest_qpn: Qpn::new(raw.dest_qp_num),
         // Drop newer rights (flushing to persistent memory), whose verbs the provider's types lack.
         access: Access::from_bits_truncate(raw.qp_access_flags),
-        ah_attr: ah_attr(&raw.ah_attr),
+        ah_attr: match mask.contains(QpAttrMask::AV) {
+            true => ah_attr(&raw.ah_attr),
+            false => QpAttr::default().ah_attr,
+        },
         pkey_index: raw.pkey_index,
         max_rd_atomic: raw.max_rd_atomic,
         max_dest_rd_atomic: raw.max_dest_rd_atomic,
@@ -49,9 +51,6 @@ pub(super) fn qp_attr(raw: &abi::QpAttr, state: QpState) -> Result<(QpAttr, QpAt
         retry_cnt: raw.retry_cnt,
         rnr_retry: raw.rnr_retry,
     };
-    if mask.contains(QpAttrMask::AV) {
-        within_ethernet(&raw.ah_attr)?;
-    }
     // The kernel returns INIT's attributes for every state of a datagram queue pair, which has no address vector. Each
     // step may only set its own attributes (`ucma_init_ud_qp` of librdmacm).
     let is_datagram = mask.contains(QpAttrMask::QKEY) && !mask.contains(QpAttrMask::AV);
@@ -66,15 +65,6 @@ pub(super) fn qp_attr(raw: &abi::QpAttr, state: QpState) -> Result<(QpAttr, QpAt
     Ok((attr, mask))
 }
 
-/// Refuses a path that needs InfiniBand's LIDs.
-fn within_ethernet(raw: &abi::AhAttr) -> Result<()> {
-    if raw.is_global != 0 && raw.dlid == 0 {
-        return Ok(());
-    }
-    let what = "a path with InfiniBand's local identifiers";
-    Err(Error::new(Step::InitQpAttr, Cause::Unsupported(what)))
-}
-
 /// The address vector of a destination.
 pub(super) fn ah_attr(raw: &abi::AhAttr) -> AhAttr {
     AhAttr {
@@ -85,6 +75,12 @@ pub(super) fn ah_attr(raw: &abi::AhAttr) -> AhAttr {
         traffic_class: raw.traffic_class,
         sl: raw.sl,
         port_num: raw.port_num,
+        local_route: LocalRoute::of_fields(
+            raw.dlid,
+            raw.src_path_bits,
+            raw.static_rate,
+            raw.is_global != 0,
+        ),
     }
 }
 
@@ -101,6 +97,8 @@ pub(super) fn path_record(record: &[u8; 64]) -> Result<PathRecord> {
     Ok(PathRecord {
         dgid: gid(8),
         sgid: gid(24),
+        dlid: at(40),
+        slid: at(42),
         // Four bits of flags, then flow label and hop limit.
         flow_label: u32::from_be_bytes([0, record[44] & 0x0f, record[45], record[46]]),
         hop_limit: record[47],
@@ -170,14 +168,8 @@ mod tests {
     fn values_that_the_providers_types_cannot_express_are_refused_by_name() {
         let mut unknown = ready_to_receive();
         unknown.qp_attr_mask |= 1 << 25;
-        let mut local = ready_to_receive();
-        local.ah_attr.dlid = 5;
-        let mut within_subnet = ready_to_receive();
-        within_subnet.ah_attr.is_global = 0;
-        for raw in [unknown, local, within_subnet] {
-            let error = qp_attr(&raw, QpState::Rtr).unwrap_err();
-            assert!(matches!(error.cause, Cause::Unsupported(_)), "{error}");
-        }
+        let error = qp_attr(&unknown, QpState::Rtr).unwrap_err();
+        assert!(matches!(error.cause, Cause::Unsupported(_)), "{error}");
         let mut size = ready_to_receive();
         size.path_mtu = 6;
         assert!(qp_attr(&size, QpState::Rtr).is_err());
@@ -188,6 +180,7 @@ mod tests {
         let mut record = [0; 64];
         record[8..24].copy_from_slice(&[1; 16]);
         record[24..40].copy_from_slice(&[2; 16]);
+        record[40..44].copy_from_slice(&[0, 5, 0, 6]);
         record[44..48].copy_from_slice(&[0xfa, 0xbc, 0xde, 64]);
         record[48] = 0x20;
         record[50..52].copy_from_slice(&[0xff, 0xff]);
@@ -195,6 +188,7 @@ mod tests {
         record[54..57].copy_from_slice(&[0x83, 0x82, 0x92]);
         let path = path_record(&record).unwrap();
         assert_eq!((path.dgid, path.sgid), (Gid([1; 16]), Gid([2; 16])));
+        assert_eq!((path.dlid, path.slid), (5, 6));
         assert_eq!((path.flow_label, path.hop_limit), (0xa_bcde, 64));
         assert_eq!((path.traffic_class, path.sl), (0x20, 3));
         assert_eq!(path.pkey, PKey(0xffff));

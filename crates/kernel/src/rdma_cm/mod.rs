@@ -13,7 +13,7 @@
 #[allow(missing_docs, reason = "the kernel's header documents the fields")]
 pub(crate) mod abi;
 mod address;
-mod attr;
+pub(crate) mod attr;
 pub(crate) mod channel;
 mod commands;
 mod event;

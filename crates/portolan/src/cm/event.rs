@@ -72,7 +72,7 @@ impl Event {
     pub(super) fn of_group(id: CmId, membership: Membership, raw: CmEvent) -> Self {
         let mut data = EventData::from(raw);
         if data.event == EventType::MulticastJoin
-            && let Err(error) = membership.attach(id.queue_pair())
+            && let Err(error) = membership.attach(id.queue_pair(), &data.param)
         {
             data.fail(EventType::MulticastError, &error);
         }

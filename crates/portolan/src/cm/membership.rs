@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use portolan_provider::Result;
-use portolan_provider::address::ip_to_gid;
-use portolan_provider::cm::{JoinKind, MembershipNumber};
+use portolan_provider::cm::{EventParam, JoinKind, MembershipNumber};
 use portolan_provider::traits::Qp;
+use portolan_wire::addr::Gid;
 
 use super::counts::Counts;
 
@@ -25,7 +25,15 @@ struct Shared {
     context: u64,
     counts: Arc<Counts>,
     /// The queue pair that receives the group's datagrams.
-    attached: Mutex<Option<Arc<dyn Qp>>>,
+    attached: Mutex<Option<Attached>>,
+}
+
+/// A queue pair that is attached to the group, with the group's address and LID on the wire.
+#[derive(Debug)]
+struct Attached {
+    qp: Arc<dyn Qp>,
+    mgid: Gid,
+    lid: u16,
 }
 
 /// A membership with the provider's number, as stored in the id.
@@ -66,12 +74,14 @@ impl Membership {
         &self.shared.counts
     }
 
-    /// Attaches the id's queue pair to the group, unless the membership only sends.
-    pub(super) fn attach(&self, qp: Option<Arc<dyn Qp>>) -> Result<()> {
+    /// Attaches the id's queue pair to the group that the event of the join describes, unless the membership only sends.
+    pub(super) fn attach(&self, qp: Option<Arc<dyn Qp>>, joined: &EventParam) -> Result<()> {
         let qp = qp.filter(|_| self.kind() == JoinKind::FullMember);
-        if let Some(qp) = qp {
-            qp.attach_mcast(&ip_to_gid(self.group()))?;
-            *self.shared.attached.lock() = Some(qp);
+        if let (Some(qp), EventParam::Ud(group)) = (qp, joined) {
+            let mgid = group.ah_attr.dgid;
+            let lid = group.ah_attr.local_route.map_or(0, |local| local.dlid);
+            qp.attach_mcast(&mgid, lid)?;
+            *self.shared.attached.lock() = Some(Attached { qp, mgid, lid });
         }
         Ok(())
     }
@@ -79,7 +89,7 @@ impl Membership {
     /// Detaches the queue pair that was attached, if any.
     pub(super) fn detach(&self) -> Result<()> {
         match self.shared.attached.lock().take() {
-            Some(qp) => qp.detach_mcast(&ip_to_gid(self.group())),
+            Some(Attached { qp, mgid, lid }) => qp.detach_mcast(&mgid, lid),
             None => Ok(()),
         }
     }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use portolan_provider::cm::{IdAddresses, UdParam};
 use portolan_provider::traits::{CompChannel, Cq, Device, Pd, Qp};
 use portolan_provider::verbs::{
-    AhAttr, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr,
-    WcOpcode, WcStatus, WorkCompletion,
+    AhAttr, LinkLayer, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, SendData, SendFlags, SendOp,
+    SendWr, WcOpcode, WcStatus, WorkCompletion,
 };
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_wire::addr::{Gid, QKey, Qpn};
@@ -21,8 +21,6 @@ use crate::sys::Buffer;
 
 /// Maximum number of completions per poll.
 const BATCH: usize = 16;
-/// The device port in use; software devices have one.
-const PORT: u8 = 1;
 
 /// An id's UD queue pair, ready to send, with all its receives posted.
 ///
@@ -36,7 +34,9 @@ pub(super) struct Queues {
     cq: Arc<dyn Cq>,
     channel: Arc<dyn CompChannel>,
     qkey: QKey,
-    /// The address that the id is bound to.
+    /// The port and the address that the id is bound to.
+    port_num: u8,
+    link_layer: LinkLayer,
     own_gid: Option<Gid>,
     /// Maximum payload of a datagram (one packet), in bytes.
     mtu: usize,
@@ -52,7 +52,9 @@ impl Queues {
     /// Creates the queue pair of an id that is bound to a device.
     pub(super) fn new(id: &CmId, options: &Options) -> Result<Self> {
         let device = id.device()?;
-        let mtu = device.port_attr(PORT)?.active_mtu.bytes();
+        let IdAddresses { port_num, sgid, .. } = id.addresses()?;
+        let port = device.port_attr(port_num)?;
+        let mtu = port.active_mtu.bytes();
         let pd = crate::device::shared_pd(&device)?;
         let channel = device.create_comp_channel()?;
         let (sends, receives) = (options.send_depth.max(1), options.receive_depth.max(1));
@@ -86,7 +88,9 @@ impl Queues {
             free: (0..sends as usize).collect(),
             arrived: VecDeque::new(),
             qkey: attr.qkey,
-            own_gid: id.addresses()?.sgid,
+            port_num,
+            link_layer: port.link_layer,
+            own_gid: sgid,
             device,
             pd,
             qp,
@@ -123,7 +127,7 @@ impl Queues {
 
     /// The destination for a queue pair of the peer that the id's addresses name.
     pub(super) fn towards(&self, known: &IdAddresses, qpn: Qpn) -> Result<Destination> {
-        let gids = self.device.gids(PORT)?;
+        let gids = self.device.gids(self.port_num)?;
         let own = gids.iter().find(|entry| Some(entry.gid) == known.sgid);
         let sgid_index = own.and_then(|entry| u8::try_from(entry.index).ok());
         let (Some(dgid), Some(sgid_index)) = (known.dgid, sgid_index) else {
@@ -136,7 +140,7 @@ impl Queues {
         let route = AhAttr {
             dgid,
             sgid_index,
-            port_num: PORT,
+            port_num: self.port_num,
             ..QpAttr::default().ah_attr
         };
         Ok(Destination {
@@ -149,10 +153,11 @@ impl Queues {
     /// The sender of a datagram: the addresses of its network header with this side's Q_Key, as in
     /// `ibv_create_ah_from_wc(3)` and udaddy.
     pub(super) fn sender(&self, datagram: &Datagram) -> Result<Destination> {
-        let gids = self.device.gids(PORT)?;
-        // No device has a group's address: the answer comes from the socket's own.
+        let gids = self.device.gids(self.port_num)?;
+        // No device has a group's address: the answer comes from the socket's own. So it does if the datagram had no
+        // network header.
         let wanted = match datagram.destination.to_ip() {
-            ip if ip.is_multicast() => self.own_gid,
+            ip if ip.is_multicast() || ip.is_unspecified() => self.own_gid,
             _ => Some(datagram.destination),
         };
         let own = gids.iter().find(|entry| Some(entry.gid) == wanted);
@@ -163,7 +168,7 @@ impl Queues {
         };
         let route = AhAttr {
             sgid_index: sgid_index.ok_or_else(missing)?,
-            port_num: PORT,
+            port_num: self.port_num,
             ..reply_route(datagram)
         };
         Ok(Destination {
@@ -216,10 +221,9 @@ impl Queues {
                 return Ok(None);
             };
             let index = completion.wr_id as usize;
-            let datagram = Datagram::new(&completion, &self.receives[index]);
+            let datagram = Datagram::new(&completion, self.link_layer, &self.receives[index]);
             self.post_receive(index)?;
-            // A datagram without a network header cannot be attributed to a sender: RoCEv2
-            // datagrams always have one.
+            // A RoCEv2 datagram without a network header cannot be attributed to a sender.
             if datagram.is_some() {
                 return Ok(datagram);
             }

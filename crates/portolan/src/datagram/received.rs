@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use portolan_provider::verbs::{AhAttr, QpAttr, WorkCompletion};
+use portolan_provider::verbs::{AhAttr, LinkLayer, LocalRoute, QpAttr, WorkCompletion};
 use portolan_wire::addr::{Gid, Qpn};
 use portolan_wire::eth::GrhRepr;
 
@@ -20,25 +20,42 @@ pub struct Datagram {
     pub data: Vec<u8>,
     /// Immediate data; for its byte order see [`Message::immediate`](crate::Message::immediate).
     pub imm_data: Option<u32>,
-    /// The sender's address.
+    /// The sender's address. On InfiniBand its GID, or `::` if the datagram has no network header because it did not
+    /// leave the subnet.
     pub source: IpAddr,
     /// The sender's queue pair.
     pub source_qpn: Qpn,
-    /// The destination GID: an address of this device, or a multicast group.
+    /// The destination GID: an address of this device, or a multicast group. Unspecified if the datagram has no network
+    /// header.
     pub destination: Gid,
     traffic_class: u8,
     flow_label: u32,
+    /// The way back within an InfiniBand subnet.
+    local_route: Option<LocalRoute>,
+    sl: u8,
 }
 
 impl Datagram {
-    /// The datagram of a completed receive; `None` without a network header.
-    pub(super) fn new(completion: &WorkCompletion, buffer: &[u8]) -> Option<Self> {
+    /// The datagram of a completed receive; `None` on Ethernet without a network header.
+    pub(super) fn new(
+        completion: &WorkCompletion,
+        link_layer: LinkLayer,
+        buffer: &[u8],
+    ) -> Option<Self> {
         let received = buffer.get(..completion.byte_len as usize)?;
         let (area, data) = received.split_at_checked(AREA)?;
-        if !completion.has_grh {
-            return None;
-        }
-        let header = Header::parse(area)?;
+        // On Ethernet, drivers use the completion's fields for other things.
+        let local_route = (link_layer == LinkLayer::InfiniBand).then_some(LocalRoute {
+            dlid: completion.slid,
+            src_path_bits: completion.dlid_path_bits,
+            static_rate: 0,
+            has_grh: completion.has_grh,
+        });
+        let header = match (completion.has_grh, local_route) {
+            (true, _) => Header::parse(area)?,
+            (false, Some(_)) => Header::default(),
+            (false, None) => return None,
+        };
         Some(Self {
             data: data.to_vec(),
             imm_data: completion.imm_data,
@@ -47,6 +64,8 @@ impl Datagram {
             destination: header.destination,
             traffic_class: header.traffic_class,
             flow_label: header.flow_label,
+            local_route,
+            sl: local_route.map_or(0, |_| completion.sl),
         })
     }
 }
@@ -57,11 +76,14 @@ pub(super) fn reply_route(datagram: &Datagram) -> AhAttr {
         dgid: Gid::from(datagram.source),
         flow_label: datagram.flow_label,
         traffic_class: datagram.traffic_class,
+        sl: datagram.sl,
+        local_route: datagram.local_route,
         ..QpAttr::default().ah_attr
     }
 }
 
 /// The fields common to both network headers.
+#[derive(Default)]
 struct Header {
     source: Gid,
     destination: Gid,
@@ -166,6 +188,38 @@ mod tests {
             assert_eq!((header.source, header.destination), (grh.sgid, grh.dgid));
             assert_eq!((header.traffic_class, header.flow_label), (0xb8, 0xabcde));
         }
+    }
+
+    #[test]
+    fn within_an_infiniband_subnet_the_lids_lead_back_to_the_sender() {
+        let completion = WorkCompletion {
+            byte_len: AREA as u32 + 2,
+            src_qp: Qpn::new(7),
+            sl: 3,
+            slid: 9,
+            dlid_path_bits: 1,
+            ..WorkCompletion::EMPTY
+        };
+        let mut buffer = [0xff; AREA + 2];
+        let datagram = Datagram::new(&completion, LinkLayer::InfiniBand, &buffer).unwrap();
+        assert!(datagram.source.is_unspecified() && datagram.destination.is_unspecified());
+        let route = reply_route(&datagram);
+        let local = route.local_route.unwrap();
+        assert_eq!((route.sl, local.dlid, local.src_path_bits), (3, 9, 1));
+        assert!(!local.has_grh);
+        IPV6.emit(&mut buffer).unwrap();
+        let with_header = WorkCompletion {
+            has_grh: true,
+            ..completion
+        };
+        let datagram = Datagram::new(&with_header, LinkLayer::InfiniBand, &buffer).unwrap();
+        let route = reply_route(&datagram);
+        assert!(route.local_route.unwrap().has_grh);
+        assert_eq!(route.dgid, IPV6.sgid);
+        let datagram = Datagram::new(&with_header, LinkLayer::Ethernet, &buffer).unwrap();
+        let route = reply_route(&datagram);
+        assert_eq!((route.sl, route.local_route), (0, None));
+        assert!(Datagram::new(&completion, LinkLayer::Ethernet, &buffer).is_none());
     }
 
     #[test]

@@ -151,14 +151,9 @@ impl PortManager {
     ) -> Result<()> {
         let (now, destination) = (self.now(), address(path.dgid, service));
         let route = route(path)?;
-        let lids = Lids {
-            local: path.slid,
-            remote: path.dlid,
-        };
         self.cm
             .resolve_ib_addr(now, id, &destination, self.device)?;
-        self.cm
-            .ib_route_resolved(now, id, ROUTE_TIME_MAX, &route, lids)
+        self.cm.ib_route_resolved(now, id, ROUTE_TIME_MAX, &route)
     }
 
     /// Sends a connection request, or requests a datagram service's queue pair (`rdma_connect`).
@@ -363,6 +358,8 @@ fn route(path: &sa::PathRecord) -> Result<PathRecord> {
     Ok(PathRecord {
         dgid: path.dgid,
         sgid: path.sgid,
+        dlid: path.dlid,
+        slid: path.slid,
         flow_label: path.flow_label,
         hop_limit: path.hop_limit,
         traffic_class: path.traffic_class,

@@ -252,7 +252,7 @@ fn of_address(provider: &dyn Provider, ip: IpAddr) -> Option<DeviceChoice> {
     let (device, gid_index) = provider.device_of(ip).ok()?;
     let gids = device.gids_of(ip).ok()?;
     let entry = gids.iter().find(|entry| entry.index == gid_index)?;
-    choice(&*device, gid_index, entry.gid)
+    choice(&*device, entry)
 }
 
 fn named(provider: &dyn Provider, name: &str) -> Option<DeviceChoice> {
@@ -262,7 +262,7 @@ fn named(provider: &dyn Provider, name: &str) -> Option<DeviceChoice> {
     let gids = device.gids(PORT).ok()?;
     let entry = gids.iter().find(|entry| entry.gid.is_link_local());
     let entry = entry.or(gids.first())?;
-    choice(&**device, entry.index, entry.gid)
+    choice(&**device, entry)
 }
 
 fn on_interface(provider: &dyn Provider, ip: IpAddr, index: u32) -> Option<DeviceChoice> {
@@ -273,21 +273,20 @@ fn on_interface(provider: &dyn Provider, ip: IpAddr, index: u32) -> Option<Devic
             0 => device.interface_index() == index,
             known => known == index,
         };
-        let mut entries = gids.iter().filter(|entry| entry.port_num == PORT);
-        let entry = entries.find(is_here)?;
-        choice(&**device, entry.index, entry.gid)
+        let entry = gids.iter().find(is_here)?;
+        choice(&**device, entry)
     })
 }
 
 /// A GID table entry of a device; `None` if the device has just gone.
-fn choice(device: &dyn Device, gid_index: u32, gid: Gid) -> Option<DeviceChoice> {
+fn choice(device: &dyn Device, entry: &GidEntry) -> Option<DeviceChoice> {
     Some(DeviceChoice {
         name: device.name().into(),
         index: device.index(),
-        port_num: PORT,
-        gid_index,
-        gid,
-        link_layer: device.port_attr(PORT).ok()?.link_layer,
+        port_num: entry.port_num,
+        gid_index: entry.index,
+        gid: entry.gid,
+        link_layer: device.port_attr(entry.port_num).ok()?.link_layer,
         provider: String::new(),
     })
 }

@@ -103,6 +103,8 @@ pub struct PortAttr {
     pub pkey_tbl_len: u16,
     /// Link layer.
     pub link_layer: LinkLayer,
+    /// LID that the subnet manager assigned; 0 without one, and on Ethernet.
+    pub lid: u16,
 }
 
 /// The link layer of a port (`IBV_LINK_LAYER_*`).

@@ -108,7 +108,7 @@ pub struct QpCap {
     pub max_inline_data: u32,
 }
 
-/// The address vector of a destination (`struct ibv_ah_attr`; RoCE uses only the global route).
+/// The address vector of a destination (`struct ibv_ah_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AhAttr {
     /// Destination GID.
@@ -125,6 +125,38 @@ pub struct AhAttr {
     pub sl: u8,
     /// Local port, from 1.
     pub port_num: u8,
+    /// The route within an InfiniBand subnet; `None` on Ethernet, where the global route leads to every destination.
+    pub local_route: Option<LocalRoute>,
+}
+
+/// The route to a destination, or to a router, within an InfiniBand subnet (the rest of `struct ibv_ah_attr`; IBTA 7.7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalRoute {
+    /// LID of the destination or of the router; a multicast LID for a group.
+    pub dlid: u16,
+    /// Low bits of the source LID, if the port has several.
+    pub src_path_bits: u8,
+    /// Static rate, IBTA encoding; 0 for the port's own.
+    pub static_rate: u8,
+    /// Whether packets have a global route header, from the other fields of the address vector.
+    pub has_grh: bool,
+}
+
+impl LocalRoute {
+    /// The route of an address vector with these fields: `None` with a global route but no LID, as on Ethernet.
+    pub fn of_fields(
+        dlid: u16,
+        src_path_bits: u8,
+        static_rate: u8,
+        is_global: bool,
+    ) -> Option<Self> {
+        (dlid != 0 || !is_global).then_some(Self {
+            dlid,
+            src_path_bits,
+            static_rate,
+            has_grh: is_global,
+        })
+    }
 }
 
 bitflags! {
@@ -223,6 +255,7 @@ impl Default for QpAttr {
                 traffic_class: 0,
                 sl: 0,
                 port_num: 1,
+                local_route: None,
             },
             pkey_index: 0,
             max_rd_atomic: 0,

@@ -254,6 +254,10 @@ pub struct WorkCompletion {
     /// Service level (UD). RoCE has no service level: the field holds the datagram's network header, as on mlx5 devices
     /// ([`NetworkHeader::service_level`]).
     pub sl: u8,
+    /// LID of the sender's port (UD over InfiniBand); 0 on Ethernet.
+    pub slid: u16,
+    /// Low bits of the LID that the datagram was sent to (UD over InfiniBand).
+    pub dlid_path_bits: u8,
     /// The key that the peer's send invalidated.
     pub invalidated_rkey: Option<u32>,
     /// Time at which it was queued, on the device's clock ([`Device::clock_ns`]); 0 unless the queue stamps
@@ -299,6 +303,8 @@ impl WorkCompletion {
         src_qp: Qpn::new(0),
         has_grh: false,
         sl: 0,
+        slid: 0,
+        dlid_path_bits: 0,
         invalidated_rkey: None,
         timestamp_ns: 0,
     };

@@ -126,7 +126,7 @@ fn a_dropped_stack_leaves_the_group_even_if_its_objects_live_on() {
     assert!(first.group_status().is_coordinator);
     let group = ip_to_gid("239.68.0.1".parse().unwrap());
     let kept = UdEnd::new(&first, ip);
-    kept.qp.attach_mcast(&group).unwrap();
+    kept.qp.attach_mcast(&group, 0).unwrap();
     drop(first);
     until("another leads", || second.group_status().is_coordinator);
     until("the first stack is known to be gone", || {
@@ -135,8 +135,8 @@ fn a_dropped_stack_leaves_the_group_even_if_its_objects_live_on() {
     let third = stack(&config);
     // The rest of a stack can only be used without effect.
     assert_eq!(kept.cq.poll(&mut [WorkCompletion::EMPTY]).unwrap(), 0);
-    kept.qp.attach_mcast(&group).unwrap_err();
-    kept.qp.detach_mcast(&group).unwrap_err();
+    kept.qp.attach_mcast(&group, 0).unwrap_err();
+    kept.qp.detach_mcast(&group, 0).unwrap_err();
     let also_kept = End::new(&second, ip, Shape::default());
     drop((second, third));
     // The port becomes free with the last stack.

@@ -34,7 +34,7 @@ fn ends(stacks: &[&Arc<Stack>], ip: &str) -> Vec<UdEnd> {
 }
 
 fn attach(end: &UdEnd, group: IpAddr) {
-    end.qp.attach_mcast(&ip_to_gid(group)).unwrap();
+    end.qp.attach_mcast(&ip_to_gid(group), 0).unwrap();
 }
 
 /// Whether this machine is a member of an IPv4 group, on any interface.
@@ -151,8 +151,8 @@ fn after_detaching_nothing_arrives_and_the_group_is_left() {
     for end in &pair {
         expect(end.poll(), 1);
     }
-    pair[0].qp.detach_mcast(&gid).unwrap();
-    let error = pair[0].qp.detach_mcast(&gid).unwrap_err();
+    pair[0].qp.detach_mcast(&gid, 0).unwrap();
+    let error = pair[0].qp.detach_mcast(&gid, 0).unwrap_err();
     assert!(matches!(error.cause, Cause::NoSuchObject(_)), "{error}");
     sender.send(2, 0, 8, &*ah, Qpn::MULTICAST);
     expect(pair[1].poll(), 2);
@@ -162,7 +162,7 @@ fn after_detaching_nothing_arrives_and_the_group_is_left() {
     pair[1].qp.destroy().unwrap();
     assert!(!is_member(group));
     assert!(
-        pair[1].qp.attach_mcast(&gid).is_err(),
+        pair[1].qp.attach_mcast(&gid, 0).is_err(),
         "still attached after its end"
     );
     assert!(!is_member(group));
@@ -180,7 +180,7 @@ fn a_membership_needs_no_queue_pair_and_counts_together_with_attachments() {
     let end = &ends(&[&stack], "127.0.0.1")[0];
     attach(end, group);
     drop(first);
-    end.qp.detach_mcast(&ip_to_gid(group)).unwrap();
+    end.qp.detach_mcast(&ip_to_gid(group), 0).unwrap();
     assert!(is_member(group));
     drop(second);
     assert!(!is_member(group));

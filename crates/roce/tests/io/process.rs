@@ -412,7 +412,7 @@ fn peer_process() {
             }
             "attach" => {
                 let group = ip_to_gid(group_of(number as u16));
-                datagrams.qp.attach_mcast(&group).unwrap();
+                datagrams.qp.attach_mcast(&group, 0).unwrap();
                 for wr_id in 0..64 {
                     datagrams.receive(wr_id, wr_id as usize * 100, 100);
                 }

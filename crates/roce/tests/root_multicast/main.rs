@@ -50,7 +50,7 @@ fn member(
         let ends = [(); 2].map(|()| UdEnd::new(&stack, ip.parse().unwrap()));
         for end in &ends {
             if let Some(group) = group {
-                end.qp.attach_mcast(&ip_to_gid(group)).unwrap();
+                end.qp.attach_mcast(&ip_to_gid(group), 0).unwrap();
             }
             for wr_id in 0..10 {
                 end.receive(wr_id, 4096 + wr_id as usize * 100, 100);
@@ -95,7 +95,7 @@ fn everybody_hears(hosts: &[Namespace; 2], ips: [&'static str; 2], group: &str) 
         }
     }
     // From the other host, past a queue pair that has left.
-    own[1].qp.detach_mcast(&ip_to_gid(group)).unwrap();
+    own[1].qp.detach_mcast(&ip_to_gid(group), 0).unwrap();
     others[0].send(7, 0, 8, &*others[0].ah(group), Qpn::MULTICAST);
     for end in [&own[0], &neighbours[0], &neighbours[1], &others[1]] {
         assert_eq!(end.poll().src_qp, others[0].qp.qpn());

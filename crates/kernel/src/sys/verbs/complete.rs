@@ -25,6 +25,8 @@ pub(super) fn completion(raw: &abi::Wc) -> WorkCompletion {
         src_qp: Qpn::new(if is_success { raw.src_qp } else { 0 }),
         has_grh: has(wc_flags::GRH),
         sl: if is_success { raw.sl } else { 0 },
+        slid: if is_success { raw.slid } else { 0 },
+        dlid_path_bits: if is_success { raw.dlid_path_bits } else { 0 },
         invalidated_rkey: has(wc_flags::WITH_INV).then_some(raw.imm_data),
         timestamp_ns: 0,
     }

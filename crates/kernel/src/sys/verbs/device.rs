@@ -72,6 +72,7 @@ impl Device for KernelDevice {
                 abi::LINK_LAYER_ETHERNET => LinkLayer::Ethernet,
                 _ => LinkLayer::InfiniBand,
             },
+            lid: raw.lid,
         })
     }
 

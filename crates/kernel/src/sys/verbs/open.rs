@@ -1,6 +1,7 @@
 //! An open device. Every object created from it keeps it alive.
 
 use portolan_threads::lock::Mutex;
+use std::cell::LazyCell;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -113,12 +114,17 @@ impl OpenDevice {
     /// The GID table entries that serve a local address, RoCEv2 first.
     pub(super) fn slots_of(&self, ip: IpAddr) -> Result<Vec<GidEntry>> {
         let gid = ip_to_gid(ip);
-        let interfaces = self.is_iwarp().then(Interfaces::now);
-        let serves = |slot: &Slot| match &interfaces {
-            Some(interfaces) => interfaces.has(slot.entry.gid, ip),
-            None => slot.entry.gid == gid,
-        };
-        let mut found: Vec<_> = self.slots()?.into_iter().filter(serves).collect();
+        let interfaces = LazyCell::new(Interfaces::now);
+        let mut slots = self.slots()?;
+        slots.retain_mut(|slot| {
+            if !self.is_by_hardware(slot) {
+                return slot.entry.gid == gid;
+            }
+            let index = interfaces.index_with(slot.entry.gid, ip);
+            slot.entry.interface_index = index.unwrap_or(slot.entry.interface_index);
+            index.is_some()
+        });
+        let mut found = slots;
         found.sort_by_key(|slot| slot.gid_type != abi::GID_TYPE_ROCE_V2);
         Ok(found.into_iter().map(|slot| slot.entry).collect())
     }
@@ -127,6 +133,12 @@ impl OpenDevice {
     pub(super) fn is_iwarp(&self) -> bool {
         // SAFETY: the context is open as long as `self` lives, and its device is the one that the library opened.
         unsafe { (*(*self.context.as_ptr()).device).transport_type == abi::TRANSPORT_IWARP }
+    }
+
+    /// Whether the GID follows from hardware, on InfiniBand and iWARP, and contains no IP address.
+    fn is_by_hardware(&self, slot: &Slot) -> bool {
+        // Older kernels report another type for iWARP.
+        slot.gid_type == abi::GID_TYPE_IB || self.is_iwarp()
     }
 
     /// The GID tables of all ports.
@@ -154,13 +166,13 @@ impl OpenDevice {
         };
         entries.truncate(count);
         let mut slots: Vec<_> = entries.iter().map(Slot::of).collect();
-        // Older kernels do not report the interfaces of iWARP devices.
-        let is_told = |slot: &Slot| slot.entry.interface_index != 0;
-        if self.is_iwarp() && !slots.iter().all(is_told) {
-            let interfaces = Interfaces::now();
-            for slot in slots.iter_mut().filter(|slot| !is_told(slot)) {
-                slot.entry.interface_index = interfaces.index_of(slot.entry.gid).unwrap_or(0);
+        // The kernel does not report the interfaces of InfiniBand ports, nor, if it is old, those of iWARP ports.
+        let interfaces = LazyCell::new(Interfaces::now);
+        for slot in &mut slots {
+            if slot.entry.interface_index != 0 || !self.is_by_hardware(slot) {
+                continue;
             }
+            slot.entry.interface_index = interfaces.index_of(slot.entry.gid).unwrap_or(0);
         }
         Ok(slots)
     }

@@ -38,7 +38,7 @@ pub(super) struct KernelQp {
     /// Address handles of datagrams that may be in flight: at most as many as the send queue holds.
     handles: Mutex<VecDeque<Arc<AhShared>>>,
     /// The groups that it is attached to, because the kernel does not destroy an attached queue pair.
-    groups: Mutex<Vec<Gid>>,
+    groups: Mutex<Vec<(Gid, u16)>>,
     pd: Arc<Domain>,
     // Destroyed after the queue pair.
     _cqs: [Arc<dyn Cq>; 2],
@@ -155,11 +155,11 @@ impl KernelQp {
         step: Step,
         verb: &'static str,
         call: unsafe extern "C" fn(*mut abi::Qp, *const abi::Gid, u16) -> i32,
-        gid: &Gid,
+        (gid, lid): (Gid, u16),
     ) -> Result<()> {
         self.with(step, |raw| {
-            // SAFETY: the queue pair exists; RoCE groups have no LID.
-            let code = unsafe { call(raw.as_ptr(), &(*gid).into(), 0) };
+            // SAFETY: the queue pair exists, and the library only reads the GID.
+            let code = unsafe { call(raw.as_ptr(), &gid.into(), lid) };
             check(step, verb, code).map_err(|error| self.pd.device.explain(error))
         })
     }
@@ -288,20 +288,22 @@ impl Qp for KernelQp {
         })
     }
 
-    fn attach_mcast(&self, gid: &Gid) -> Result<()> {
+    fn attach_mcast(&self, gid: &Gid, lid: u16) -> Result<()> {
         let attach = self.pd.device.library.attach_mcast;
-        self.group(Step::AttachMulticast, "ibv_attach_mcast", attach, gid)?;
+        let group = (*gid, lid);
+        self.group(Step::AttachMulticast, "ibv_attach_mcast", attach, group)?;
         let mut groups = self.groups.lock();
-        if !groups.contains(gid) {
-            groups.push(*gid);
+        if !groups.contains(&group) {
+            groups.push(group);
         }
         Ok(())
     }
 
-    fn detach_mcast(&self, gid: &Gid) -> Result<()> {
+    fn detach_mcast(&self, gid: &Gid, lid: u16) -> Result<()> {
         let detach = self.pd.device.library.detach_mcast;
-        self.group(Step::DetachMulticast, "ibv_detach_mcast", detach, gid)?;
-        self.groups.lock().retain(|group| group != gid);
+        let group = (*gid, lid);
+        self.group(Step::DetachMulticast, "ibv_detach_mcast", detach, group)?;
+        self.groups.lock().retain(|attached| *attached != group);
         Ok(())
     }
 
@@ -312,10 +314,10 @@ impl Qp for KernelQp {
             return Ok(());
         };
         let library = &self.pd.device.library;
-        for gid in self.groups.lock().drain(..) {
+        for (gid, lid) in self.groups.lock().drain(..) {
             // A failure means that the group is already detached.
             // SAFETY: the queue pair exists, and the write lock excludes all other users.
-            let _ = unsafe { (library.detach_mcast)(qp.as_ptr(), &gid.into(), 0) };
+            let _ = unsafe { (library.detach_mcast)(qp.as_ptr(), &gid.into(), lid) };
         }
         // SAFETY: as above.
         let code = unsafe { (library.destroy_qp)(qp.as_ptr()) };

@@ -92,6 +92,7 @@ fn add_ud(fields: &mut Map<String, Value>, event: &Event) -> Qpn {
             traffic_class: 0,
             sl: 0,
             port_num: 0,
+            local_route: None,
         },
         qp_num: Qpn::new(0),
         qkey: QKey(0),

@@ -160,6 +160,7 @@ impl Device for SoftDevice {
             gid_tbl_len: GID_TABLE_LEN as u32,
             pkey_tbl_len: PKEY_TABLE_LEN,
             link_layer: LinkLayer::Ethernet,
+            lid: 0,
         })
     }
 

@@ -355,7 +355,7 @@ impl Qp for SoftQp {
         Ok(())
     }
 
-    fn attach_mcast(&self, gid: &Gid) -> Result<()> {
+    fn attach_mcast(&self, gid: &Gid, _lid: u16) -> Result<()> {
         let step = Step::AttachMulticast;
         let key = self.group_of(step, gid)?;
         drop(self.open(step)?);
@@ -368,7 +368,7 @@ impl Qp for SoftQp {
         Ok(())
     }
 
-    fn detach_mcast(&self, gid: &Gid) -> Result<()> {
+    fn detach_mcast(&self, gid: &Gid, _lid: u16) -> Result<()> {
         let step = Step::DetachMulticast;
         let key = self.group_of(step, gid)?;
         drop(self.open(step)?);

@@ -142,6 +142,7 @@ fn an_address_vector_becomes_a_path_or_an_error_that_names_the_cause() {
         traffic_class: 5,
         sl: 0,
         port_num: 1,
+        local_route: None,
     };
     let step = Step::ModifyQp;
     let path = device.path(step, &vector(0, "10.0.0.2"), 4791).unwrap();
