@@ -1,5 +1,6 @@
-//! Checked access to byte buffers, shared by all parsers.
+//! Checked access to byte buffers, and the layouts of headers: each field is declared with its place.
 
+use crate::addr::{Gid, PKey, Psn, QKey, Qpn, ServiceId};
 use crate::{Error, Result};
 
 /// The first `N` bytes of `input`.
@@ -50,150 +51,245 @@ pub(crate) fn fit(what: &'static str, value: u32, width: u32) -> Result<u32> {
     }
 }
 
-/// A 24-bit big-endian number.
-pub(crate) const fn be24(bytes: [u8; 3]) -> u32 {
-    u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]])
+/// Returns an error unless a field has the only supported value.
+pub(crate) fn expect(what: &'static str, got: u8, expected: u8) -> Result<()> {
+    match got == expected {
+        true => Ok(()),
+        false => Err(Error::Unsupported {
+            what,
+            got: got.into(),
+        }),
+    }
 }
 
-/// The low 24 bits of `value`, big-endian.
-pub(crate) const fn to_be24(value: u32) -> [u8; 3] {
-    let [_, a, b, c] = value.to_be_bytes();
-    [a, b, c]
+/// A value of whole bytes.
+pub(crate) trait Value: Sized {
+    /// Length in bytes.
+    const LEN: usize;
+
+    /// Reads the value from `LEN` bytes.
+    fn read(bytes: &[u8]) -> Self;
+
+    /// Writes the value to `LEN` bytes, which are zero. Errors name it `what`.
+    fn write(&self, what: &'static str, bytes: &mut [u8]) -> Result<()>;
 }
 
-/// Reads fields of a header at constant offsets. An offset outside of the header does not compile.
-#[derive(Clone, Copy)]
-pub(crate) struct Fields<'a, const N: usize>(pub(crate) &'a [u8; N]);
+/// A value of up to 32 bits.
+pub(crate) trait Narrow {
+    fn from_bits(bits: u32) -> Self;
 
-impl<const N: usize> Fields<'_, N> {
-    /// `LEN` bytes at `AT`.
-    pub(crate) fn array<const AT: usize, const LEN: usize>(self) -> [u8; LEN] {
-        const { assert!(AT + LEN <= N, "field outside of its header") };
-        let mut out = [0; LEN];
-        out.copy_from_slice(&self.0[AT..AT + LEN]);
-        out
+    fn to_bits(&self) -> u32;
+}
+
+/// A field's place in a header.
+pub(crate) trait Place<T> {
+    /// Where the field ends, in bytes.
+    const END: usize;
+
+    fn get(header: &[u8]) -> T;
+
+    /// Writes the field to a header where its bits are zero. Errors name it `what`.
+    fn put(what: &'static str, value: &T, header: &mut [u8]) -> Result<()>;
+}
+
+/// Whole bytes from `BYTE` on.
+pub(crate) struct At<const BYTE: usize>;
+
+impl<T: Value, const BYTE: usize> Place<T> for At<BYTE> {
+    const END: usize = BYTE + T::LEN;
+
+    #[inline]
+    fn get(header: &[u8]) -> T {
+        T::read(&header[BYTE..BYTE + T::LEN])
     }
 
-    pub(crate) fn u8<const AT: usize>(self) -> u8 {
-        let [byte] = self.array::<AT, 1>();
-        byte
+    #[inline]
+    fn put(what: &'static str, value: &T, header: &mut [u8]) -> Result<()> {
+        value.write(what, &mut header[BYTE..BYTE + T::LEN])
+    }
+}
+
+/// `WIDTH` bits, above the lowest `SHIFT` bits of a big-endian number: the shortest one that begins at `BYTE` and has
+/// them all.
+pub(crate) struct Bits<const BYTE: usize, const SHIFT: u32, const WIDTH: u32>;
+
+impl<T: Narrow, const BYTE: usize, const SHIFT: u32, const WIDTH: u32> Place<T>
+    for Bits<BYTE, SHIFT, WIDTH>
+{
+    const END: usize = BYTE + (SHIFT + WIDTH).div_ceil(8) as usize;
+
+    #[inline]
+    fn get(header: &[u8]) -> T {
+        const { assert!(WIDTH > 0 && SHIFT + WIDTH <= 32, "more than a word") };
+        let mut number = 0;
+        for byte in &header[BYTE..<Self as Place<T>>::END] {
+            number = number << 8 | u32::from(*byte);
+        }
+        T::from_bits(number >> SHIFT & (u32::MAX >> (32 - WIDTH)))
     }
 
-    /// `WIDTH` bits of the byte at `AT`; bit `SHIFT` is the lowest.
-    pub(crate) fn bits<const AT: usize, const SHIFT: u32, const WIDTH: u32>(self) -> u8 {
-        const {
-            assert!(
-                WIDTH > 0 && SHIFT + WIDTH <= 8,
-                "bits outside of their byte"
-            )
+    #[inline]
+    fn put(what: &'static str, value: &T, header: &mut [u8]) -> Result<()> {
+        let mut number = fit(what, value.to_bits(), WIDTH)? << SHIFT;
+        for byte in header[BYTE..<Self as Place<T>>::END].iter_mut().rev() {
+            *byte |= number as u8;
+            number >>= 8;
+        }
+        Ok(())
+    }
+}
+
+impl<const N: usize> Value for [u8; N] {
+    const LEN: usize = N;
+
+    #[inline]
+    fn read(bytes: &[u8]) -> Self {
+        let mut array = [0; N];
+        array.copy_from_slice(bytes);
+        array
+    }
+
+    #[inline]
+    fn write(&self, _: &'static str, bytes: &mut [u8]) -> Result<()> {
+        bytes.copy_from_slice(self);
+        Ok(())
+    }
+}
+
+macro_rules! numbers {
+    ($($type:ty),*) => { $(
+        impl Value for $type {
+            const LEN: usize = size_of::<$type>();
+
+            #[inline]
+            fn read(bytes: &[u8]) -> Self {
+                Self::from_be_bytes(Value::read(bytes))
+            }
+
+            #[inline]
+            fn write(&self, what: &'static str, bytes: &mut [u8]) -> Result<()> {
+                self.to_be_bytes().write(what, bytes)
+            }
+        }
+    )* };
+}
+
+numbers!(u8, u16, u32, u64);
+
+macro_rules! arrays {
+    ($($type:ty),*) => { $(
+        impl<const N: usize> Value for [$type; N] {
+            const LEN: usize = N * <$type>::LEN;
+
+            fn read(bytes: &[u8]) -> Self {
+                core::array::from_fn(|at| Value::read(&bytes[at * <$type>::LEN..][..<$type>::LEN]))
+            }
+
+            fn write(&self, what: &'static str, bytes: &mut [u8]) -> Result<()> {
+                let mut places = self.iter().zip(bytes.chunks_exact_mut(<$type>::LEN));
+                places.try_for_each(|(number, place)| number.write(what, place))
+            }
+        }
+    )* };
+}
+
+arrays!(u16, u32, u64);
+
+/// Types that are read and written like the value that they contain.
+macro_rules! wrappers {
+    ($($type:ident($inner:ty)),*) => { $(
+        impl $crate::bytes::Value for $type {
+            const LEN: usize = <$inner as $crate::bytes::Value>::LEN;
+
+            #[inline]
+            fn read(bytes: &[u8]) -> Self {
+                $type($crate::bytes::Value::read(bytes))
+            }
+
+            #[inline]
+            fn write(&self, what: &'static str, bytes: &mut [u8]) -> $crate::Result<()> {
+                self.0.write(what, bytes)
+            }
+        }
+    )* };
+}
+pub(crate) use wrappers;
+
+wrappers!(Gid([u8; 16]), PKey(u16), QKey(u32), ServiceId(u64));
+
+/// Types of few bits: how each is made of them, and they of it.
+macro_rules! narrow {
+    ($($type:ty: $from:expr, $to:expr;)*) => { $(
+        impl $crate::bytes::Narrow for $type {
+            #[inline]
+            fn from_bits(bits: u32) -> Self {
+                ($from)(bits)
+            }
+
+            #[inline]
+            fn to_bits(&self) -> u32 {
+                ($to)(*self)
+            }
+        }
+    )* };
+}
+pub(crate) use narrow;
+
+narrow! {
+    bool: |bits| bits != 0, u32::from;
+    u8: |bits| bits as u8, u32::from;
+    u16: |bits| bits as u16, u32::from;
+    u32: |bits| bits, |bits| bits;
+    Qpn: Qpn::new, Qpn::value;
+    Psn: Psn::new, Psn::value;
+}
+
+/// Declares a structure of the wire: its name in errors, its length in bytes, and each field with its type and place.
+macro_rules! layout {
+    (
+        $(#[$attr:meta])*
+        $vis:vis struct $name:ident($what:literal, $len:expr) {
+            $($(#[$doc:meta])* $field_vis:vis $field:ident: $type:ty = $place:ty,)*
+        }
+    ) => {
+        $(#[$attr])*
+        $vis struct $name {
+            $($(#[$doc])* $field_vis $field: $type,)*
+        }
+
+        const _: () = {
+            $(assert!(
+                <$place as $crate::bytes::Place<$type>>::END <= $len,
+                concat!($what, " ", stringify!($field), " is outside of its header")
+            );)*
         };
-        self.u8::<AT>() >> SHIFT & (0xFF >> (8 - WIDTH))
-    }
 
-    /// Bit `SHIFT` of the byte at `AT`.
-    pub(crate) fn bit<const AT: usize, const SHIFT: u32>(self) -> bool {
-        self.bits::<AT, SHIFT, 1>() != 0
-    }
+        impl $crate::bytes::Value for $name {
+            const LEN: usize = $len;
 
-    pub(crate) fn u16<const AT: usize>(self) -> u16 {
-        u16::from_be_bytes(self.array::<AT, 2>())
-    }
+            #[inline]
+            fn read(bytes: &[u8]) -> Self {
+                Self { $($field: <$place as $crate::bytes::Place<$type>>::get(bytes),)* }
+            }
 
-    pub(crate) fn u24<const AT: usize>(self) -> u32 {
-        be24(self.array::<AT, 3>())
-    }
-
-    pub(crate) fn u32<const AT: usize>(self) -> u32 {
-        u32::from_be_bytes(self.array::<AT, 4>())
-    }
-
-    pub(crate) fn u64<const AT: usize>(self) -> u64 {
-        u64::from_be_bytes(self.array::<AT, 8>())
-    }
+            #[inline]
+            fn write(&self, _: &'static str, bytes: &mut [u8]) -> $crate::Result<()> {
+                $(<$place as $crate::bytes::Place<$type>>::put(
+                    concat!($what, " ", stringify!($field)),
+                    &self.$field,
+                    bytes,
+                )?;)*
+                Ok(())
+            }
+        }
+    };
 }
+pub(crate) use layout;
 
-/// Builds a header of zeros by setting fields at constant offsets.
-pub(crate) struct Builder<const N: usize>([u8; N]);
-
-impl<const N: usize> Builder<N> {
-    pub(crate) const fn new() -> Self {
-        Builder([0; N])
-    }
-
-    /// The header built so far.
-    pub(crate) const fn bytes(&self) -> &[u8; N] {
-        &self.0
-    }
-
-    pub(crate) const fn finish(self) -> [u8; N] {
-        self.0
-    }
-
-    /// Sets `LEN` bytes at `AT`.
-    pub(crate) fn array<const AT: usize, const LEN: usize>(
-        &mut self,
-        value: &[u8; LEN],
-    ) -> &mut Self {
-        const { assert!(AT + LEN <= N, "field outside of its header") };
-        self.0[AT..AT + LEN].copy_from_slice(value);
-        self
-    }
-
-    pub(crate) fn u8<const AT: usize>(&mut self, value: u8) -> &mut Self {
-        self.array::<AT, 1>(&[value])
-    }
-
-    /// Sets `WIDTH` bits of the byte at `AT`; bit `SHIFT` is the lowest. The value must fit.
-    pub(crate) fn bits<const AT: usize, const SHIFT: u32, const WIDTH: u32>(
-        &mut self,
-        what: &'static str,
-        value: u8,
-    ) -> Result<&mut Self> {
-        const { assert!(AT < N, "field outside of its header") };
-        const {
-            assert!(
-                WIDTH > 0 && SHIFT + WIDTH <= 8,
-                "bits outside of their byte"
-            )
-        };
-        self.0[AT] |= (fit(what, value.into(), WIDTH)? as u8) << SHIFT;
-        Ok(self)
-    }
-
-    /// Sets bit `SHIFT` of the byte at `AT`.
-    pub(crate) fn bit<const AT: usize, const SHIFT: u32>(&mut self, value: bool) -> &mut Self {
-        const { assert!(AT < N && SHIFT < 8, "bit outside of its header") };
-        self.0[AT] |= u8::from(value) << SHIFT;
-        self
-    }
-
-    pub(crate) fn u16<const AT: usize>(&mut self, value: u16) -> &mut Self {
-        self.array::<AT, 2>(&value.to_be_bytes())
-    }
-
-    /// Sets 24 bits; the value must fit.
-    pub(crate) fn u24<const AT: usize>(
-        &mut self,
-        what: &'static str,
-        value: u32,
-    ) -> Result<&mut Self> {
-        Ok(self.array::<AT, 3>(&to_be24(fit(what, value, 24)?)))
-    }
-
-    pub(crate) fn u32<const AT: usize>(&mut self, value: u32) -> &mut Self {
-        self.array::<AT, 4>(&value.to_be_bytes())
-    }
-
-    pub(crate) fn u64<const AT: usize>(&mut self, value: u64) -> &mut Self {
-        self.array::<AT, 8>(&value.to_be_bytes())
-    }
-}
-
-/// Generates `LEN`, `parse` and `emit` of a header from its conversions `from_bytes` and
-/// `to_bytes`.
-macro_rules! header {
-    ($repr:ty, $name:literal, $len:literal) => {
-        impl $repr {
+/// Generates `LEN`, `parse` and `emit` of a header.
+macro_rules! parse_and_emit {
+    ($name:ident, $what:literal, $len:literal) => {
+        impl $name {
             /// Length of the header, in bytes.
             pub const LEN: usize = $len;
 
@@ -203,8 +299,8 @@ macro_rules! header {
             ///
             /// [`Error::Truncated`](crate::Error::Truncated).
             pub fn parse(input: &[u8]) -> $crate::Result<Self> {
-                let bytes: &[u8; $len] = $crate::bytes::head($name, input)?;
-                Ok(Self::from_fields($crate::bytes::Fields(bytes)))
+                let bytes: &[u8; $len] = $crate::bytes::head($what, input)?;
+                Ok($crate::bytes::Value::read(bytes))
             }
 
             /// Writes the header at the front of `out`; returns `LEN`.
@@ -214,11 +310,20 @@ macro_rules! header {
             /// [`Error::NoRoom`](crate::Error::NoRoom) if `out` is shorter;
             /// [`Error::OutOfRange`](crate::Error::OutOfRange) for a value wider than its field.
             pub fn emit(&self, out: &mut [u8]) -> $crate::Result<usize> {
-                let mut header = $crate::bytes::Builder::<$len>::new();
-                self.build(&mut header)?;
-                $crate::bytes::put($name, &header.finish(), out)
+                let mut header = [0; $len];
+                $crate::bytes::Value::write(self, $what, &mut header)?;
+                $crate::bytes::put($what, &header, out)
             }
         }
+    };
+}
+pub(crate) use parse_and_emit;
+
+/// Declares a header as [`layout`] does, with `LEN`, `parse` and `emit`.
+macro_rules! header {
+    ($(#[$attr:meta])* $vis:vis struct $name:ident($what:literal, $len:literal) $fields:tt) => {
+        $crate::bytes::layout! { $(#[$attr])* $vis struct $name($what, $len) $fields }
+        $crate::bytes::parse_and_emit!($name, $what, $len);
     };
 }
 pub(crate) use header;

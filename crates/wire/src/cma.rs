@@ -4,7 +4,7 @@
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::bytes::{Builder, Fields, head, put};
+use crate::bytes::{At, Bits, Value, expect, head, layout, put};
 use crate::{Error, Result};
 
 /// Length of the header, in bytes.
@@ -13,18 +13,20 @@ pub const LEN: usize = 36;
 /// The only defined version.
 pub const VERSION: u8 = 0;
 
-/// IP addressing of a connection request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CmaHeader {
-    /// The caller's address family: 4 or 6.
-    pub ip_version: u8,
-    /// The caller's port, host order. (The listener's is in the service id.)
-    pub port: u16,
-    /// The caller's address in network order; an IPv4 address is in the last four bytes, after
-    /// zeros.
-    pub src: [u8; 16],
-    /// The listener's address, in the same layout.
-    pub dst: [u8; 16],
+layout! {
+    /// IP addressing of a connection request.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct CmaHeader("CMA header", LEN) {
+        /// The caller's address family: 4 or 6.
+        pub ip_version: u8 = Bits<1, 4, 4>,
+        /// The caller's port, host order. (The listener's is in the service id.)
+        pub port: u16 = At<2>,
+        /// The caller's address in network order; an IPv4 address is in the last four bytes, after
+        /// zeros.
+        pub src: [u8; 16] = At<4>,
+        /// The listener's address, in the same layout.
+        pub dst: [u8; 16] = At<20>,
+    }
 }
 
 impl CmaHeader {
@@ -72,24 +74,16 @@ impl CmaHeader {
     /// [`Error::Truncated`]; [`Error::Unsupported`] for a version other than [`VERSION`] or an IP
     /// version other than 4 and 6. A listener rejects such a request.
     pub fn parse(input: &[u8]) -> Result<CmaHeader> {
-        let f = Fields::<LEN>(head("CMA header", input)?);
-        let unsupported = |what, got: u8| Error::Unsupported {
-            what,
-            got: got.into(),
-        };
-        if f.u8::<0>() != VERSION {
-            return Err(unsupported("CMA header version", f.u8::<0>()));
+        let bytes: &[u8; LEN] = head("CMA header", input)?;
+        expect("CMA header version", bytes[0], VERSION)?;
+        let header = CmaHeader::read(bytes);
+        match header.ip_version {
+            4 | 6 => Ok(header),
+            other => Err(Error::Unsupported {
+                what: "CMA header IP version",
+                got: other.into(),
+            }),
         }
-        let ip_version = f.bits::<1, 4, 4>();
-        if ip_version != 4 && ip_version != 6 {
-            return Err(unsupported("CMA header IP version", ip_version));
-        }
-        Ok(CmaHeader {
-            ip_version,
-            port: f.u16::<2>(),
-            src: f.array::<4, 16>(),
-            dst: f.array::<20, 16>(),
-        })
     }
 
     /// Writes the header at the front of `out`; returns [`LEN`].
@@ -98,13 +92,10 @@ impl CmaHeader {
     ///
     /// [`Error::NoRoom`]; [`Error::OutOfRange`] for an `ip_version` above 15.
     pub fn emit(&self, out: &mut [u8]) -> Result<usize> {
-        let mut b = Builder::<LEN>::new();
-        b.u8::<0>(VERSION)
-            .bits::<1, 4, 4>("CMA header IP version", self.ip_version)?
-            .u16::<2>(self.port)
-            .array::<4, 16>(&self.src)
-            .array::<20, 16>(&self.dst);
-        put("CMA header", &b.finish(), out)
+        let mut bytes = [0; LEN];
+        bytes[0] = VERSION;
+        self.write("CMA header", &mut bytes)?;
+        put("CMA header", &bytes, out)
     }
 }
 

@@ -182,7 +182,7 @@ fn a_value_wider_than_its_field_is_refused_and_nothing_is_written() {
     assert_eq!(
         message.emit(1, &mut mad),
         Err(Error::OutOfRange {
-            what: "retry count",
+            what: "REQ retry_count",
             max: 7,
             got: 8
         })

@@ -4,7 +4,7 @@ mod opcode;
 
 pub use opcode::{Opcode, Payload, Transport};
 
-use crate::bytes::{Builder, Fields, head, put};
+use crate::bytes::{At, Bits, Place, head, put};
 use crate::{Error, PKey, Psn, Qpn, Result};
 
 /// Length of the header, in bytes.
@@ -66,19 +66,19 @@ impl BthRepr {
     /// [`Error::Truncated`]; [`Error::Unsupported`] for an opcode that is not one of [`Opcode`].
     #[inline]
     pub fn parse(input: &[u8]) -> Result<BthRepr> {
-        let f = Fields::<LEN>(head("BTH", input)?);
+        let bytes: &[u8; LEN] = head("BTH", input)?;
         Ok(BthRepr {
-            opcode: Opcode::from_value(f.u8::<0>())?,
-            solicited: f.bit::<1, 7>(),
-            migreq: f.bit::<1, 6>(),
-            pad_count: f.bits::<1, 4, 2>(),
-            tver: f.bits::<1, 0, 4>(),
-            pkey: PKey(f.u16::<2>()),
-            fecn: f.bit::<4, 7>(),
-            becn: f.bit::<4, 6>(),
-            dest_qp: Qpn::new(f.u24::<5>()),
-            ack_request: f.bit::<8, 7>(),
-            psn: Psn::new(f.u24::<9>()),
+            opcode: Opcode::from_value(bytes[0])?,
+            solicited: Bits::<1, 7, 1>::get(bytes),
+            migreq: Bits::<1, 6, 1>::get(bytes),
+            pad_count: Bits::<1, 4, 2>::get(bytes),
+            tver: Bits::<1, 0, 4>::get(bytes),
+            pkey: At::<2>::get(bytes),
+            fecn: Bits::<4, 7, 1>::get(bytes),
+            becn: Bits::<4, 6, 1>::get(bytes),
+            dest_qp: Bits::<5, 0, 24>::get(bytes),
+            ack_request: Bits::<8, 7, 1>::get(bytes),
+            psn: Bits::<9, 0, 24>::get(bytes),
         })
     }
 
@@ -89,19 +89,19 @@ impl BthRepr {
     /// [`Error::NoRoom`]; [`Error::OutOfRange`] for a `pad_count` above 3 or a `tver` above 15.
     #[inline]
     pub fn emit(&self, out: &mut [u8]) -> Result<usize> {
-        let mut b = Builder::<LEN>::new();
-        b.u8::<0>(self.opcode.value())
-            .bit::<1, 7>(self.solicited)
-            .bit::<1, 6>(self.migreq)
-            .bits::<1, 4, 2>("BTH pad count", self.pad_count)?
-            .bits::<1, 0, 4>("BTH transport version", self.tver)?
-            .u16::<2>(self.pkey.0)
-            .bit::<4, 7>(self.fecn)
-            .bit::<4, 6>(self.becn)
-            .u24::<5>("BTH destination QP", self.dest_qp.value())?
-            .bit::<8, 7>(self.ack_request)
-            .u24::<9>("BTH PSN", self.psn.value())?;
-        put("BTH", &b.finish(), out)
+        let mut bytes = [0; LEN];
+        bytes[0] = self.opcode.value();
+        Bits::<1, 7, 1>::put("BTH solicited", &self.solicited, &mut bytes)?;
+        Bits::<1, 6, 1>::put("BTH migreq", &self.migreq, &mut bytes)?;
+        Bits::<1, 4, 2>::put("BTH pad count", &self.pad_count, &mut bytes)?;
+        Bits::<1, 0, 4>::put("BTH transport version", &self.tver, &mut bytes)?;
+        At::<2>::put("BTH pkey", &self.pkey, &mut bytes)?;
+        Bits::<4, 7, 1>::put("BTH fecn", &self.fecn, &mut bytes)?;
+        Bits::<4, 6, 1>::put("BTH becn", &self.becn, &mut bytes)?;
+        Bits::<5, 0, 24>::put("BTH destination QP", &self.dest_qp, &mut bytes)?;
+        Bits::<8, 7, 1>::put("BTH ack request", &self.ack_request, &mut bytes)?;
+        Bits::<9, 0, 24>::put("BTH PSN", &self.psn, &mut bytes)?;
+        put("BTH", &bytes, out)
     }
 }
 

@@ -3,51 +3,29 @@
 
 use core::fmt;
 
-use super::body::{Body, BodyBuilder, Format};
+use super::body::{BODY_LEN, Info};
+use super::path::InLap;
 use super::reason::codes;
 use super::{AdditionalInfo, PathRepr, PrivateData};
-use crate::{Qpn, Result};
+use crate::Qpn;
+use crate::bytes::{At, Bits, layout};
 
-/// Load alternate path (IBTA 12.8.1).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct LapRepr {
-    /// The sender's communication id.
-    pub local_comm_id: u32,
-    /// The receiver's communication id.
-    pub remote_comm_id: u32,
-    /// The receiver's queue pair (or end-to-end context).
-    pub remote_qpn: Qpn,
-    /// Time within which the receiver must answer, exponent of 4.096 µs, five bits.
-    pub remote_cm_response_timeout: u8,
-    /// The path to load.
-    pub alternate: PathRepr,
-    /// Private data.
-    pub private_data: PrivateData<168>,
-}
-
-impl Format for LapRepr {
-    fn read(f: Body<'_>, _: u32) -> Self {
-        LapRepr {
-            local_comm_id: f.u32::<0>(),
-            remote_comm_id: f.u32::<4>(),
-            remote_qpn: Qpn::new(f.u24::<12>()),
-            remote_cm_response_timeout: f.bits::<15, 3, 5>(),
-            alternate: PathRepr::from_lap(&f.array::<20, 44>()),
-            private_data: PrivateData::new(f.array::<64, 168>()),
-        }
-    }
-
-    fn write(&self, b: &mut BodyBuilder) -> Result<()> {
-        b.u32::<0>(self.local_comm_id)
-            .u32::<4>(self.remote_comm_id)
-            .u24::<12>("remote QPN", self.remote_qpn.value())?
-            .bits::<15, 3, 5>(
-                "remote CM response timeout",
-                self.remote_cm_response_timeout,
-            )?
-            .array::<20, 44>(&self.alternate.to_lap()?)
-            .array::<64, 168>(self.private_data.as_array());
-        Ok(())
+layout! {
+    /// Load alternate path (IBTA 12.8.1).
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub struct LapRepr("LAP", BODY_LEN) {
+        /// The sender's communication id.
+        pub local_comm_id: u32 = At<0>,
+        /// The receiver's communication id.
+        pub remote_comm_id: u32 = At<4>,
+        /// The receiver's queue pair (or end-to-end context).
+        pub remote_qpn: Qpn = Bits<12, 0, 24>,
+        /// Time within which the receiver must answer, exponent of 4.096 µs, five bits.
+        pub remote_cm_response_timeout: u8 = Bits<15, 3, 5>,
+        /// The path to load.
+        pub alternate: PathRepr = InLap<20>,
+        /// Private data.
+        pub private_data: PrivateData<168> = At<64>,
     }
 }
 
@@ -94,43 +72,20 @@ codes! {
     INVALID_SL = 13, "invalid service level";
 }
 
-/// Alternate path response (IBTA 12.8.2).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct AprRepr {
-    /// The sender's communication id.
-    pub local_comm_id: u32,
-    /// The receiver's communication id.
-    pub remote_comm_id: u32,
-    /// Whether the path is loaded.
-    pub status: AprStatus,
-    /// Additional information; its meaning depends on the status.
-    pub additional_info: AdditionalInfo,
-    /// Private data.
-    pub private_data: PrivateData<148>,
-}
-
-impl Format for AprRepr {
-    fn read(f: Body<'_>, _: u32) -> Self {
-        AprRepr {
-            local_comm_id: f.u32::<0>(),
-            remote_comm_id: f.u32::<4>(),
-            status: AprStatus(f.u8::<9>()),
-            additional_info: AdditionalInfo {
-                len: f.u8::<8>(),
-                bytes: f.array::<12, 72>(),
-            },
-            private_data: PrivateData::new(f.array::<84, 148>()),
-        }
-    }
-
-    fn write(&self, b: &mut BodyBuilder) -> Result<()> {
-        b.u32::<0>(self.local_comm_id)
-            .u32::<4>(self.remote_comm_id)
-            .u8::<8>(self.additional_info.len)
-            .u8::<9>(self.status.0)
-            .array::<12, 72>(&self.additional_info.bytes)
-            .array::<84, 148>(self.private_data.as_array());
-        Ok(())
+layout! {
+    /// Alternate path response (IBTA 12.8.2).
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub struct AprRepr("APR", BODY_LEN) {
+        /// The sender's communication id.
+        pub local_comm_id: u32 = At<0>,
+        /// The receiver's communication id.
+        pub remote_comm_id: u32 = At<4>,
+        /// Whether the path is loaded.
+        pub status: AprStatus = At<9>,
+        /// Additional information; its meaning depends on the status.
+        pub additional_info: AdditionalInfo = Info<8, 0, 12>,
+        /// Private data.
+        pub private_data: PrivateData<148> = At<84>,
     }
 }
 

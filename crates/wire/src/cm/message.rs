@@ -2,12 +2,12 @@
 
 use core::fmt;
 
-use super::body::{BODY_LEN, Format};
+use super::body::BODY_LEN;
 use super::{
     AprRepr, DrepRepr, DreqRepr, LapRepr, MraRepr, RejRepr, RepRepr, ReqRepr, RtuRepr, SidrRepRepr,
     SidrReqRepr,
 };
-use crate::bytes::{Builder, Fields};
+use crate::bytes::{Value, expect};
 use crate::mad::{BASE_VERSION, MAD_LEN, MadHeaderRepr, MadPacket, Method, MgmtClass};
 use crate::{Error, Result};
 
@@ -47,15 +47,15 @@ macro_rules! messages {
                 }
             }
 
-            fn read(id: AttributeId, body: Fields<'_, BODY_LEN>, ece_options: u32) -> CmMessage {
+            fn read(id: AttributeId, body: &[u8; BODY_LEN]) -> CmMessage {
                 match id {
-                    $(AttributeId::$name => CmMessage::$name($repr::read(body, ece_options)),)*
+                    $(AttributeId::$name => CmMessage::$name(Value::read(body)),)*
                 }
             }
 
-            fn write(&self, body: &mut Builder<BODY_LEN>) -> Result<()> {
+            fn write(&self, body: &mut [u8; BODY_LEN]) -> Result<()> {
                 match self {
-                    $(CmMessage::$name(message) => message.write(body),)*
+                    $(CmMessage::$name(message) => message.write(stringify!($name), body),)*
                 }
             }
         }
@@ -121,7 +121,13 @@ impl CmMessage {
             what: "CM attribute",
             got: header.attribute_id.into(),
         })?;
-        let message = CmMessage::read(id, Fields(mad.data()), header.attribute_modifier);
+        let mut message = CmMessage::read(id, mad.data());
+        if let CmMessage::Req(ReqRepr { ece, .. })
+        | CmMessage::Rep(RepRepr { ece, .. })
+        | CmMessage::SidrRep(SidrRepRepr { ece, .. }) = &mut message
+        {
+            ece.options = header.attribute_modifier;
+        }
         Ok((header, message))
     }
 
@@ -131,7 +137,7 @@ impl CmMessage {
     ///
     /// [`Error::OutOfRange`] for a value wider than its field, with `mad` unchanged.
     pub fn emit(&self, tid: u64, mad: &mut [u8; MAD_LEN]) -> Result<()> {
-        let mut body = Builder::new();
+        let mut body = [0; BODY_LEN];
         self.write(&mut body)?;
         let header = MadHeaderRepr {
             base_version: BASE_VERSION,
@@ -145,20 +151,16 @@ impl CmMessage {
             attribute_modifier: self.ece_options(),
         };
         let at = header.emit(mad)?;
-        crate::bytes::put(
-            "CM message",
-            &body.finish(),
-            mad.get_mut(at..).unwrap_or_default(),
-        )?;
+        crate::bytes::put("CM message", &body, mad.get_mut(at..).unwrap_or_default())?;
         Ok(())
     }
 
     /// The vendor's options in the attribute modifier.
     const fn ece_options(&self) -> u32 {
         match self {
-            CmMessage::Req(message) => message.ece.options,
-            CmMessage::Rep(message) => message.ece.options,
-            CmMessage::SidrRep(message) => message.ece.options,
+            CmMessage::Req(ReqRepr { ece, .. })
+            | CmMessage::Rep(RepRepr { ece, .. })
+            | CmMessage::SidrRep(SidrRepRepr { ece, .. }) => ece.options,
             _ => 0,
         }
     }
@@ -194,17 +196,6 @@ impl CmMessage {
             CmMessage::SidrRep(message) => message.request_id,
             CmMessage::Lap(message) => message.remote_comm_id,
             CmMessage::Apr(message) => message.remote_comm_id,
-        })
-    }
-}
-
-fn expect(what: &'static str, got: u8, spoken: u8) -> Result<()> {
-    if got == spoken {
-        Ok(())
-    } else {
-        Err(Error::Unsupported {
-            what,
-            got: got.into(),
         })
     }
 }

@@ -3,8 +3,8 @@
 use core::fmt;
 
 use super::PrivateData;
-use super::body::{Body, BodyBuilder, Format};
-use crate::Result;
+use super::body::BODY_LEN;
+use crate::bytes::{At, Bits, layout, narrow};
 use crate::timer::cm_timeout_us;
 
 /// The message that an MRA confirms, two bits.
@@ -22,50 +22,29 @@ pub enum MraMessage {
     Reserved = 3,
 }
 
-impl MraMessage {
-    const fn from_bits(bits: u8) -> MraMessage {
-        match bits & 3 {
-            0 => MraMessage::Req,
-            1 => MraMessage::Rep,
-            2 => MraMessage::Lap,
-            _ => MraMessage::Reserved,
-        }
-    }
+narrow! {
+    MraMessage: |bits| match bits {
+        0 => MraMessage::Req,
+        1 => MraMessage::Rep,
+        2 => MraMessage::Lap,
+        _ => MraMessage::Reserved,
+    }, |message| message as u32;
 }
 
-/// Message receipt acknowledgement (IBTA 12.6.6).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct MraRepr {
-    /// The sender's communication id; zero if it has none yet.
-    pub local_comm_id: u32,
-    /// The receiver's communication id.
-    pub remote_comm_id: u32,
-    /// The confirmed message.
-    pub message: MraMessage,
-    /// Time until its answer, exponent of 4.096 µs, five bits.
-    pub service_timeout: u8,
-    /// Private data.
-    pub private_data: PrivateData<222>,
-}
-
-impl Format for MraRepr {
-    fn read(f: Body<'_>, _: u32) -> Self {
-        MraRepr {
-            local_comm_id: f.u32::<0>(),
-            remote_comm_id: f.u32::<4>(),
-            message: MraMessage::from_bits(f.bits::<8, 6, 2>()),
-            service_timeout: f.bits::<9, 3, 5>(),
-            private_data: PrivateData::new(f.array::<10, 222>()),
-        }
-    }
-
-    fn write(&self, b: &mut BodyBuilder) -> Result<()> {
-        b.u32::<0>(self.local_comm_id)
-            .u32::<4>(self.remote_comm_id)
-            .bits::<8, 6, 2>("message MRAed", self.message as u8)?
-            .bits::<9, 3, 5>("service timeout", self.service_timeout)?
-            .array::<10, 222>(self.private_data.as_array());
-        Ok(())
+layout! {
+    /// Message receipt acknowledgement (IBTA 12.6.6).
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub struct MraRepr("MRA", BODY_LEN) {
+        /// The sender's communication id; zero if it has none yet.
+        pub local_comm_id: u32 = At<0>,
+        /// The receiver's communication id.
+        pub remote_comm_id: u32 = At<4>,
+        /// The confirmed message.
+        pub message: MraMessage = Bits<8, 6, 2>,
+        /// Time until its answer, exponent of 4.096 µs, five bits.
+        pub service_timeout: u8 = Bits<9, 3, 5>,
+        /// Private data.
+        pub private_data: PrivateData<222> = At<10>,
     }
 }
 

@@ -3,6 +3,7 @@
 use core::fmt;
 use core::ops::Deref;
 
+use crate::bytes::Value;
 use crate::{Error, Result};
 
 /// The private data of a message: `N` bytes, the consumer's data followed by zeros.
@@ -33,6 +34,18 @@ impl<const N: usize> PrivateData<N> {
     /// The whole area.
     pub const fn as_array(&self) -> &[u8; N] {
         &self.0
+    }
+}
+
+impl<const N: usize> Value for PrivateData<N> {
+    const LEN: usize = N;
+
+    fn read(bytes: &[u8]) -> Self {
+        PrivateData(Value::read(bytes))
+    }
+
+    fn write(&self, what: &'static str, bytes: &mut [u8]) -> Result<()> {
+        self.0.write(what, bytes)
     }
 }
 

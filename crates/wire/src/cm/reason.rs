@@ -8,6 +8,8 @@ macro_rules! codes {
         #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
         pub struct $name(pub $repr);
 
+        $crate::bytes::wrappers!($name($repr));
+
         impl $name {
             $($(#[$doc])* pub const $code: $name = $name($value);)*
 

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::bytes::{Builder, Fields, header};
+use crate::bytes::{At, Bits, Value, header};
 use crate::timer::rnr_timer_us;
 use crate::{Error, Result};
 
@@ -10,29 +10,14 @@ use crate::{Error, Result};
 /// without end-to-end flow control send it.
 pub const CREDITS_UNLIMITED: u8 = 31;
 
-/// Acknowledge extended transport header (IBTA 9.3).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AethRepr {
-    /// Acknowledgement or NAK.
-    pub syndrome: Syndrome,
-    /// Message sequence number, 24 bits: the number of messages that the responder has completed.
-    pub msn: u32,
-}
-
-header!(AethRepr, "AETH", 4);
-
-impl AethRepr {
-    fn from_fields(f: Fields<'_, 4>) -> Self {
-        AethRepr {
-            syndrome: Syndrome::from_value(f.u8::<0>()),
-            msn: f.u24::<1>(),
-        }
-    }
-
-    fn build(&self, b: &mut Builder<4>) -> Result<()> {
-        b.u8::<0>(self.syndrome.to_value()?)
-            .u24::<1>("AETH MSN", self.msn)?;
-        Ok(())
+header! {
+    /// Acknowledge extended transport header (IBTA 9.3).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct AethRepr("AETH", 4) {
+        /// Acknowledgement or NAK.
+        pub syndrome: Syndrome = At<0>,
+        /// Message sequence number, 24 bits: the number of messages that the responder has completed.
+        pub msn: u32 = Bits<1, 0, 24>,
     }
 }
 
@@ -82,6 +67,18 @@ impl Syndrome {
             Syndrome::Nak(code) => Ok(0x60 | code as u8),
             Syndrome::Reserved(value) => Ok(value),
         }
+    }
+}
+
+impl Value for Syndrome {
+    const LEN: usize = 1;
+
+    fn read(bytes: &[u8]) -> Self {
+        Syndrome::from_value(Value::read(bytes))
+    }
+
+    fn write(&self, what: &'static str, bytes: &mut [u8]) -> Result<()> {
+        self.to_value()?.write(what, bytes)
     }
 }
 

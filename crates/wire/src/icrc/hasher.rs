@@ -6,7 +6,6 @@ use crc32fast::Hasher;
 
 use super::{Flow, FlowV4, FlowV6};
 use crate::bth;
-use crate::bytes::Builder;
 
 /// CRC-32 of eight bytes of ones, the start of every ICRC. They stand for InfiniBand's link header,
 /// which RoCEv2 lacks.
@@ -102,40 +101,42 @@ fn fill(to: &mut [u8], from: &[u8]) -> usize {
     len
 }
 
+/// Sets bytes of a prefix. Constant arguments leave no check.
+#[inline(always)]
+fn set<const N: usize, const LEN: usize>(prefix: &mut [u8; N], at: usize, bytes: [u8; LEN]) {
+    prefix[at..at + LEN].copy_from_slice(&bytes);
+}
+
+// Ones stand for what routers may change, and for the checksums.
+
 fn ipv4_prefix(flow: &FlowV4, udp_len: usize, ip_id: u16) -> [u8; IPV4_LEN + UDP_HEADER_LEN] {
     const VERSION_AND_HEADER_WORDS: u8 = 0x45;
     const DONT_FRAGMENT: u16 = 0x4000;
     let flags = if flow.dont_fragment { DONT_FRAGMENT } else { 0 };
-    let mut b = Builder::new();
-    b.u8::<0>(VERSION_AND_HEADER_WORDS)
-        .u8::<1>(ONES) // type of service
-        .u16::<2>((IPV4_LEN + udp_len) as u16)
-        .u16::<4>(ip_id)
-        .u16::<6>(flags)
-        .u8::<8>(ONES) // time to live
-        .u8::<9>(PROTOCOL_UDP)
-        .array::<10, 2>(&[ONES; 2]) // header checksum
-        .array::<12, 4>(&flow.src.octets())
-        .array::<16, 4>(&flow.dst.octets())
-        .u16::<20>(flow.src_port)
-        .u16::<22>(flow.dst_port)
-        .u16::<24>(udp_len as u16)
-        .array::<26, 2>(&[ONES; 2]); // UDP checksum
-    b.finish()
+    let mut prefix = [ONES; _];
+    set(&mut prefix, 0, [VERSION_AND_HEADER_WORDS]);
+    set(&mut prefix, 2, ((IPV4_LEN + udp_len) as u16).to_be_bytes());
+    set(&mut prefix, 4, ip_id.to_be_bytes());
+    set(&mut prefix, 6, flags.to_be_bytes());
+    set(&mut prefix, 9, [PROTOCOL_UDP]);
+    set(&mut prefix, 12, flow.src.octets());
+    set(&mut prefix, 16, flow.dst.octets());
+    set(&mut prefix, 20, flow.src_port.to_be_bytes());
+    set(&mut prefix, 22, flow.dst_port.to_be_bytes());
+    set(&mut prefix, 24, (udp_len as u16).to_be_bytes());
+    prefix
 }
 
 fn ipv6_prefix(flow: &FlowV6, udp_len: usize) -> [u8; IPV6_LEN + UDP_HEADER_LEN] {
-    const VERSION_AND_ONES: u32 = 0x6FFF_FFFF;
-    let mut b = Builder::new();
-    b.u32::<0>(VERSION_AND_ONES) // traffic class and flow label
-        .u16::<4>(udp_len as u16)
-        .u8::<6>(PROTOCOL_UDP)
-        .u8::<7>(ONES) // hop limit
-        .array::<8, 16>(&flow.src.octets())
-        .array::<24, 16>(&flow.dst.octets())
-        .u16::<40>(flow.src_port)
-        .u16::<42>(flow.dst_port)
-        .u16::<44>(udp_len as u16)
-        .array::<46, 2>(&[ONES; 2]); // UDP checksum
-    b.finish()
+    const VERSION_AND_ONES: u8 = 0x6F;
+    let mut prefix = [ONES; _];
+    set(&mut prefix, 0, [VERSION_AND_ONES]);
+    set(&mut prefix, 4, (udp_len as u16).to_be_bytes());
+    set(&mut prefix, 6, [PROTOCOL_UDP]);
+    set(&mut prefix, 8, flow.src.octets());
+    set(&mut prefix, 24, flow.dst.octets());
+    set(&mut prefix, 40, flow.src_port.to_be_bytes());
+    set(&mut prefix, 42, flow.dst_port.to_be_bytes());
+    set(&mut prefix, 44, (udp_len as u16).to_be_bytes());
+    prefix
 }

@@ -3,7 +3,7 @@
 use core::net::Ipv4Addr;
 
 use super::checksum::Sum;
-use crate::bytes::{Builder, Fields, head, put};
+use crate::bytes::{At, Bits, Value, head, layout, put};
 use crate::{Error, Result};
 
 /// An IPv4 header. Options are skipped on parsing and never written.
@@ -33,13 +33,27 @@ pub struct Ipv4Repr {
     pub dst: Ipv4Addr,
 }
 
+layout! {
+    /// The fields as they are in the header.
+    struct Fields("IPv4", Ipv4Repr::LEN) {
+        version: u8 = Bits<0, 4, 4>,
+        header_words: u8 = Bits<0, 0, 4>,
+        tos: u8 = At<1>,
+        total_len: u16 = At<2>,
+        identification: u16 = At<4>,
+        dont_fragment: bool = Bits<6, 6, 1>,
+        more_fragments: bool = Bits<6, 5, 1>,
+        fragment_offset: u16 = Bits<6, 0, 13>,
+        ttl: u8 = At<8>,
+        protocol: u8 = At<9>,
+        src: [u8; 4] = At<12>,
+        dst: [u8; 4] = At<16>,
+    }
+}
+
 impl Ipv4Repr {
     /// Bytes of a header without options.
     pub const LEN: usize = 20;
-
-    const DONT_FRAGMENT: u16 = 0x4000;
-    const MORE_FRAGMENTS: u16 = 0x2000;
-    const OFFSET_MASK: u16 = 0x1FFF;
 
     /// True for a fragment of a larger datagram.
     pub const fn is_fragment(&self) -> bool {
@@ -55,15 +69,15 @@ impl Ipv4Repr {
     /// [`Error::Truncated`] if the header, or the length it states, exceeds the input;
     /// [`Error::Malformed`] for another version, or lengths that contradict each other.
     pub fn parse(input: &[u8]) -> Result<(Ipv4Repr, &[u8])> {
-        let f = Fields::<{ Self::LEN }>(head("IPv4 header", input)?);
-        if f.bits::<0, 4, 4>() != 4 {
+        let fields = Fields::read(head::<{ Self::LEN }>("IPv4 header", input)?);
+        if fields.version != 4 {
             return Err(Error::Malformed {
                 what: "IP version",
                 expected: "4",
-                got: f.bits::<0, 4, 4>().into(),
+                got: fields.version.into(),
             });
         }
-        let header_len = usize::from(f.bits::<0, 0, 4>()) * 4;
+        let header_len = usize::from(fields.header_words) * 4;
         if header_len < Self::LEN {
             return Err(Error::Malformed {
                 what: "IPv4 header length",
@@ -71,7 +85,7 @@ impl Ipv4Repr {
                 got: header_len as u64,
             });
         }
-        let total_len = usize::from(f.u16::<2>());
+        let total_len = usize::from(fields.total_len);
         let packet = input.get(..total_len).ok_or(Error::Truncated {
             what: "IPv4 packet",
             needed: total_len,
@@ -82,19 +96,18 @@ impl Ipv4Repr {
             expected: "no less than the header length",
             got: total_len as u64,
         })?;
-        let fragment = f.u16::<6>();
         let header = Ipv4Repr {
-            tos: f.u8::<1>(),
+            tos: fields.tos,
             header_len,
             payload_len: payload.len(),
-            identification: f.u16::<4>(),
-            dont_fragment: fragment & Self::DONT_FRAGMENT != 0,
-            more_fragments: fragment & Self::MORE_FRAGMENTS != 0,
-            fragment_offset: fragment & Self::OFFSET_MASK,
-            ttl: f.u8::<8>(),
-            protocol: f.u8::<9>(),
-            src: f.array::<12, 4>().into(),
-            dst: f.array::<16, 4>().into(),
+            identification: fields.identification,
+            dont_fragment: fields.dont_fragment,
+            more_fragments: fields.more_fragments,
+            fragment_offset: fields.fragment_offset,
+            ttl: fields.ttl,
+            protocol: fields.protocol,
+            src: fields.src.into(),
+            dst: fields.dst.into(),
         };
         Ok((header, payload))
     }
@@ -113,23 +126,24 @@ impl Ipv4Repr {
             max: u16::MAX.into(),
             got: total_len as u64,
         })?;
-        let offset = crate::bytes::fit("IPv4 fragment offset", self.fragment_offset.into(), 13)?;
-        let flag = |set, bit| if set { bit } else { 0 };
-        let fragment = offset as u16
-            | flag(self.dont_fragment, Self::DONT_FRAGMENT)
-            | flag(self.more_fragments, Self::MORE_FRAGMENTS);
-        let mut b = Builder::<{ Self::LEN }>::new();
-        b.u8::<0>(0x45) // version, and the header's length in words
-            .u8::<1>(self.tos)
-            .u16::<2>(total_len)
-            .u16::<4>(self.identification)
-            .u16::<6>(fragment)
-            .u8::<8>(self.ttl)
-            .u8::<9>(self.protocol)
-            .array::<12, 4>(&self.src.octets())
-            .array::<16, 4>(&self.dst.octets());
-        let checksum = Sum::default().bytes(b.bytes()).finish();
-        b.u16::<10>(checksum);
-        put("IPv4 header", &b.finish(), out)
+        let fields = Fields {
+            version: 4,
+            header_words: (Self::LEN / 4) as u8,
+            tos: self.tos,
+            total_len,
+            identification: self.identification,
+            dont_fragment: self.dont_fragment,
+            more_fragments: self.more_fragments,
+            fragment_offset: self.fragment_offset,
+            ttl: self.ttl,
+            protocol: self.protocol,
+            src: self.src.octets(),
+            dst: self.dst.octets(),
+        };
+        let mut bytes = [0; Self::LEN];
+        fields.write("IPv4 header", &mut bytes)?;
+        let checksum = Sum::default().bytes(&bytes).finish();
+        bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
+        put("IPv4 header", &bytes, out)
     }
 }

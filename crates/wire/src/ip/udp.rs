@@ -1,6 +1,6 @@
 //! UDP (RFC 768).
 
-use crate::bytes::{Builder, Fields, head, put};
+use crate::bytes::{Value, head, put};
 use crate::{Error, Result};
 
 /// A UDP header.
@@ -28,8 +28,9 @@ impl UdpRepr {
     /// [`Error::Truncated`] if the header, or the length it states, exceeds the input;
     /// [`Error::Malformed`] if that length is shorter than the header.
     pub fn parse(input: &[u8]) -> Result<(UdpRepr, &[u8])> {
-        let f = Fields::<{ Self::LEN }>(head("UDP header", input)?);
-        let len = usize::from(f.u16::<4>());
+        let [src_port, dst_port, len, checksum]: [u16; 4] =
+            Value::read(head::<{ Self::LEN }>("UDP header", input)?);
+        let len = usize::from(len);
         let datagram = input.get(..len).ok_or(Error::Truncated {
             what: "UDP datagram",
             needed: len,
@@ -41,10 +42,10 @@ impl UdpRepr {
             got: len as u64,
         })?;
         let header = UdpRepr {
-            src_port: f.u16::<0>(),
-            dst_port: f.u16::<2>(),
+            src_port,
+            dst_port,
             payload_len: payload.len(),
-            checksum: f.u16::<6>(),
+            checksum,
         };
         Ok((header, payload))
     }
@@ -61,11 +62,8 @@ impl UdpRepr {
             max: u16::MAX.into(),
             got: len as u64,
         })?;
-        let mut b = Builder::<{ Self::LEN }>::new();
-        b.u16::<0>(self.src_port)
-            .u16::<2>(self.dst_port)
-            .u16::<4>(len)
-            .u16::<6>(self.checksum);
-        put("UDP header", &b.finish(), out)
+        let mut bytes = [0; Self::LEN];
+        [self.src_port, self.dst_port, len, self.checksum].write("UDP header", &mut bytes)?;
+        put("UDP header", &bytes, out)
     }
 }

@@ -6,7 +6,7 @@ use core::fmt;
 
 pub use rmpp::{RmppFlags, RmppHeader, RmppStatus, RmppType};
 
-use crate::bytes::{Builder, Fields, header};
+use crate::bytes::{At, Value, header, wrappers};
 use crate::{Error, Result};
 
 /// Length of every management datagram, in bytes.
@@ -66,57 +66,30 @@ impl fmt::Debug for Method {
     }
 }
 
-/// The header of every management datagram (IBTA 13.4.3).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MadHeaderRepr {
-    /// Base version, [`BASE_VERSION`].
-    pub base_version: u8,
-    /// Management class.
-    pub mgmt_class: MgmtClass,
-    /// Version of the class's own format.
-    pub class_version: u8,
-    /// Method.
-    pub method: Method,
-    /// Status, zero in requests.
-    pub status: u16,
-    /// Use depends on the class.
-    pub class_specific: u16,
-    /// Transaction id, which a response repeats.
-    pub tid: u64,
-    /// Attribute id; in connection management, the message type.
-    pub attribute_id: u16,
-    /// Attribute modifier.
-    pub attribute_modifier: u32,
-}
+wrappers!(MgmtClass(u8), Method(u8));
 
-header!(MadHeaderRepr, "MAD header", 24);
-
-impl MadHeaderRepr {
-    fn from_fields(f: Fields<'_, 24>) -> Self {
-        MadHeaderRepr {
-            base_version: f.u8::<0>(),
-            mgmt_class: MgmtClass(f.u8::<1>()),
-            class_version: f.u8::<2>(),
-            method: Method(f.u8::<3>()),
-            status: f.u16::<4>(),
-            class_specific: f.u16::<6>(),
-            tid: f.u64::<8>(),
-            attribute_id: f.u16::<16>(),
-            attribute_modifier: f.u32::<20>(),
-        }
-    }
-
-    fn build(&self, b: &mut Builder<24>) -> Result<()> {
-        b.u8::<0>(self.base_version)
-            .u8::<1>(self.mgmt_class.0)
-            .u8::<2>(self.class_version)
-            .u8::<3>(self.method.0)
-            .u16::<4>(self.status)
-            .u16::<6>(self.class_specific)
-            .u64::<8>(self.tid)
-            .u16::<16>(self.attribute_id)
-            .u32::<20>(self.attribute_modifier);
-        Ok(())
+header! {
+    /// The header of every management datagram (IBTA 13.4.3).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct MadHeaderRepr("MAD header", 24) {
+        /// Base version, [`BASE_VERSION`].
+        pub base_version: u8 = At<0>,
+        /// Management class.
+        pub mgmt_class: MgmtClass = At<1>,
+        /// Version of the class's own format.
+        pub class_version: u8 = At<2>,
+        /// Method.
+        pub method: Method = At<3>,
+        /// Status, zero in requests.
+        pub status: u16 = At<4>,
+        /// Use depends on the class.
+        pub class_specific: u16 = At<6>,
+        /// Transaction id, which a response repeats.
+        pub tid: u64 = At<8>,
+        /// Attribute id; in connection management, the message type.
+        pub attribute_id: u16 = At<16>,
+        /// Attribute modifier.
+        pub attribute_modifier: u32 = At<20>,
     }
 }
 
@@ -147,7 +120,7 @@ impl<'a> MadPacket<'a> {
     /// The header.
     pub fn header(&self) -> MadHeaderRepr {
         let (header, _) = self.split();
-        MadHeaderRepr::from_fields(Fields(header))
+        Value::read(header)
     }
 
     /// The data after the header, in the class's own format.

@@ -2,29 +2,28 @@
 
 use core::fmt;
 
-use crate::Result;
-use crate::bytes::{Builder, Fields, header};
+use crate::bytes::{At, Bits, header, narrow, wrappers};
 
-/// The RMPP header (IBTA 13.6.2), after the MAD header in classes that use the protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RmppHeader {
-    /// Version, [`RmppHeader::VERSION`].
-    pub version: u8,
-    /// Type of the packet.
-    pub rmpp_type: RmppType,
-    /// Response time, exponent of 4.096 µs, five bits; 31 if unspecified.
-    pub response_time: u8,
-    /// Flags.
-    pub flags: RmppFlags,
-    /// Status.
-    pub status: RmppStatus,
-    /// Segment number in data and ACK.
-    pub data1: u32,
-    /// Payload length in data; the last segment of the new window in ACK.
-    pub data2: u32,
+header! {
+    /// The RMPP header (IBTA 13.6.2), after the MAD header in classes that use the protocol.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct RmppHeader("RMPP header", 12) {
+        /// Version, [`RmppHeader::VERSION`].
+        pub version: u8 = At<0>,
+        /// Type of the packet.
+        pub rmpp_type: RmppType = At<1>,
+        /// Response time, exponent of 4.096 µs, five bits; 31 if unspecified.
+        pub response_time: u8 = Bits<2, 3, 5>,
+        /// Flags.
+        pub flags: RmppFlags = Bits<2, 0, 3>,
+        /// Status.
+        pub status: RmppStatus = At<3>,
+        /// Segment number in data and ACK.
+        pub data1: u32 = At<4>,
+        /// Payload length in data; the last segment of the new window in ACK.
+        pub data2: u32 = At<8>,
+    }
 }
-
-header!(RmppHeader, "RMPP header", 12);
 
 impl RmppHeader {
     /// The only defined version.
@@ -42,29 +41,11 @@ impl RmppHeader {
         data1: 0,
         data2: 0,
     };
+}
 
-    pub(crate) fn from_fields(f: Fields<'_, 12>) -> Self {
-        RmppHeader {
-            version: f.u8::<0>(),
-            rmpp_type: RmppType(f.u8::<1>()),
-            response_time: f.bits::<2, 3, 5>(),
-            flags: RmppFlags::from_bits_retain(f.bits::<2, 0, 3>()),
-            status: RmppStatus(f.u8::<3>()),
-            data1: f.u32::<4>(),
-            data2: f.u32::<8>(),
-        }
-    }
-
-    pub(crate) fn build(&self, b: &mut Builder<12>) -> Result<()> {
-        b.u8::<0>(self.version)
-            .u8::<1>(self.rmpp_type.0)
-            .bits::<2, 3, 5>("RMPP response time", self.response_time)?
-            .bits::<2, 0, 3>("RMPP flags", self.flags.bits())?
-            .u8::<3>(self.status.0)
-            .u32::<4>(self.data1)
-            .u32::<8>(self.data2);
-        Ok(())
-    }
+wrappers!(RmppType(u8), RmppStatus(u8));
+narrow! {
+    RmppFlags: |bits| RmppFlags::from_bits_retain(bits as u8), |flags: RmppFlags| flags.bits().into();
 }
 
 /// The type of a packet (IBTA 13.6.2.1).

@@ -3,45 +3,45 @@
 use core::fmt;
 
 use super::path_record::Selected;
-use crate::bytes::{Builder, Fields, fit};
+use crate::bytes::{At, Bits, Value, header, narrow};
 use crate::{Gid, PKey, QKey};
 
-/// An MCMemberRecord (IBTA 15.2.5.17): a port's membership of a group, and the group's attributes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct McMemberRecord {
-    /// GID of the group.
-    pub mgid: Gid,
-    /// GID of the member's port.
-    pub port_gid: Gid,
-    /// Queue key of the group.
-    pub qkey: QKey,
-    /// LID of the group.
-    pub mlid: u16,
-    /// Path MTU, in IBTA's encoding.
-    pub mtu: Selected,
-    /// Traffic class.
-    pub traffic_class: u8,
-    /// Partition key.
-    pub pkey: PKey,
-    /// Static rate, in IBTA's encoding (`enum ib_rate`).
-    pub rate: Selected,
-    /// Packet lifetime, exponent of 4.096 µs.
-    pub packet_lifetime: Selected,
-    /// Service level, four bits.
-    pub sl: u8,
-    /// Flow label, 20 bits.
-    pub flow_label: u32,
-    /// Hop limit.
-    pub hop_limit: u8,
-    /// Scope of the group, four bits.
-    pub scope: u8,
-    /// The port's type of membership, current or requested.
-    pub join_state: JoinState,
-    /// Whether another port joined on behalf of this one.
-    pub proxy_join: bool,
+header! {
+    /// An MCMemberRecord (IBTA 15.2.5.17): a port's membership of a group, and the group's attributes.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct McMemberRecord("MCMemberRecord", 52) {
+        /// GID of the group.
+        pub mgid: Gid = At<0>,
+        /// GID of the member's port.
+        pub port_gid: Gid = At<16>,
+        /// Queue key of the group.
+        pub qkey: QKey = At<32>,
+        /// LID of the group.
+        pub mlid: u16 = At<36>,
+        /// Path MTU, in IBTA's encoding.
+        pub mtu: Selected = At<38>,
+        /// Traffic class.
+        pub traffic_class: u8 = At<39>,
+        /// Partition key.
+        pub pkey: PKey = At<40>,
+        /// Static rate, in IBTA's encoding (`enum ib_rate`).
+        pub rate: Selected = At<42>,
+        /// Packet lifetime, exponent of 4.096 µs.
+        pub packet_lifetime: Selected = At<43>,
+        /// Service level, four bits.
+        pub sl: u8 = Bits<44, 4, 4>,
+        /// Flow label, 20 bits.
+        pub flow_label: u32 = Bits<44, 0, 20>,
+        /// Hop limit.
+        pub hop_limit: u8 = At<47>,
+        /// Scope of the group, four bits.
+        pub scope: u8 = Bits<48, 4, 4>,
+        /// The port's type of membership, current or requested.
+        pub join_state: JoinState = Bits<48, 0, 4>,
+        /// Whether another port joined on behalf of this one.
+        pub proxy_join: bool = Bits<49, 7, 1>,
+    }
 }
-
-crate::bytes::header!(McMemberRecord, "MCMemberRecord", 52);
 
 bitflags::bitflags! {
     /// The type of a port's membership (IBTA 15.2.5.17, JoinState), four bits.
@@ -58,52 +58,14 @@ bitflags::bitflags! {
     }
 }
 
+narrow! {
+    JoinState: |bits| JoinState::from_bits_retain(bits as u8), |state: JoinState| state.bits().into();
+}
+
 impl Default for McMemberRecord {
     /// All zero, including the partition: a request without components.
     fn default() -> Self {
-        Self::from_fields(Fields(&[0; Self::LEN]))
-    }
-}
-
-impl McMemberRecord {
-    fn from_fields(f: Fields<'_, { Self::LEN }>) -> Self {
-        let flow = f.u32::<44>();
-        McMemberRecord {
-            mgid: Gid(f.array::<0, 16>()),
-            port_gid: Gid(f.array::<16, 16>()),
-            qkey: QKey(f.u32::<32>()),
-            mlid: f.u16::<36>(),
-            mtu: Selected::from_byte(f.u8::<38>()),
-            traffic_class: f.u8::<39>(),
-            pkey: PKey(f.u16::<40>()),
-            rate: Selected::from_byte(f.u8::<42>()),
-            packet_lifetime: Selected::from_byte(f.u8::<43>()),
-            sl: (flow >> 28) as u8,
-            flow_label: flow >> 8 & 0x000F_FFFF,
-            hop_limit: f.u8::<47>(),
-            scope: f.bits::<48, 4, 4>(),
-            join_state: JoinState::from_bits_retain(f.bits::<48, 0, 4>()),
-            proxy_join: f.bit::<49, 7>(),
-        }
-    }
-
-    fn build(&self, b: &mut Builder<{ Self::LEN }>) -> crate::Result<()> {
-        let flow_label = fit("flow label", self.flow_label, 20)?;
-        let sl = fit("service level", self.sl.into(), 4)?;
-        b.array::<0, 16>(&self.mgid.0)
-            .array::<16, 16>(&self.port_gid.0)
-            .u32::<32>(self.qkey.0)
-            .u16::<36>(self.mlid)
-            .u8::<38>(self.mtu.to_byte("path MTU")?)
-            .u8::<39>(self.traffic_class)
-            .u16::<40>(self.pkey.0)
-            .u8::<42>(self.rate.to_byte("rate")?)
-            .u8::<43>(self.packet_lifetime.to_byte("packet lifetime")?)
-            .u32::<44>(sl << 28 | flow_label << 8 | u32::from(self.hop_limit))
-            .bits::<48, 4, 4>("scope", self.scope)?
-            .bits::<48, 0, 4>("join state", self.join_state.bits())?
-            .bit::<49, 7>(self.proxy_join);
-        Ok(())
+        Value::read(&[0; Self::LEN])
     }
 }
 

@@ -3,47 +3,49 @@
 use core::fmt;
 
 use super::service_record::text;
-use crate::bytes::{Builder, Fields};
+use crate::bytes::{At, Bits, Value, header, wrappers};
 
-/// A NodeRecord (IBTA 15.2.5.2): the attributes of a port's node (NodeInfo, IBTA 14.2.5.3), and its
-/// description.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct NodeRecord {
-    /// LID of the port.
-    pub lid: u16,
-    /// Base version of its management datagrams.
-    pub base_version: u8,
-    /// Class version of its management datagrams.
-    pub class_version: u8,
-    /// Type of the node.
-    pub node_type: NodeType,
-    /// Number of ports.
-    pub num_ports: u8,
-    /// GUID of the system that contains the node.
-    pub system_image_guid: u64,
-    /// GUID of the node.
-    pub node_guid: u64,
-    /// GUID of the port.
-    pub port_guid: u64,
-    /// Size of its partition tables.
-    pub partition_cap: u16,
-    /// Device id assigned by the vendor.
-    pub device_id: u16,
-    /// Revision of the device.
-    pub revision: u32,
-    /// Number of the port.
-    pub local_port_num: u8,
-    /// Vendor, 24 bits.
-    pub vendor_id: u32,
-    /// Description, zero-padded.
-    pub description: [u8; 64],
+header! {
+    /// A NodeRecord (IBTA 15.2.5.2): the attributes of a port's node (NodeInfo, IBTA 14.2.5.3), and its
+    /// description.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct NodeRecord("NodeRecord", 108) {
+        /// LID of the port.
+        pub lid: u16 = At<0>,
+        /// Base version of its management datagrams.
+        pub base_version: u8 = At<4>,
+        /// Class version of its management datagrams.
+        pub class_version: u8 = At<5>,
+        /// Type of the node.
+        pub node_type: NodeType = At<6>,
+        /// Number of ports.
+        pub num_ports: u8 = At<7>,
+        /// GUID of the system that contains the node.
+        pub system_image_guid: u64 = At<8>,
+        /// GUID of the node.
+        pub node_guid: u64 = At<16>,
+        /// GUID of the port.
+        pub port_guid: u64 = At<24>,
+        /// Size of its partition tables.
+        pub partition_cap: u16 = At<32>,
+        /// Device id assigned by the vendor.
+        pub device_id: u16 = At<34>,
+        /// Revision of the device.
+        pub revision: u32 = At<36>,
+        /// Number of the port.
+        pub local_port_num: u8 = At<40>,
+        /// Vendor, 24 bits.
+        pub vendor_id: u32 = Bits<41, 0, 24>,
+        /// Description, zero-padded.
+        pub description: [u8; 64] = At<44>,
+    }
 }
-
-crate::bytes::header!(NodeRecord, "NodeRecord", 108);
 
 /// The type of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct NodeType(pub u8);
+
+wrappers!(NodeType(u8));
 
 impl NodeType {
     /// A channel adapter: a host or a target.
@@ -74,7 +76,7 @@ impl fmt::Display for NodeType {
 impl Default for NodeRecord {
     /// All zero: a request without components.
     fn default() -> Self {
-        Self::from_fields(Fields(&[0; Self::LEN]))
+        Value::read(&[0; Self::LEN])
     }
 }
 
@@ -82,43 +84,6 @@ impl NodeRecord {
     /// The description as text, up to the first zero byte; `None` if it is not UTF-8.
     pub fn description(&self) -> Option<&str> {
         text(&self.description)
-    }
-
-    fn from_fields(f: Fields<'_, { Self::LEN }>) -> Self {
-        NodeRecord {
-            lid: f.u16::<0>(),
-            base_version: f.u8::<4>(),
-            class_version: f.u8::<5>(),
-            node_type: NodeType(f.u8::<6>()),
-            num_ports: f.u8::<7>(),
-            system_image_guid: f.u64::<8>(),
-            node_guid: f.u64::<16>(),
-            port_guid: f.u64::<24>(),
-            partition_cap: f.u16::<32>(),
-            device_id: f.u16::<34>(),
-            revision: f.u32::<36>(),
-            local_port_num: f.u8::<40>(),
-            vendor_id: f.u24::<41>(),
-            description: f.array::<44, 64>(),
-        }
-    }
-
-    fn build(&self, b: &mut Builder<{ Self::LEN }>) -> crate::Result<()> {
-        b.u16::<0>(self.lid)
-            .u8::<4>(self.base_version)
-            .u8::<5>(self.class_version)
-            .u8::<6>(self.node_type.0)
-            .u8::<7>(self.num_ports)
-            .u64::<8>(self.system_image_guid)
-            .u64::<16>(self.node_guid)
-            .u64::<24>(self.port_guid)
-            .u16::<32>(self.partition_cap)
-            .u16::<34>(self.device_id)
-            .u32::<36>(self.revision)
-            .u8::<40>(self.local_port_num)
-            .u24::<41>("vendor id", self.vendor_id)?
-            .array::<44, 64>(&self.description);
-        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! A datagram of subnet administration.
 
 use super::status::Status;
-use crate::bytes::{Builder, Fields, header};
+use crate::bytes::{At, Value, expect, header};
 use crate::mad::{BASE_VERSION, MAD_LEN, MadHeaderRepr, MadPacket, MgmtClass, RmppHeader};
 use crate::{Error, Result};
 
@@ -10,44 +10,25 @@ pub const CLASS_VERSION: u8 = 2;
 /// Length of a record, or of a segment of a table, in one datagram, in bytes.
 pub const SA_DATA_LEN: usize = 200;
 
-/// The headers between the MAD header and the data (IBTA 15.2.1.1).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SaHeader {
-    /// The RMPP header.
-    pub rmpp: RmppHeader,
-    /// The subnet manager's key; zero in datagrams of untrusted senders.
-    pub sm_key: u64,
-    /// Distance between two records of a table, in units of eight bytes.
-    pub attribute_offset: u16,
-    /// The components of the record that a request specifies.
-    pub component_mask: u64,
+header! {
+    /// The headers between the MAD header and the data (IBTA 15.2.1.1).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct SaHeader("SA header", 32) {
+        /// The RMPP header.
+        pub rmpp: RmppHeader = At<0>,
+        /// The subnet manager's key; zero in datagrams of untrusted senders.
+        pub sm_key: u64 = At<12>,
+        /// Distance between two records of a table, in units of eight bytes.
+        pub attribute_offset: u16 = At<20>,
+        /// The components of the record that a request specifies.
+        pub component_mask: u64 = At<24>,
+    }
 }
-
-header!(SaHeader, "SA header", 32);
 
 impl SaHeader {
     /// The part of this header that counts toward each segment's payload length, in bytes: RMPP
     /// counts the bytes after its own header.
     pub const IN_PAYLOAD_LEN: usize = Self::LEN - RmppHeader::LEN;
-
-    fn from_fields(f: Fields<'_, 32>) -> Self {
-        SaHeader {
-            rmpp: RmppHeader::from_fields(Fields(&f.array::<0, 12>())),
-            sm_key: f.u64::<12>(),
-            attribute_offset: f.u16::<20>(),
-            component_mask: f.u64::<24>(),
-        }
-    }
-
-    fn build(&self, b: &mut Builder<32>) -> Result<()> {
-        let mut rmpp = Builder::<12>::new();
-        self.rmpp.build(&mut rmpp)?;
-        b.array::<0, 12>(rmpp.bytes())
-            .u64::<12>(self.sm_key)
-            .u16::<20>(self.attribute_offset)
-            .u64::<24>(self.component_mask);
-        Ok(())
-    }
 }
 
 /// A checked view of a datagram of subnet administration.
@@ -78,7 +59,7 @@ impl<'a> SaPacket<'a> {
         let (head, data) = crate::bytes::split::<{ SaHeader::LEN }>("SA header", mad.data())?;
         Ok(SaPacket {
             mad: header,
-            sa: SaHeader::from_fields(Fields(head)),
+            sa: Value::read(head),
             data: crate::bytes::head("SA data", data)?,
         })
     }
@@ -130,15 +111,5 @@ impl<'a> SaPacket<'a> {
         let rest = rest.get_mut(at..).unwrap_or_default();
         crate::bytes::put("SA data", data, rest)?;
         Ok(out)
-    }
-}
-
-fn expect(what: &'static str, got: u8, expected: u8) -> Result<()> {
-    match got == expected {
-        true => Ok(()),
-        false => Err(Error::Unsupported {
-            what,
-            got: got.into(),
-        }),
     }
 }

@@ -4,57 +4,57 @@ use core::fmt;
 
 use crate::Gid;
 use crate::addr::PKey;
-use crate::bytes::{Builder, Fields, fit};
+use crate::bytes::{At, Bits, Value, fit, header};
 
-/// A PathRecord (IBTA 15.2.5.16), `struct ibv_path_record` in Linux's user space.
-///
-/// In a request, zero fields are unspecified and the answer may hold any value there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct PathRecord {
-    /// Service that the path is for; 0 for any.
-    pub service_id: u64,
-    /// GID of the destination.
-    pub dgid: Gid,
-    /// GID of the source.
-    pub sgid: Gid,
-    /// LID of the destination.
-    pub dlid: u16,
-    /// LID of the source.
-    pub slid: u16,
-    /// Whether the path is for raw packets.
-    pub raw_traffic: bool,
-    /// Flow label, 20 bits.
-    pub flow_label: u32,
-    /// Hop limit.
-    pub hop_limit: u8,
-    /// Traffic class.
-    pub traffic_class: u8,
-    /// Whether the path is reversible.
-    pub reversible: bool,
-    /// In requests the maximum number of paths, seven bits.
-    pub numb_path: u8,
-    /// Partition key.
-    pub pkey: PKey,
-    /// QoS class, 12 bits.
-    pub qos_class: u16,
-    /// Service level, four bits.
-    pub sl: u8,
-    /// Path MTU, in IBTA's encoding ([`PathMtu`](crate::cm::PathMtu)).
-    pub mtu: Selected,
-    /// Static rate, in IBTA's encoding (`enum ib_rate`).
-    pub rate: Selected,
-    /// Packet lifetime, exponent of 4.096 µs.
-    pub packet_lifetime: Selected,
-    /// Rank among the paths of an answer; the lowest value is the best.
-    pub preference: u8,
+header! {
+    /// A PathRecord (IBTA 15.2.5.16), `struct ibv_path_record` in Linux's user space.
+    ///
+    /// In a request, zero fields are unspecified and the answer may hold any value there.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct PathRecord("PathRecord", 64) {
+        /// Service that the path is for; 0 for any.
+        pub service_id: u64 = At<0>,
+        /// GID of the destination.
+        pub dgid: Gid = At<8>,
+        /// GID of the source.
+        pub sgid: Gid = At<24>,
+        /// LID of the destination.
+        pub dlid: u16 = At<40>,
+        /// LID of the source.
+        pub slid: u16 = At<42>,
+        /// Whether the path is for raw packets.
+        pub raw_traffic: bool = Bits<44, 7, 1>,
+        /// Flow label, 20 bits.
+        pub flow_label: u32 = Bits<44, 0, 20>,
+        /// Hop limit.
+        pub hop_limit: u8 = At<47>,
+        /// Traffic class.
+        pub traffic_class: u8 = At<48>,
+        /// Whether the path is reversible.
+        pub reversible: bool = Bits<49, 7, 1>,
+        /// In requests the maximum number of paths, seven bits.
+        pub numb_path: u8 = Bits<49, 0, 7>,
+        /// Partition key.
+        pub pkey: PKey = At<50>,
+        /// QoS class, 12 bits.
+        pub qos_class: u16 = Bits<52, 4, 12>,
+        /// Service level, four bits.
+        pub sl: u8 = Bits<53, 0, 4>,
+        /// Path MTU, in IBTA's encoding ([`PathMtu`](crate::cm::PathMtu)).
+        pub mtu: Selected = At<54>,
+        /// Static rate, in IBTA's encoding (`enum ib_rate`).
+        pub rate: Selected = At<55>,
+        /// Packet lifetime, exponent of 4.096 µs.
+        pub packet_lifetime: Selected = At<56>,
+        /// Rank among the paths of an answer; the lowest value is the best.
+        pub preference: u8 = At<57>,
+    }
 }
-
-crate::bytes::header!(PathRecord, "PathRecord", 64);
 
 impl Default for PathRecord {
     /// All zero, including the partition: a request without components.
     fn default() -> Self {
-        Self::from_fields(Fields(&[0; Self::LEN]))
+        Value::read(&[0; Self::LEN])
     }
 }
 
@@ -90,8 +90,13 @@ impl Selected {
             value,
         }
     }
+}
 
-    pub(super) const fn from_byte(byte: u8) -> Self {
+impl Value for Selected {
+    const LEN: usize = 1;
+
+    fn read(bytes: &[u8]) -> Self {
+        let byte = u8::read(bytes);
         let selector = match byte >> 6 {
             0 => Selector::GreaterThan,
             1 => Selector::LessThan,
@@ -104,58 +109,9 @@ impl Selected {
         }
     }
 
-    pub(super) fn to_byte(self, what: &'static str) -> crate::Result<u8> {
-        Ok((self.selector as u8) << 6 | fit(what, self.value.into(), 6)? as u8)
-    }
-}
-
-impl PathRecord {
-    fn from_fields(f: Fields<'_, { Self::LEN }>) -> Self {
-        let qos = f.u16::<52>();
-        PathRecord {
-            service_id: f.u64::<0>(),
-            dgid: Gid(f.array::<8, 16>()),
-            sgid: Gid(f.array::<24, 16>()),
-            dlid: f.u16::<40>(),
-            slid: f.u16::<42>(),
-            raw_traffic: f.bit::<44, 7>(),
-            flow_label: f.u32::<44>() >> 8 & 0x000F_FFFF,
-            hop_limit: f.u8::<47>(),
-            traffic_class: f.u8::<48>(),
-            reversible: f.bit::<49, 7>(),
-            numb_path: f.bits::<49, 0, 7>(),
-            pkey: PKey(f.u16::<50>()),
-            qos_class: qos >> 4,
-            sl: (qos & 0xF) as u8,
-            mtu: Selected::from_byte(f.u8::<54>()),
-            rate: Selected::from_byte(f.u8::<55>()),
-            packet_lifetime: Selected::from_byte(f.u8::<56>()),
-            preference: f.u8::<57>(),
-        }
-    }
-
-    fn build(&self, b: &mut Builder<{ Self::LEN }>) -> crate::Result<()> {
-        let flow_label = fit("flow label", self.flow_label, 20)?;
-        let qos_class = fit("QoS class", self.qos_class.into(), 12)? as u16;
-        let sl = fit("service level", self.sl.into(), 4)? as u16;
-        b.u64::<0>(self.service_id)
-            .array::<8, 16>(&self.dgid.0)
-            .array::<24, 16>(&self.sgid.0)
-            .u16::<40>(self.dlid)
-            .u16::<42>(self.slid)
-            .u32::<44>(
-                u32::from(self.raw_traffic) << 31 | flow_label << 8 | u32::from(self.hop_limit),
-            )
-            .u8::<48>(self.traffic_class)
-            .bit::<49, 7>(self.reversible)
-            .bits::<49, 0, 7>("number of paths", self.numb_path)?
-            .u16::<50>(self.pkey.0)
-            .u16::<52>(qos_class << 4 | sl)
-            .u8::<54>(self.mtu.to_byte("path MTU")?)
-            .u8::<55>(self.rate.to_byte("rate")?)
-            .u8::<56>(self.packet_lifetime.to_byte("packet lifetime")?)
-            .u8::<57>(self.preference);
-        Ok(())
+    fn write(&self, what: &'static str, bytes: &mut [u8]) -> crate::Result<()> {
+        let value = fit(what, self.value.into(), 6)? as u8;
+        ((self.selector as u8) << 6 | value).write(what, bytes)
     }
 }
 

@@ -2,44 +2,44 @@
 
 use core::fmt;
 
-use crate::bytes::{Builder, Fields};
+use crate::bytes::{At, Value, header};
 use crate::{Gid, PKey, ServiceId};
 
 /// Length of a service name, in bytes.
 pub const NAME_LEN: usize = 64;
 
-/// A ServiceRecord (IBTA 15.2.5.14): a service that a port registers for the length of a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ServiceRecord {
-    /// Id of the service.
-    pub service_id: ServiceId,
-    /// GID of the port that offers it.
-    pub gid: Gid,
-    /// Partition in which the service is offered.
-    pub pkey: PKey,
-    /// Length of the lease in seconds, from its registration; or
-    /// [`LEASE_FOR_EVER`](Self::LEASE_FOR_EVER).
-    pub lease_s: u32,
-    /// Key that is required to change the record; zero for none.
-    pub key: [u8; 16],
-    /// Name in UTF-8, zero-padded.
-    pub name: [u8; NAME_LEN],
-    /// The service's own data, as bytes.
-    pub data8: [u8; 16],
-    /// The service's own data, as 16-bit words.
-    pub data16: [u16; 8],
-    /// The service's own data, as 32-bit words.
-    pub data32: [u32; 4],
-    /// The service's own data, as 64-bit words.
-    pub data64: [u64; 2],
+header! {
+    /// A ServiceRecord (IBTA 15.2.5.14): a service that a port registers for the length of a lease.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct ServiceRecord("ServiceRecord", 176) {
+        /// Id of the service.
+        pub service_id: ServiceId = At<0>,
+        /// GID of the port that offers it.
+        pub gid: Gid = At<8>,
+        /// Partition in which the service is offered.
+        pub pkey: PKey = At<24>,
+        /// Length of the lease in seconds, from its registration; or
+        /// [`LEASE_FOR_EVER`](Self::LEASE_FOR_EVER).
+        pub lease_s: u32 = At<28>,
+        /// Key that is required to change the record; zero for none.
+        pub key: [u8; 16] = At<32>,
+        /// Name in UTF-8, zero-padded.
+        pub name: [u8; NAME_LEN] = At<48>,
+        /// The service's own data, as bytes.
+        pub data8: [u8; 16] = At<112>,
+        /// The service's own data, as 16-bit words.
+        pub data16: [u16; 8] = At<128>,
+        /// The service's own data, as 32-bit words.
+        pub data32: [u32; 4] = At<144>,
+        /// The service's own data, as 64-bit words.
+        pub data64: [u64; 2] = At<160>,
+    }
 }
-
-crate::bytes::header!(ServiceRecord, "ServiceRecord", 176);
 
 impl Default for ServiceRecord {
     /// All zero, including the partition: a request without components.
     fn default() -> Self {
-        Self::from_fields(Fields(&[0; Self::LEN]))
+        Value::read(&[0; Self::LEN])
     }
 }
 
@@ -61,60 +61,6 @@ impl ServiceRecord {
     /// The name as text, up to the first zero byte; `None` if it is not UTF-8.
     pub fn name(&self) -> Option<&str> {
         text(&self.name)
-    }
-
-    fn from_fields(f: Fields<'_, { Self::LEN }>) -> Self {
-        ServiceRecord {
-            service_id: ServiceId(f.u64::<0>()),
-            gid: Gid(f.array::<8, 16>()),
-            pkey: PKey(f.u16::<24>()),
-            lease_s: f.u32::<28>(),
-            key: f.array::<32, 16>(),
-            name: f.array::<48, 64>(),
-            data8: f.array::<112, 16>(),
-            data16: [
-                f.u16::<128>(),
-                f.u16::<130>(),
-                f.u16::<132>(),
-                f.u16::<134>(),
-                f.u16::<136>(),
-                f.u16::<138>(),
-                f.u16::<140>(),
-                f.u16::<142>(),
-            ],
-            data32: [
-                f.u32::<144>(),
-                f.u32::<148>(),
-                f.u32::<152>(),
-                f.u32::<156>(),
-            ],
-            data64: [f.u64::<160>(), f.u64::<168>()],
-        }
-    }
-
-    fn build(&self, b: &mut Builder<{ Self::LEN }>) -> crate::Result<()> {
-        b.u64::<0>(self.service_id.0)
-            .array::<8, 16>(&self.gid.0)
-            .u16::<24>(self.pkey.0)
-            .u32::<28>(self.lease_s)
-            .array::<32, 16>(&self.key)
-            .array::<48, 64>(&self.name)
-            .array::<112, 16>(&self.data8)
-            .u16::<128>(self.data16[0])
-            .u16::<130>(self.data16[1])
-            .u16::<132>(self.data16[2])
-            .u16::<134>(self.data16[3])
-            .u16::<136>(self.data16[4])
-            .u16::<138>(self.data16[5])
-            .u16::<140>(self.data16[6])
-            .u16::<142>(self.data16[7])
-            .u32::<144>(self.data32[0])
-            .u32::<148>(self.data32[1])
-            .u32::<152>(self.data32[2])
-            .u32::<156>(self.data32[3])
-            .u64::<160>(self.data64[0])
-            .u64::<168>(self.data64[1]);
-        Ok(())
     }
 }
 
