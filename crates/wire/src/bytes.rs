@@ -299,8 +299,12 @@ macro_rules! parse_and_emit {
             ///
             /// [`Error::Truncated`](crate::Error::Truncated).
             pub fn parse(input: &[u8]) -> $crate::Result<Self> {
-                let bytes: &[u8; $len] = $crate::bytes::head($what, input)?;
-                Ok($crate::bytes::Value::read(bytes))
+                Ok(Self::from_bytes($crate::bytes::head($what, input)?))
+            }
+
+            /// Reads the header from its bytes.
+            pub fn from_bytes(bytes: &[u8; $len]) -> Self {
+                $crate::bytes::Value::read(bytes)
             }
 
             /// Writes the header at the front of `out`; returns `LEN`.

@@ -3,7 +3,7 @@
 use portolan_provider::cm::PathRecord;
 use portolan_provider::verbs::{Access, AhAttr, LocalRoute, Mtu, QpAttr, QpAttrMask, QpState};
 use portolan_provider::{Cause, Error, Result, Step};
-use portolan_wire::addr::{Gid, PKey, Psn, QKey, Qpn};
+use portolan_wire::addr::{Gid, Psn, QKey, Qpn};
 
 use super::abi;
 
@@ -89,31 +89,29 @@ pub(super) fn ah_attr(raw: &abi::AhAttr) -> AhAttr {
 /// # Errors
 /// `InvalidArgument` for an invalid MTU.
 pub(super) fn path_record(record: &[u8; 64]) -> Result<PathRecord> {
-    let at = |offset: usize| u16::from_be_bytes([record[offset], record[offset + 1]]);
-    let gid = |offset: usize| Gid(std::array::from_fn(|index| record[offset + index]));
-    // The two highest bits are the selector, the others the value.
-    let value = |offset: usize| record[offset] & 0x3f;
-    let mtu = value(54);
+    let path = portolan_wire::sa::PathRecord::from_bytes(record);
+    let mtu = path.mtu.value;
     Ok(PathRecord {
-        dgid: gid(8),
-        sgid: gid(24),
-        dlid: at(40),
-        slid: at(42),
-        // Four bits of flags, then flow label and hop limit.
-        flow_label: u32::from_be_bytes([0, record[44] & 0x0f, record[45], record[46]]),
-        hop_limit: record[47],
-        traffic_class: record[48],
-        pkey: PKey(at(50)),
-        sl: record[53] & 0x0f,
+        dgid: path.dgid,
+        sgid: path.sgid,
+        dlid: path.dlid,
+        slid: path.slid,
+        flow_label: path.flow_label,
+        hop_limit: path.hop_limit,
+        traffic_class: path.traffic_class,
+        pkey: path.pkey,
+        sl: path.sl,
         mtu: Mtu::from_number(mtu)
             .ok_or_else(|| Error::invalid(Step::Query, "path MTU", "1 to 5", mtu))?,
-        rate: value(55),
-        packet_lifetime: value(56),
+        rate: path.rate.value,
+        packet_lifetime: path.packet_lifetime.value,
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use portolan_wire::addr::PKey;
+
     use super::super::fields::Fields;
     use super::*;
 

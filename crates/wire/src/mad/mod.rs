@@ -6,7 +6,7 @@ use core::fmt;
 
 pub use rmpp::{RmppFlags, RmppHeader, RmppStatus, RmppType};
 
-use crate::bytes::{At, Value, header, wrappers};
+use crate::bytes::{At, header, wrappers};
 use crate::{Error, Result};
 
 /// Length of every management datagram, in bytes.
@@ -120,7 +120,7 @@ impl<'a> MadPacket<'a> {
     /// The header.
     pub fn header(&self) -> MadHeaderRepr {
         let (header, _) = self.split();
-        Value::read(header)
+        MadHeaderRepr::from_bytes(header)
     }
 
     /// The data after the header, in the class's own format.

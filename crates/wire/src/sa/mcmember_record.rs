@@ -3,7 +3,7 @@
 use core::fmt;
 
 use super::path_record::Selected;
-use crate::bytes::{At, Bits, Value, header, narrow};
+use crate::bytes::{At, Bits, header, narrow};
 use crate::{Gid, PKey, QKey};
 
 header! {
@@ -65,7 +65,7 @@ narrow! {
 impl Default for McMemberRecord {
     /// All zero, including the partition: a request without components.
     fn default() -> Self {
-        Value::read(&[0; Self::LEN])
+        Self::from_bytes(&[0; Self::LEN])
     }
 }
 

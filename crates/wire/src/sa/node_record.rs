@@ -3,7 +3,7 @@
 use core::fmt;
 
 use super::service_record::text;
-use crate::bytes::{At, Bits, Value, header, wrappers};
+use crate::bytes::{At, Bits, header, wrappers};
 
 header! {
     /// A NodeRecord (IBTA 15.2.5.2): the attributes of a port's node (NodeInfo, IBTA 14.2.5.3), and its
@@ -76,7 +76,7 @@ impl fmt::Display for NodeType {
 impl Default for NodeRecord {
     /// All zero: a request without components.
     fn default() -> Self {
-        Value::read(&[0; Self::LEN])
+        Self::from_bytes(&[0; Self::LEN])
     }
 }
 

@@ -1,7 +1,7 @@
 //! A datagram of subnet administration.
 
 use super::status::Status;
-use crate::bytes::{At, Value, expect, header};
+use crate::bytes::{At, expect, header};
 use crate::mad::{BASE_VERSION, MAD_LEN, MadHeaderRepr, MadPacket, MgmtClass, RmppHeader};
 use crate::{Error, Result};
 
@@ -59,7 +59,7 @@ impl<'a> SaPacket<'a> {
         let (head, data) = crate::bytes::split::<{ SaHeader::LEN }>("SA header", mad.data())?;
         Ok(SaPacket {
             mad: header,
-            sa: Value::read(head),
+            sa: SaHeader::from_bytes(head),
             data: crate::bytes::head("SA data", data)?,
         })
     }

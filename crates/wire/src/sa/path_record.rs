@@ -54,7 +54,7 @@ header! {
 impl Default for PathRecord {
     /// All zero, including the partition: a request without components.
     fn default() -> Self {
-        Value::read(&[0; Self::LEN])
+        Self::from_bytes(&[0; Self::LEN])
     }
 }
 

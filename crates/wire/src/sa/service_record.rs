@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::bytes::{At, Value, header};
+use crate::bytes::{At, header};
 use crate::{Gid, PKey, ServiceId};
 
 /// Length of a service name, in bytes.
@@ -39,7 +39,7 @@ header! {
 impl Default for ServiceRecord {
     /// All zero, including the partition: a request without components.
     fn default() -> Self {
-        Value::read(&[0; Self::LEN])
+        Self::from_bytes(&[0; Self::LEN])
     }
 }
 
