@@ -4,7 +4,6 @@
 
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::{c_int, c_uint, c_void};
-use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -69,14 +68,9 @@ pub(crate) fn whole(
         channel,
         cq_context,
         handle,
-        cqe: 0,
         mutex,
         cond,
-        comp_events_completed: 0,
-        async_events_completed: 0,
-        comp_mask: 0,
         status: WcStatus::GeneralErr as u32,
-        wr_id: 0,
         start_poll: Some(start_poll),
         next_poll: Some(next_poll),
         end_poll: Some(end_poll),
@@ -91,10 +85,8 @@ pub(crate) fn whole(
         read_sl: Some(read_sl),
         read_dlid_path_bits: Some(read_no_byte),
         read_completion_ts: wanted(COMPLETION_TIMESTAMP, read_timestamp),
-        read_cvlan: ptr::null_mut(),
-        read_flow_tag: ptr::null_mut(),
-        read_tm_info: ptr::null_mut(),
         read_completion_wallclock_ns: wanted(COMPLETION_TIMESTAMP_WALLCLOCK, read_wallclock),
+        ..CqEx::zeroed()
     }
 }
 

@@ -115,17 +115,13 @@ pub(crate) fn whole(
         srq: attr.srq,
         handle,
         qp_num,
-        state: 0,
         qp_type: attr.qp_type,
         mutex,
         cond,
-        events_completed: 0,
+        ..Qp::zeroed()
     };
     QpEx {
         qp_base,
-        comp_mask: 0,
-        wr_id: 0,
-        wr_flags: 0,
         wr_atomic_cmp_swp: Some(atomic_cmp_swp),
         wr_atomic_fetch_add: Some(atomic_fetch_add),
         wr_bind_mw: Some(bind_mw),
@@ -136,7 +132,6 @@ pub(crate) fn whole(
         wr_send: Some(send),
         wr_send_imm: Some(send_imm),
         wr_send_inv: Some(send_inv),
-        wr_send_tso: ptr::null_mut(),
         wr_set_ud_addr: Some(set_ud_addr),
         wr_set_xrc_srqn: Some(set_xrc_srqn),
         wr_set_inline_data: Some(set_inline_data),
@@ -146,7 +141,7 @@ pub(crate) fn whole(
         wr_start: Some(start),
         wr_complete: Some(complete),
         wr_abort: Some(abort),
-        wr_atomic_write: ptr::null_mut(),
+        ..QpEx::zeroed()
     }
 }
 

@@ -50,14 +50,11 @@ pub(crate) unsafe fn device(context: *mut Context) -> Result<DeviceAttr> {
 
 fn device_attr(attr: &verbs::DeviceAttr) -> DeviceAttr {
     DeviceAttr {
-        fw_ver: [0; 64],
         node_guid: attr.node_guid.to_be(),
         sys_image_guid: attr.node_guid.to_be(),
         max_mr_size: attr.max_mr_size,
         page_size_cap: PAGE_SIZE_CAP,
         vendor_id: VENDOR_ID,
-        vendor_part_id: 0,
-        hw_ver: 0,
         max_qp: int(attr.max_qp),
         max_qp_wr: int(attr.max_qp_wr),
         device_cap_flags: DEVICE_CAP_FLAGS,
@@ -68,28 +65,21 @@ fn device_attr(attr: &verbs::DeviceAttr) -> DeviceAttr {
         max_mr: int(attr.max_mr),
         max_pd: int(attr.max_pd),
         max_qp_rd_atom: attr.max_qp_rd_atom.into(),
-        max_ee_rd_atom: 0,
         max_res_rd_atom: int(attr.max_qp.saturating_mul(attr.max_qp_rd_atom.into())),
         max_qp_init_rd_atom: attr.max_qp_init_rd_atom.into(),
-        max_ee_init_rd_atom: 0,
         atomic_cap: attr.atomic_cap as u32,
-        max_ee: 0,
-        max_rdd: 0,
         max_mw: int(attr.max_mw),
-        max_raw_ipv6_qp: 0,
-        max_raw_ethy_qp: 0,
         max_mcast_grp: int(attr.max_mcast_grp),
         max_mcast_qp_attach: int(attr.max_mcast_qp_attach),
         max_total_mcast_qp_attach: int(attr.max_mcast_grp.saturating_mul(attr.max_mcast_qp_attach)),
         max_ah: int(attr.max_ah),
-        max_fmr: 0,
-        max_map_per_fmr: 0,
         max_srq: int(attr.max_srq),
         max_srq_wr: int(attr.max_srq_wr),
         max_srq_sge: int(attr.max_sge),
         max_pkeys: 1,
         local_ca_ack_delay: attr.local_ca_ack_delay,
         phys_port_cnt: attr.phys_port_cnt,
+        ..DeviceAttr::zeroed()
     }
 }
 
@@ -166,23 +156,15 @@ unsafe fn port_attr(context: *mut Context, port_num: u8) -> Result<PortAttr> {
         gid_tbl_len: int(attr.gid_tbl_len),
         port_cap_flags: PORT_CAP_FLAGS,
         max_msg_sz: MAX_MSG_BYTES,
-        bad_pkey_cntr: 0,
-        qkey_viol_cntr: 0,
         pkey_tbl_len: attr.pkey_tbl_len,
-        lid: 0,
-        sm_lid: 0,
-        lmc: 0,
         max_vl_num: 1,
-        sm_sl: 0,
-        subnet_timeout: 0,
-        init_type_reply: 0,
         // One lane of 2.5 Gbit/s: what rdma_rxe reports for interfaces without a known speed.
         active_width: 1,
         active_speed: 1,
         phys_state,
         link_layer: LINK_LAYER_ETHERNET,
         flags: GRH_REQUIRED,
-        port_cap_flags2: 0,
+        ..PortAttr::zeroed()
     })
 }
 
