@@ -135,6 +135,10 @@ fn add(items: &[Item], module: &str, lines: &mut BTreeSet<String>) {
                 add_impl(it, module, lines);
                 continue;
             }
+            Item::Macro(it) if it.mac.path.is_ident("setters") => {
+                add_setters(&it.mac, module, lines);
+                continue;
+            }
             Item::Mod(it) if is_public(&it.vis) => {
                 if let Some((_, items)) = &it.content {
                     add(items, &format!("{module}::{}", it.ident), lines);
@@ -171,6 +175,19 @@ fn add_impl(it: &syn::ItemImpl, module: &str, lines: &mut BTreeSet<String>) {
             let own = features(attributes);
             lines.insert(format!("{module}: {feature}{own}{of}::{text}"));
         }
+    }
+}
+
+/// Adds the methods that the macro `setters` generates. Its argument is a structure of their arguments.
+fn add_setters(it: &syn::Macro, module: &str, lines: &mut BTreeSet<String>) {
+    let setters = format!("struct {}", it.tokens);
+    let setters: syn::ItemStruct = syn::parse_str(&setters).expect("the arguments of setters");
+    for field in &setters.fields {
+        let (of, name) = (&setters.ident, tokens(&field.ident));
+        let argument = tokens(&field.ty);
+        lines.insert(format!(
+            "{module}: {of}::fn {name}(mut self, {name}: {argument}) -> Self"
+        ));
     }
 }
 
@@ -298,12 +315,14 @@ mod tests {
              pub enum Two { A, B(u8) }
              #[doc(hidden)] pub fn unseen() {}
              pub(crate) fn inside() {}
+             setters! { One { a: impl Into<Option<u32>>, } }
              pub const LEN: usize = 3;",
         );
         let expected = [
             "it: #[cfg(feature = \"bytes\")] impl From<One> for u32",
             "it: #[derive(Debug)] #[non_exhaustive] struct One { a: u32, .. }",
             "it: Hides::fn get(&self) -> u8",
+            "it: One::fn a(mut self, a: impl Into<Option<u32>>) -> Self",
             "it: One::fn new(a: Option<u32>) -> Self",
             "it: const LEN: usize",
             "it: enum Two { A , B { u8 } }",

@@ -217,6 +217,7 @@ pub mod provider;
 pub mod reach;
 mod ready_set;
 pub mod resolve;
+mod setters;
 pub mod software;
 pub mod stream;
 mod sys;

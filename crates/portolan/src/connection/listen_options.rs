@@ -5,6 +5,7 @@ use std::sync::Arc;
 use portolan_provider::traits::Provider;
 
 use super::transport::Transport;
+use crate::setters::setters;
 
 /// Options of a [`Listener`](crate::Listener).
 ///
@@ -36,25 +37,10 @@ impl Default for ListenOptions {
     }
 }
 
-impl ListenOptions {
-    /// Sets [`ListenOptions::transport`].
-    #[must_use]
-    pub fn transport(mut self, transport: Transport) -> Self {
-        self.transport = transport;
-        self
-    }
-
-    /// Sets [`ListenOptions::backlog`].
-    #[must_use]
-    pub fn backlog(mut self, backlog: u32) -> Self {
-        self.backlog = backlog;
-        self
-    }
-
-    /// Sets [`ListenOptions::provider`].
-    #[must_use]
-    pub fn provider(mut self, provider: Arc<dyn Provider>) -> Self {
-        self.provider = Some(provider);
-        self
+setters! {
+    ListenOptions {
+        transport: Transport,
+        backlog: u32,
+        provider: Arc<dyn Provider>,
     }
 }

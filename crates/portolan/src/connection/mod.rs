@@ -46,7 +46,6 @@ mod options;
 mod posting;
 mod race;
 mod readiness;
-mod setters;
 mod steps;
 mod transport;
 mod window;

@@ -8,6 +8,7 @@ use portolan_provider::{Error, Result, Step};
 
 use super::transport::Transport;
 use crate::domain::Domain;
+use crate::setters::setters;
 use crate::work::{Depths, Keepalive, SharedReceiveQueue};
 
 /// Maximum size of each of the connection's own receives, in bytes.
@@ -104,6 +105,28 @@ impl Default for Options {
             keepalive: None,
             type_of_service: None,
         }
+    }
+}
+
+setters! {
+    Options {
+        send_depth: u32,
+        receive_depth: u32,
+        receive_size: usize,
+        held_messages: u32,
+        shared_receives: impl Into<Option<SharedReceiveQueue>>,
+        inline: u32,
+        gather: u32,
+        domain: impl Into<Option<Domain>>,
+        posted_receives: u32,
+        responder_resources: u8,
+        initiator_depth: u8,
+        retry_count: u8,
+        rnr_retry_count: u8,
+        private_data: impl Into<Vec<u8>>,
+        timeout: Duration,
+        keepalive: impl Into<Option<Keepalive>>,
+        type_of_service: impl Into<Option<u8>>,
     }
 }
 

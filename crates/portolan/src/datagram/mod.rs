@@ -22,7 +22,6 @@ mod queues;
 mod received;
 mod rsocket;
 mod service;
-mod setters;
 mod socket;
 
 use std::sync::Arc;
@@ -32,6 +31,7 @@ pub use portolan_provider::cm::JoinKind;
 use portolan_provider::verbs::{Ah, UdDestination};
 pub use portolan_wire::addr::{QKey, Qpn};
 
+use crate::setters::setters;
 #[cfg(feature = "tokio")]
 pub(crate) use attempt::{Joining, Question};
 pub use received::Datagram;
@@ -68,6 +68,15 @@ impl Default for Options {
             private_data: Vec::new(),
             timeout: Duration::from_secs(10),
         }
+    }
+}
+
+setters! {
+    Options {
+        send_depth: u32,
+        receive_depth: u32,
+        private_data: impl Into<Vec<u8>>,
+        timeout: Duration,
     }
 }
 

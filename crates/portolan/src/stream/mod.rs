@@ -52,7 +52,6 @@ mod linger;
 mod listener;
 mod options;
 mod queues;
-mod setters;
 mod socket;
 #[allow(clippy::module_inception, reason = "the type's own file")]
 mod stream;

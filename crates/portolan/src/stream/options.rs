@@ -10,6 +10,8 @@ use portolan_provider::verbs::DeviceAttr;
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_rsocket::{Config, IOMAPS_MAX, QUEUE_MAX, Signalling};
 
+use crate::setters::setters;
+
 /// Length of a message on devices where messages are sends, bytes.
 pub(super) const MESSAGE_BYTES: u32 = 4;
 
@@ -67,6 +69,22 @@ impl Default for StreamOptions {
             route: None,
             provider: None,
         }
+    }
+}
+
+setters! {
+    StreamOptions {
+        send_buffer: u32,
+        receive_buffer: u32,
+        send_queue: u16,
+        receive_queue: u16,
+        inline: u32,
+        iomaps: u16,
+        timeout: Duration,
+        keepalive: impl Into<Option<Duration>>,
+        source: impl Into<Option<SocketAddr>>,
+        route: impl Into<Option<Arc<[u8]>>>,
+        provider: Arc<dyn Provider>,
     }
 }
 
