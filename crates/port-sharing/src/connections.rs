@@ -274,7 +274,7 @@ impl MemberConnections {
                 }
                 None => self.violation(context),
             },
-            Ok(Message::ReplaysDone) => match self.registry.member(id) {
+            Ok(Message::ReplaysDone {}) => match self.registry.member(id) {
                 Some(block) => {
                     self.registry.replayed(block);
                     true
@@ -537,7 +537,7 @@ impl MemberConnections {
 
 fn turn_away(connection: BorrowedFd<'_>, verdict: Hello, context: &mut RoleContext) {
     let message = match verdict {
-        Hello::Refuse(refusal) => Message::Refused(refusal),
+        Hello::Refuse(refusal) => Message::Refused { refusal },
         Hello::Later(after) => Message::Later {
             after_ms: milliseconds(after),
         },

@@ -230,7 +230,7 @@ fn enter(
         Ok(Message::Later { after_ms }) => {
             Ok(Attempt::Again(Duration::from_millis(after_ms.into())))
         }
-        Ok(Message::Refused(refusal)) => {
+        Ok(Message::Refused { refusal }) => {
             let cause = stranger::refusal_cause(refusal, coordinator, name, &config.trust);
             Err(Error::new(Step::OpenDevice, cause))
         }

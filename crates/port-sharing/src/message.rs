@@ -3,7 +3,7 @@
 //! Integers are big-endian. A message begins with its type. Only [`Message::Hello`] and the answers to it contain the
 //! protocol's version; after a welcome both ends use the same version.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use super::block::{Block, BlockSet};
 use super::config::{DATAGRAM_BYTES_MAX, REQUEST_BYTES_MAX};
@@ -32,113 +32,135 @@ pub(super) const MESSAGE_BYTES_MAX: usize = {
 /// Begins a hello, so that a process that connected by mistake does not look like a member.
 const MAGIC: [u8; 4] = *b"PRTL";
 
-const HELLO: u8 = 1;
-const WELCOME: u8 = 2;
-const REFUSED: u8 = 3;
-const LATER: u8 = 4;
-const REQUEST: u8 = 5;
-const REPLAY: u8 = 6;
-const REPLAYS_DONE: u8 = 7;
-const RESPONSE: u8 = 8;
-const RESPONSE_LATER: u8 = 9;
-const DATAGRAM: u8 = 10;
-const PEER_DEATH: u8 = 11;
-const OBSERVE: u8 = 12;
-const ROSTER: u8 = 13;
-const SURVEY: u8 = 14;
-const REPORT: u8 = 15;
-const REPLAYED: u8 = 16;
+/// Declares the messages: the type of each, and its fields in the order of their bytes. Hellos have a prefix.
+macro_rules! messages {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident = $kind:literal $(after $prefix:ident)? {
+            $($(#[$field_doc:meta])* $field:ident: $type:ty,)*
+        }
+    )*) => {
+        /// A message between a member and the coordinator.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum Message<'a> {
+            $($(#[$doc])* $name { $($(#[$field_doc])* $field: $type,)* },)*
+        }
 
-/// A message between a member and the coordinator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Message<'a> {
+        impl<'a> Message<'a> {
+            /// Appends the message's bytes.
+            pub(super) fn encode(&self, out: &mut Vec<u8>) {
+                match *self {
+                    $(Self::$name { $($field,)* } => {
+                        out.push($kind);
+                        $(out.extend_from_slice(&$prefix);)?
+                        $($field.put(out);)*
+                    })*
+                }
+            }
+
+            /// Decodes a message, which must fill `bytes` exactly.
+            pub(super) fn decode(bytes: &'a [u8]) -> Result<Self, Malformed> {
+                let mut r = Reader { bytes, offset: 0 };
+                let message = match r.u8("kind")? {
+                    $($kind => {
+                        $(r.prefix($prefix)?;)?
+                        Self::$name { $($field: Field::take(&mut r, stringify!($field))?,)* }
+                    })*
+                    _ => return Err(r.malformed("kind")),
+                };
+                r.end()?;
+                Ok(message)
+            }
+        }
+    };
+}
+
+messages! {
     /// First message to the coordinator: asks for a block, or for the block that it kept after a coordinator died.
-    Hello {
+    Hello = 1 after MAGIC {
         /// The sender's protocol version.
         version: u8,
         /// The block of a returning member.
         rejoin: Option<Block>,
-    },
+    }
     /// From the coordinator: accepted. For a newcomer it carries descriptors: the descriptor store, the block's name,
     /// and the block's sockets.
-    Welcome {
+    Welcome = 2 {
         /// The member's block.
         block: Block,
-    },
+    }
     /// From the coordinator: not accepted; the connection closes.
-    Refused(Refusal),
+    Refused = 3 {
+        /// The reason.
+        refusal: Refusal,
+    }
     /// From the coordinator: connect again after this many milliseconds. The connection closes.
-    Later {
+    Later = 4 {
         /// Milliseconds.
         after_ms: u16,
-    },
+    }
     /// To the coordinator: a request for one [`Response`](Self::Response).
-    Request {
+    Request = 5 {
         /// Number of the request on this connection.
         id: u64,
         /// In the requester's own format.
         payload: &'a [u8],
-    },
+    }
     /// To a new coordinator: a registration made with the old one. Expects one [`Replayed`](Self::Replayed).
-    Replay {
+    Replay = 6 {
         /// In the requester's own format.
         payload: &'a [u8],
-    },
-    /// From the coordinator: the answer to a replay, in the order of the replays.
-    Replayed {
-        /// The answer, in the requester's own format.
-        payload: &'a [u8],
-    },
+    }
     /// To a new coordinator: everything has been replayed.
-    ReplaysDone,
+    ReplaysDone = 7 {}
     /// From the coordinator: the answer.
-    Response {
+    Response = 8 {
         /// The request's.
         id: u64,
         /// The answer, in the requester's own format.
         payload: &'a [u8],
-    },
+    }
     /// From the coordinator: too early. Send the request again after this many milliseconds.
-    ResponseLater {
+    ResponseLater = 9 {
         /// The request's.
         id: u64,
         /// Milliseconds.
         after_ms: u16,
-    },
+    }
     /// A datagram for `block`, to or from the coordinator.
-    Datagram {
+    Datagram = 10 {
         /// The receiver.
         block: Block,
         /// The datagram.
         datagram: Datagram<'a>,
-    },
+    }
     /// From the coordinator: the processes of these blocks are dead.
-    PeerDeath {
+    PeerDeath = 11 {
         /// The blocks, which were not reassigned since.
         blocks: BlockSet,
-    },
+    }
     /// First message to the coordinator: asks for information about all members, without a block.
-    Observe {
+    Observe = 12 after MAGIC {
         /// The sender's protocol version.
         version: u8,
-    },
+    }
     /// From the coordinator to an observer: a member. One for each member, before any report.
-    Roster {
+    Roster = 13 {
         /// Its block.
         block: Block,
         /// Its process id, as the coordinator sees it.
         pid: u32,
         /// Its effective user.
         uid: u32,
-    },
+    }
     /// From the coordinator: an observer asks for this member's report.
-    Survey {
+    Survey = 14 {
         /// Number of the survey.
         id: u64,
-    },
+    }
     /// A member's report, to the coordinator and from there to the observer. For block 0 it is the coordinator's, which
     /// ends the roster.
-    Report {
+    Report = 15 {
         /// The survey.
         survey: u64,
         /// The block of the reporting process.
@@ -147,7 +169,12 @@ pub(super) enum Message<'a> {
         last: bool,
         /// The part's contents, in the format of the group's users.
         payload: &'a [u8],
-    },
+    }
+    /// From the coordinator: the answer to a replay, in the order of the replays.
+    Replayed = 16 {
+        /// The answer, in the requester's own format.
+        payload: &'a [u8],
+    }
 }
 
 /// Why the coordinator does not accept a process.
@@ -190,214 +217,168 @@ pub(super) struct Malformed {
     length: usize,
 }
 
-impl<'a> Message<'a> {
-    /// Appends the message's bytes.
-    pub(super) fn encode(&self, out: &mut Vec<u8>) {
-        match *self {
-            Self::Hello { version, rejoin } => {
-                out.push(HELLO);
-                out.extend_from_slice(&MAGIC);
-                // Block 0 means none, because no member returns with it.
-                out.extend_from_slice(&[version, rejoin.map_or(0, Block::index)]);
+/// A field of a message.
+trait Field<'a>: Sized {
+    fn put(self, out: &mut Vec<u8>);
+
+    /// Errors name the field `expected`, or what it must be.
+    fn take(r: &mut Reader<'a>, expected: &'static str) -> Result<Self, Malformed>;
+}
+
+macro_rules! numbers {
+    ($($type:ty),*) => { $(
+        impl Field<'_> for $type {
+            fn put(self, out: &mut Vec<u8>) {
+                out.extend_from_slice(&self.to_be_bytes());
             }
-            Self::Welcome { block } => out.extend_from_slice(&[WELCOME, block.index()]),
-            Self::Refused(refusal) => {
-                let (reason, detail) = match refusal {
-                    Refusal::NotTrusted { uid } => (1, uid),
-                    Refusal::Version { coordinator } => (2, u32::from(coordinator)),
-                    Refusal::Full => (3, 0),
-                    Refusal::BlockTaken { block } => (4, u32::from(block.index())),
-                };
-                out.extend_from_slice(&[REFUSED, reason]);
-                out.extend_from_slice(&detail.to_be_bytes());
-            }
-            Self::Later { after_ms } => {
-                out.push(LATER);
-                out.extend_from_slice(&after_ms.to_be_bytes());
-            }
-            Self::Request { id, payload } => encode_call(out, REQUEST, id, payload),
-            Self::Replay { payload } => {
-                out.push(REPLAY);
-                out.extend_from_slice(payload);
-            }
-            Self::Replayed { payload } => {
-                out.push(REPLAYED);
-                out.extend_from_slice(payload);
-            }
-            Self::ReplaysDone => out.push(REPLAYS_DONE),
-            Self::Response { id, payload } => encode_call(out, RESPONSE, id, payload),
-            Self::ResponseLater { id, after_ms } => {
-                encode_call(out, RESPONSE_LATER, id, &after_ms.to_be_bytes());
-            }
-            Self::Datagram {
-                block,
-                ref datagram,
-            } => {
-                out.extend_from_slice(&[DATAGRAM, block.index()]);
-                encode_datagram(out, datagram);
-            }
-            Self::PeerDeath { blocks } => {
-                out.push(PEER_DEATH);
-                out.extend_from_slice(&blocks.bits().to_be_bytes());
-            }
-            Self::Observe { version } => {
-                out.push(OBSERVE);
-                out.extend_from_slice(&MAGIC);
-                out.push(version);
-            }
-            Self::Roster { block, pid, uid } => {
-                out.extend_from_slice(&[ROSTER, block.index()]);
-                out.extend_from_slice(&pid.to_be_bytes());
-                out.extend_from_slice(&uid.to_be_bytes());
-            }
-            Self::Survey { id } => encode_call(out, SURVEY, id, &[]),
-            Self::Report {
-                survey,
-                block,
-                last,
-                payload,
-            } => {
-                encode_call(out, REPORT, survey, &[block.index(), u8::from(last)]);
-                out.extend_from_slice(payload);
+
+            fn take(r: &mut Reader<'_>, expected: &'static str) -> Result<Self, Malformed> {
+                r.take(expected).map(Self::from_be_bytes)
             }
         }
+    )* };
+}
+
+numbers!(u8, u16, u32, u64, u128);
+
+impl Field<'_> for bool {
+    fn put(self, out: &mut Vec<u8>) {
+        out.push(self.into());
     }
 
-    /// Decodes a message, which must fill `bytes` exactly.
-    pub(super) fn decode(bytes: &'a [u8]) -> Result<Self, Malformed> {
-        let mut r = Reader { bytes, offset: 0 };
-        let message = match r.u8("kind")? {
-            HELLO => {
-                r.magic()?;
-                let version = r.u8("version")?;
-                let rejoin = r.block()?;
-                Self::Hello {
-                    version,
-                    rejoin: (rejoin != Block::COORDINATOR).then_some(rejoin),
-                }
-            }
-            WELCOME => Self::Welcome { block: r.block()? },
-            REFUSED => {
-                let reason = r.u8("reason")?;
-                let detail = u32::from_be_bytes(r.take("detail")?);
-                let refusal = match (reason, u8::try_from(detail)) {
-                    (1, _) => Refusal::NotTrusted { uid: detail },
-                    (2, Ok(coordinator)) => Refusal::Version { coordinator },
-                    (3, _) => Refusal::Full,
-                    (4, Ok(index)) => Refusal::BlockTaken {
-                        block: Block::new(index).ok_or(r.malformed("block"))?,
-                    },
-                    _ => return Err(r.malformed("reason")),
-                };
-                Self::Refused(refusal)
-            }
-            LATER => Self::Later {
-                after_ms: u16::from_be_bytes(r.take("delay")?),
-            },
-            REQUEST => {
-                let id = u64::from_be_bytes(r.take("request id")?);
-                Self::Request {
-                    id,
-                    payload: r.rest(REQUEST_BYTES_MAX)?,
-                }
-            }
-            REPLAY => Self::Replay {
-                payload: r.rest(REQUEST_BYTES_MAX)?,
-            },
-            REPLAYED => Self::Replayed {
-                payload: r.rest(REQUEST_BYTES_MAX)?,
-            },
-            REPLAYS_DONE => Self::ReplaysDone,
-            RESPONSE => {
-                let id = u64::from_be_bytes(r.take("request id")?);
-                Self::Response {
-                    id,
-                    payload: r.rest(REQUEST_BYTES_MAX)?,
-                }
-            }
-            RESPONSE_LATER => {
-                let id = u64::from_be_bytes(r.take("request id")?);
-                Self::ResponseLater {
-                    id,
-                    after_ms: u16::from_be_bytes(r.take("delay")?),
-                }
-            }
-            DATAGRAM => Self::Datagram {
-                block: r.block()?,
-                datagram: r.datagram()?,
-            },
-            PEER_DEATH => Self::PeerDeath {
-                blocks: BlockSet::from_bits(u128::from_be_bytes(r.take("blocks")?)),
-            },
-            OBSERVE => {
-                r.magic()?;
-                Self::Observe {
-                    version: r.u8("version")?,
-                }
-            }
-            ROSTER => Self::Roster {
-                block: r.block()?,
-                pid: u32::from_be_bytes(r.take("process id")?),
-                uid: u32::from_be_bytes(r.take("user id")?),
-            },
-            SURVEY => Self::Survey {
-                id: u64::from_be_bytes(r.take("survey id")?),
-            },
-            REPORT => Self::Report {
-                survey: u64::from_be_bytes(r.take("survey id")?),
-                block: r.block()?,
-                last: match r.u8("last or not")? {
-                    0 => false,
-                    1 => true,
-                    _ => return Err(r.malformed("0 or 1")),
-                },
-                payload: r.rest(REQUEST_BYTES_MAX)?,
-            },
-            _ => return Err(r.malformed("kind")),
+    fn take(r: &mut Reader<'_>, expected: &'static str) -> Result<Self, Malformed> {
+        match r.u8(expected)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(r.malformed("0 or 1")),
+        }
+    }
+}
+
+impl Field<'_> for Block {
+    fn put(self, out: &mut Vec<u8>) {
+        out.push(self.index());
+    }
+
+    fn take(r: &mut Reader<'_>, expected: &'static str) -> Result<Self, Malformed> {
+        Self::new(r.u8(expected)?).ok_or(r.malformed("block below 128"))
+    }
+}
+
+/// Block 0 means none, because no member returns with it.
+impl Field<'_> for Option<Block> {
+    fn put(self, out: &mut Vec<u8>) {
+        self.unwrap_or(Block::COORDINATOR).put(out);
+    }
+
+    fn take(r: &mut Reader<'_>, expected: &'static str) -> Result<Self, Malformed> {
+        let block = Block::take(r, expected)?;
+        Ok((block != Block::COORDINATOR).then_some(block))
+    }
+}
+
+impl Field<'_> for BlockSet {
+    fn put(self, out: &mut Vec<u8>) {
+        self.bits().put(out);
+    }
+
+    fn take(r: &mut Reader<'_>, expected: &'static str) -> Result<Self, Malformed> {
+        Field::take(r, expected).map(Self::from_bits)
+    }
+}
+
+/// The rest of a message.
+impl<'a> Field<'a> for &'a [u8] {
+    fn put(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self);
+    }
+
+    fn take(r: &mut Reader<'a>, _: &'static str) -> Result<Self, Malformed> {
+        r.rest(REQUEST_BYTES_MAX)
+    }
+}
+
+impl Field<'_> for Refusal {
+    fn put(self, out: &mut Vec<u8>) {
+        let (reason, detail) = match self {
+            Self::NotTrusted { uid } => (1u8, uid),
+            Self::Version { coordinator } => (2, u32::from(coordinator)),
+            Self::Full => (3, 0),
+            Self::BlockTaken { block } => (4, u32::from(block.index())),
         };
-        r.end()?;
-        Ok(message)
+        reason.put(out);
+        detail.put(out);
+    }
+
+    fn take(r: &mut Reader<'_>, _: &'static str) -> Result<Self, Malformed> {
+        let reason = r.u8("reason")?;
+        let detail = u32::take(r, "detail")?;
+        Ok(match (reason, u8::try_from(detail)) {
+            (1, _) => Self::NotTrusted { uid: detail },
+            (2, Ok(coordinator)) => Self::Version { coordinator },
+            (3, _) => Self::Full,
+            (4, Ok(index)) => Self::BlockTaken {
+                block: Block::new(index).ok_or(r.malformed("block"))?,
+            },
+            _ => return Err(r.malformed("reason")),
+        })
     }
 }
 
-fn encode_call(out: &mut Vec<u8>, kind: u8, id: u64, payload: &[u8]) {
-    out.push(kind);
-    out.extend_from_slice(&id.to_be_bytes());
-    out.extend_from_slice(payload);
+impl Field<'_> for IpAddr {
+    fn put(self, out: &mut Vec<u8>) {
+        match self {
+            Self::V4(v4) => {
+                out.push(4);
+                out.extend_from_slice(&v4.octets());
+            }
+            Self::V6(v6) => {
+                out.push(6);
+                out.extend_from_slice(&v6.octets());
+            }
+        }
+    }
+
+    fn take(r: &mut Reader<'_>, _: &'static str) -> Result<Self, Malformed> {
+        match r.u8("address family")? {
+            4 => Ok(Self::V4(r.take::<4>("IPv4 address")?.into())),
+            6 => Ok(Self::V6(r.take::<16>("IPv6 address")?.into())),
+            _ => Err(r.malformed("address family 4 or 6")),
+        }
+    }
 }
 
-fn encode_datagram(out: &mut Vec<u8>, datagram: &Datagram<'_>) {
-    let Datagram {
-        source,
-        destination,
-        interface,
-        traffic_class,
-        hop_limit,
-        payload,
-    } = *datagram;
-    encode_ip(out, source.ip());
-    let scope = match source {
-        SocketAddr::V4(_) => 0,
-        SocketAddr::V6(v6) => v6.scope_id(),
-    };
-    out.extend_from_slice(&scope.to_be_bytes());
-    out.extend_from_slice(&source.port().to_be_bytes());
-    encode_ip(out, destination);
-    out.extend_from_slice(&interface.to_be_bytes());
-    out.extend_from_slice(&[traffic_class, hop_limit]);
-    out.extend_from_slice(payload);
-}
+impl<'a> Field<'a> for Datagram<'a> {
+    fn put(self, out: &mut Vec<u8>) {
+        let scope = match self.source {
+            SocketAddr::V4(_) => 0,
+            SocketAddr::V6(v6) => v6.scope_id(),
+        };
+        self.source.ip().put(out);
+        scope.put(out);
+        self.source.port().put(out);
+        self.destination.put(out);
+        self.interface.put(out);
+        self.traffic_class.put(out);
+        self.hop_limit.put(out);
+        self.payload.put(out);
+    }
 
-fn encode_ip(out: &mut Vec<u8>, ip: IpAddr) {
-    match ip {
-        IpAddr::V4(v4) => {
-            out.push(4);
-            out.extend_from_slice(&v4.octets());
-        }
-        IpAddr::V6(v6) => {
-            out.push(6);
-            out.extend_from_slice(&v6.octets());
-        }
+    fn take(r: &mut Reader<'a>, _: &'static str) -> Result<Self, Malformed> {
+        let ip = IpAddr::take(r, "source")?;
+        let scope = u32::take(r, "scope id")?;
+        let port = u16::take(r, "port")?;
+        Ok(Datagram {
+            source: match ip {
+                IpAddr::V4(v4) => SocketAddrV4::new(v4, port).into(),
+                IpAddr::V6(v6) => SocketAddrV6::new(v6, port, 0, scope).into(),
+            },
+            destination: Field::take(r, "destination")?,
+            interface: Field::take(r, "interface")?,
+            traffic_class: Field::take(r, "traffic class")?,
+            hop_limit: Field::take(r, "hop limit")?,
+            payload: r.rest(DATAGRAM_BYTES_MAX)?,
+        })
     }
 }
 
@@ -431,46 +412,11 @@ impl<'a> Reader<'a> {
         Ok(byte)
     }
 
-    fn magic(&mut self) -> Result<(), Malformed> {
-        match self.take("magic")? {
-            MAGIC => Ok(()),
-            _ => Err(self.malformed("magic")),
+    fn prefix(&mut self, prefix: [u8; 4]) -> Result<(), Malformed> {
+        match self.take("magic")? == prefix {
+            true => Ok(()),
+            false => Err(self.malformed("magic")),
         }
-    }
-
-    fn block(&mut self) -> Result<Block, Malformed> {
-        let index = self.u8("block")?;
-        Block::new(index).ok_or(self.malformed("block below 128"))
-    }
-
-    fn ip(&mut self) -> Result<IpAddr, Malformed> {
-        match self.u8("address family")? {
-            4 => Ok(IpAddr::V4(Ipv4Addr::from(self.take::<4>("IPv4 address")?))),
-            6 => Ok(IpAddr::V6(Ipv6Addr::from(self.take::<16>("IPv6 address")?))),
-            _ => Err(self.malformed("address family 4 or 6")),
-        }
-    }
-
-    fn datagram(&mut self) -> Result<Datagram<'a>, Malformed> {
-        let ip = self.ip()?;
-        let scope = u32::from_be_bytes(self.take("scope id")?);
-        let port = u16::from_be_bytes(self.take("port")?);
-        let source = match ip {
-            IpAddr::V4(v4) => SocketAddr::V4(SocketAddrV4::new(v4, port)),
-            IpAddr::V6(v6) => SocketAddr::V6(SocketAddrV6::new(v6, port, 0, scope)),
-        };
-        let destination = self.ip()?;
-        let interface = u32::from_be_bytes(self.take("interface")?);
-        let [traffic_class, hop_limit] = self.take("traffic class and hop limit")?;
-        let payload = self.rest(DATAGRAM_BYTES_MAX)?;
-        Ok(Datagram {
-            source,
-            destination,
-            interface,
-            traffic_class,
-            hop_limit,
-            payload,
-        })
     }
 
     fn rest(&mut self, bytes_max: usize) -> Result<&'a [u8], Malformed> {

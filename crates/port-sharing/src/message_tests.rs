@@ -35,16 +35,24 @@ impl Owned {
                 rejoin: (block != Block::COORDINATOR).then_some(block),
             },
             1 => Message::Welcome { block },
-            2 => Message::Refused(Refusal::NotTrusted { uid: id as u32 }),
-            3 => Message::Refused(Refusal::Version {
-                coordinator: id as u8,
-            }),
-            4 => Message::Refused(Refusal::Full),
-            5 => Message::Refused(Refusal::BlockTaken { block }),
+            2 => Message::Refused {
+                refusal: Refusal::NotTrusted { uid: id as u32 },
+            },
+            3 => Message::Refused {
+                refusal: Refusal::Version {
+                    coordinator: id as u8,
+                },
+            },
+            4 => Message::Refused {
+                refusal: Refusal::Full,
+            },
+            5 => Message::Refused {
+                refusal: Refusal::BlockTaken { block },
+            },
             6 => Message::Later { after_ms },
             7 => Message::Request { id, payload },
             8 => Message::Replay { payload },
-            9 => Message::ReplaysDone,
+            9 => Message::ReplaysDone {},
             10 => Message::Response { id, payload },
             11 => Message::ResponseLater { id, after_ms },
             12 => Message::PeerDeath {
@@ -107,6 +115,22 @@ fn message() -> impl Strategy<Value = Owned> {
                 payload,
             },
         )
+}
+
+#[test]
+fn fields_are_in_the_order_of_the_protocol() {
+    let hello = Message::Hello {
+        version: 3,
+        rejoin: Block::new(7),
+    };
+    assert_eq!(encoded(&hello), *b"\x01PRTL\x03\x07");
+    let report = Message::Report {
+        survey: 2,
+        block: Block::COORDINATOR,
+        last: true,
+        payload: b"all",
+    };
+    assert_eq!(encoded(&report), *b"\x0F\0\0\0\0\0\0\0\x02\0\x01all");
 }
 
 proptest! {

@@ -151,7 +151,7 @@ impl Observer {
                 Err(errno) => return Err(os("recvmsg")(errno)),
             };
             match Message::decode(bytes) {
-                Ok(Message::Refused(refusal)) => {
+                Ok(Message::Refused { refusal }) => {
                     let (coordinator, trust) = (self.coordinator, &config.trust);
                     let cause = stranger::refusal_cause(refusal, coordinator, name, trust);
                     return Err(Error::new(Step::OpenDevice, cause));

@@ -191,7 +191,7 @@ impl Uplink {
             self.send(&Message::Replay { payload }, context);
             self.replays.push_back(payload.clone());
         }
-        self.send(&Message::ReplaysDone, context);
+        self.send(&Message::ReplaysDone {}, context);
         self.phase = Phase::Joined;
     }
 
@@ -239,7 +239,9 @@ impl Uplink {
                 self.phase = Phase::AwaitingReplay;
                 welcomed = true;
             }
-            Ok(Message::Refused(refusal)) if awaiting_welcome => return Outcome::Refused(refusal),
+            Ok(Message::Refused { refusal }) if awaiting_welcome => {
+                return Outcome::Refused(refusal);
+            }
             Ok(Message::Later { after_ms }) if awaiting_welcome => {
                 return Outcome::Lost {
                     wait: Duration::from_millis(after_ms.into()),
