@@ -7,34 +7,11 @@ use portolan_provider::{Cause, Error, Result, Step};
 
 use crate::engine::QpLimits;
 
-/// One row of the transition table.
-struct Transition {
-    from: QpState,
-    to: QpState,
-    /// Required attributes, besides STATE.
-    required: QpAttrMask,
-    /// Optional attributes.
-    optional: QpAttrMask,
-}
-
 const NONE: QpAttrMask = QpAttrMask::empty();
-const INIT_ATTRS: QpAttrMask = QpAttrMask::PKEY_INDEX
-    .union(QpAttrMask::PORT)
-    .union(QpAttrMask::ACCESS_FLAGS);
-const RTR_ATTRS: QpAttrMask = QpAttrMask::AV
+const CONNECTED_RTR: QpAttrMask = QpAttrMask::AV
     .union(QpAttrMask::PATH_MTU)
     .union(QpAttrMask::DEST_QPN)
-    .union(QpAttrMask::RQ_PSN)
-    .union(QpAttrMask::MAX_DEST_RD_ATOMIC)
-    .union(QpAttrMask::MIN_RNR_TIMER);
-const RTR_OPTIONAL: QpAttrMask = QpAttrMask::ACCESS_FLAGS.union(QpAttrMask::PKEY_INDEX);
-const RTS_ATTRS: QpAttrMask = QpAttrMask::TIMEOUT
-    .union(QpAttrMask::RETRY_CNT)
-    .union(QpAttrMask::RNR_RETRY)
-    .union(QpAttrMask::SQ_PSN)
-    .union(QpAttrMask::MAX_QP_RD_ATOMIC);
-const RTS_OPTIONAL: QpAttrMask = QpAttrMask::ACCESS_FLAGS.union(QpAttrMask::MIN_RNR_TIMER);
-const NOTIFY: QpAttrMask = QpAttrMask::EN_SQD_ASYNC_NOTIFY;
+    .union(QpAttrMask::RQ_PSN);
 const SQD_OPTIONAL: QpAttrMask = QpAttrMask::PORT
     .union(QpAttrMask::AV)
     .union(QpAttrMask::TIMEOUT)
@@ -46,128 +23,115 @@ const SQD_OPTIONAL: QpAttrMask = QpAttrMask::PORT
     .union(QpAttrMask::PKEY_INDEX)
     .union(QpAttrMask::MIN_RNR_TIMER);
 
-/// The legal transitions of an RC queue pair (IBTA 10.3.1; Linux `qp_state_table` of `ib_modify_qp_is_ok`). Not listed:
-/// every state may go to RESET, and every state except RESET to ERR, without attributes.
-const RC_TRANSITIONS: [Transition; 8] = {
-    use QpState::{Init, Reset, Rtr, Rts, Sqd};
-    [
-        transition(Reset, Init, INIT_ATTRS, NONE),
-        transition(Init, Init, NONE, INIT_ATTRS),
-        transition(Init, Rtr, RTR_ATTRS, RTR_OPTIONAL),
-        transition(Rtr, Rts, RTS_ATTRS, RTS_OPTIONAL),
-        transition(Rts, Rts, NONE, RTS_OPTIONAL),
-        transition(Rts, Sqd, NONE, NOTIFY),
-        transition(Sqd, Sqd, NONE, SQD_OPTIONAL),
-        transition(Sqd, Rts, NONE, RTS_OPTIONAL),
-    ]
-};
-
-const CONNECTED_RTR_ATTRS: QpAttrMask = QpAttrMask::AV
-    .union(QpAttrMask::PATH_MTU)
-    .union(QpAttrMask::DEST_QPN)
-    .union(QpAttrMask::RQ_PSN);
-
-const UC_SQD_OPTIONAL: QpAttrMask = QpAttrMask::AV
-    .union(QpAttrMask::ACCESS_FLAGS)
-    .union(QpAttrMask::PKEY_INDEX);
-
-/// The transitions of a UC queue pair: without attributes of reliability, and a send queue in error may resume.
-const UC_TRANSITIONS: [Transition; 9] = {
-    use QpState::{Init, Reset, Rtr, Rts, Sqd, Sqe};
-    let access = QpAttrMask::ACCESS_FLAGS;
-    [
-        transition(Reset, Init, INIT_ATTRS, NONE),
-        transition(Init, Init, NONE, INIT_ATTRS),
-        transition(Init, Rtr, CONNECTED_RTR_ATTRS, RTR_OPTIONAL),
-        transition(Rtr, Rts, QpAttrMask::SQ_PSN, access),
-        transition(Rts, Rts, NONE, access),
-        transition(Rts, Sqd, NONE, NOTIFY),
-        transition(Sqd, Sqd, NONE, UC_SQD_OPTIONAL),
-        transition(Sqd, Rts, NONE, access),
-        transition(Sqe, Rts, NONE, access),
-    ]
-};
-
-/// The transitions of the sending end of XRC: without attributes of a responder.
-const XRC_SEND_TRANSITIONS: [Transition; 8] = {
-    use QpState::{Init, Reset, Rtr, Rts, Sqd};
-    let access = QpAttrMask::ACCESS_FLAGS;
-    let sqd_optional =
-        SQD_OPTIONAL.difference(QpAttrMask::MAX_DEST_RD_ATOMIC.union(QpAttrMask::MIN_RNR_TIMER));
-    [
-        transition(Reset, Init, INIT_ATTRS, NONE),
-        transition(Init, Init, NONE, INIT_ATTRS),
-        transition(Init, Rtr, CONNECTED_RTR_ATTRS, RTR_OPTIONAL),
-        transition(Rtr, Rts, RTS_ATTRS, access),
-        transition(Rts, Rts, NONE, access),
-        transition(Rts, Sqd, NONE, NOTIFY),
-        transition(Sqd, Sqd, NONE, sqd_optional),
-        transition(Sqd, Rts, NONE, access),
-    ]
-};
-
-/// The transitions of the receiving end of XRC: without attributes of a requester.
-const XRC_RECV_TRANSITIONS: [Transition; 8] = {
-    use QpState::{Init, Reset, Rtr, Rts, Sqd};
-    let rts_attrs = QpAttrMask::TIMEOUT.union(QpAttrMask::SQ_PSN);
-    let requesters = QpAttrMask::RETRY_CNT
-        .union(QpAttrMask::RNR_RETRY)
-        .union(QpAttrMask::MAX_QP_RD_ATOMIC);
-    [
-        transition(Reset, Init, INIT_ATTRS, NONE),
-        transition(Init, Init, NONE, INIT_ATTRS),
-        transition(Init, Rtr, RTR_ATTRS, RTR_OPTIONAL),
-        transition(Rtr, Rts, rts_attrs, RTS_OPTIONAL),
-        transition(Rts, Rts, NONE, RTS_OPTIONAL),
-        transition(Rts, Sqd, NONE, NOTIFY),
-        transition(Sqd, Sqd, NONE, SQD_OPTIONAL.difference(requesters)),
-        transition(Sqd, Rts, NONE, RTS_OPTIONAL),
-    ]
-};
-
-const UD_INIT_ATTRS: QpAttrMask = QpAttrMask::PKEY_INDEX
-    .union(QpAttrMask::PORT)
-    .union(QpAttrMask::QKEY);
-const UD_RTR_OPTIONAL: QpAttrMask = QpAttrMask::PKEY_INDEX.union(QpAttrMask::QKEY);
-
-/// The transitions of a UD queue pair, which has a Q_Key instead of a peer.
-const UD_TRANSITIONS: [Transition; 9] = {
-    use QpState::{Init, Reset, Rtr, Rts, Sqd, Sqe};
-    let qkey = QpAttrMask::QKEY;
-    [
-        transition(Reset, Init, UD_INIT_ATTRS, NONE),
-        transition(Init, Init, NONE, UD_INIT_ATTRS),
-        transition(Init, Rtr, NONE, UD_RTR_OPTIONAL),
-        transition(Rtr, Rts, QpAttrMask::SQ_PSN, qkey),
-        transition(Rts, Rts, NONE, qkey),
-        transition(Rts, Sqd, NONE, NOTIFY),
-        transition(Sqd, Sqd, NONE, UD_RTR_OPTIONAL),
-        transition(Sqd, Rts, NONE, qkey),
-        transition(Sqe, Rts, NONE, qkey),
-    ]
-};
-
-fn transitions_of(qp_type: QpType) -> &'static [Transition] {
-    match qp_type {
-        QpType::Rc => &RC_TRANSITIONS,
-        QpType::Uc => &UC_TRANSITIONS,
-        QpType::Ud => &UD_TRANSITIONS,
-        QpType::XrcSend => &XRC_SEND_TRANSITIONS,
-        QpType::XrcRecv => &XRC_RECV_TRANSITIONS,
-    }
+/// The attributes of a service type's legal transitions, besides STATE (IBTA 10.3.1; Linux `qp_state_table` of
+/// `ib_modify_qp_is_ok`). Every state may go to RESET, and every state except RESET to ERR, without attributes.
+struct Transitions {
+    /// Required from RESET to INIT, optional in INIT.
+    init: QpAttrMask,
+    /// Required from INIT to RTR.
+    rtr: QpAttrMask,
+    /// Optional from INIT to RTR.
+    rtr_optional: QpAttrMask,
+    /// Required from RTR to RTS.
+    rts: QpAttrMask,
+    /// Optional on the way to RTS and in RTS.
+    rts_optional: QpAttrMask,
+    /// Optional in SQD.
+    sqd_optional: QpAttrMask,
+    /// Whether a send queue in error may resume.
+    resumes: bool,
 }
 
-const fn transition(
-    from: QpState,
-    to: QpState,
-    required: QpAttrMask,
-    optional: QpAttrMask,
-) -> Transition {
-    Transition {
-        from,
-        to,
-        required,
-        optional,
+const RC: Transitions = Transitions {
+    init: QpAttrMask::PKEY_INDEX
+        .union(QpAttrMask::PORT)
+        .union(QpAttrMask::ACCESS_FLAGS),
+    rtr: CONNECTED_RTR
+        .union(QpAttrMask::MAX_DEST_RD_ATOMIC)
+        .union(QpAttrMask::MIN_RNR_TIMER),
+    rtr_optional: QpAttrMask::ACCESS_FLAGS.union(QpAttrMask::PKEY_INDEX),
+    rts: QpAttrMask::TIMEOUT
+        .union(QpAttrMask::RETRY_CNT)
+        .union(QpAttrMask::RNR_RETRY)
+        .union(QpAttrMask::SQ_PSN)
+        .union(QpAttrMask::MAX_QP_RD_ATOMIC),
+    rts_optional: QpAttrMask::ACCESS_FLAGS.union(QpAttrMask::MIN_RNR_TIMER),
+    sqd_optional: SQD_OPTIONAL,
+    resumes: false,
+};
+
+/// Without attributes of reliability.
+const UC: Transitions = Transitions {
+    rtr: CONNECTED_RTR,
+    rts: QpAttrMask::SQ_PSN,
+    rts_optional: QpAttrMask::ACCESS_FLAGS,
+    sqd_optional: QpAttrMask::AV
+        .union(QpAttrMask::ACCESS_FLAGS)
+        .union(QpAttrMask::PKEY_INDEX),
+    resumes: true,
+    ..RC
+};
+
+/// The sending end of XRC: without attributes of a responder.
+const XRC_SEND: Transitions = Transitions {
+    rtr: CONNECTED_RTR,
+    rts_optional: QpAttrMask::ACCESS_FLAGS,
+    sqd_optional: SQD_OPTIONAL
+        .difference(QpAttrMask::MAX_DEST_RD_ATOMIC.union(QpAttrMask::MIN_RNR_TIMER)),
+    ..RC
+};
+
+/// The receiving end of XRC: without attributes of a requester.
+const XRC_RECV: Transitions = Transitions {
+    rts: QpAttrMask::TIMEOUT.union(QpAttrMask::SQ_PSN),
+    sqd_optional: SQD_OPTIONAL.difference(
+        QpAttrMask::RETRY_CNT
+            .union(QpAttrMask::RNR_RETRY)
+            .union(QpAttrMask::MAX_QP_RD_ATOMIC),
+    ),
+    ..RC
+};
+
+/// With a Q_Key instead of a peer.
+const UD: Transitions = Transitions {
+    init: QpAttrMask::PKEY_INDEX
+        .union(QpAttrMask::PORT)
+        .union(QpAttrMask::QKEY),
+    rtr: NONE,
+    rtr_optional: QpAttrMask::PKEY_INDEX.union(QpAttrMask::QKEY),
+    rts: QpAttrMask::SQ_PSN,
+    rts_optional: QpAttrMask::QKEY,
+    sqd_optional: QpAttrMask::PKEY_INDEX.union(QpAttrMask::QKEY),
+    resumes: true,
+};
+
+impl Transitions {
+    const fn of(qp_type: QpType) -> &'static Self {
+        match qp_type {
+            QpType::Rc => &RC,
+            QpType::Uc => &UC,
+            QpType::Ud => &UD,
+            QpType::XrcSend => &XRC_SEND,
+            QpType::XrcRecv => &XRC_RECV,
+        }
+    }
+
+    /// The required and the optional attributes; `None` if the transition is illegal.
+    fn attributes(&self, from: QpState, to: QpState) -> Option<(QpAttrMask, QpAttrMask)> {
+        use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
+        Some(match (from, to) {
+            (_, Reset) => (NONE, NONE),
+            (Reset, Init) => (self.init, NONE),
+            (Init, Init) => (NONE, self.init),
+            (Init, Rtr) => (self.rtr, self.rtr_optional),
+            (Rtr, Rts) => (self.rts, self.rts_optional),
+            (Rts | Sqd, Rts) => (NONE, self.rts_optional),
+            (Sqe, Rts) if self.resumes => (NONE, self.rts_optional),
+            (Rts, Sqd) => (NONE, QpAttrMask::EN_SQD_ASYNC_NOTIFY),
+            (Sqd, Sqd) => (NONE, self.sqd_optional),
+            (from, Err) if from != Reset => (NONE, NONE),
+            _ => return None,
+        })
     }
 }
 
@@ -203,19 +167,12 @@ pub(super) fn check_modify(
 }
 
 fn attributes_of(qp_type: QpType, from: QpState, to: QpState) -> Result<(QpAttrMask, QpAttrMask)> {
-    match to {
-        QpState::Reset => return Ok((NONE, NONE)),
-        QpState::Err if from != QpState::Reset => return Ok((NONE, NONE)),
-        QpState::Sqe => {
-            let cause = Cause::Unsupported("a send queue put in error (SQE) by its owner");
-            return Err(Error::new(Step::ModifyQp, cause));
-        }
-        _ => {}
+    if to == QpState::Sqe {
+        let cause = Cause::Unsupported("a send queue put in error (SQE) by its owner");
+        return Err(Error::new(Step::ModifyQp, cause));
     }
-    transitions_of(qp_type)
-        .iter()
-        .find(|row| row.from == from && row.to == to)
-        .map(|row| (row.required, row.optional))
+    Transitions::of(qp_type)
+        .attributes(from, to)
         .ok_or_else(|| {
             let expected = match to {
                 QpState::Init => "RESET or INIT (to reach INIT)",
