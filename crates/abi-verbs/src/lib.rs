@@ -39,7 +39,6 @@ mod query;
 mod raisers;
 mod rdma_cm;
 mod srq;
-mod strings;
 mod sysfs;
 mod tables;
 mod wait;

@@ -6,7 +6,7 @@
 //!
 //! * `devices`: devices, ports, protection domains.
 //! * `queues`: memory, channels, queues, queue pairs, address handles.
-//! * `kern`, `words`: conversions of the kernel's structures; numbers as text, rates.
+//! * `kern`, `strings`, `system`: conversions of the kernel's structures; numbers as text, rates; sysfs files, forks.
 //! * `connections`, `private`: functions that our librdmacm.so.1 and rdma-core's drivers call.
 
 mod connections;
@@ -14,4 +14,5 @@ mod devices;
 mod kern;
 mod private;
 mod queues;
-mod words;
+mod strings;
+mod system;

@@ -4,22 +4,25 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
+use portolan_abi_layout::exports;
+
+/// Exports a function that returns the text of a number.
 macro_rules! words {
-    ($(#[$doc:meta])* $name:ident: $($number:literal = $text:literal,)*) => {
-        $(#[$doc])*
-        pub(crate) fn $name(number: c_int) -> *const c_char {
-            let text: &'static CStr = match number {
-                $($number => $text,)*
-                _ => c"unknown",
-            };
-            text.as_ptr()
+    ($name:ident: $($number:literal = $text:literal,)*) => {
+        exports! {
+            fn $name(number: c_int) -> *const c_char {
+                let text: &'static CStr = match number {
+                    $($number => $text,)*
+                    _ => c"unknown",
+                };
+                text.as_ptr()
+            }
         }
     };
 }
 
 words! {
-    /// `enum ibv_node_type`.
-    node_type:
+    ibv_node_type_str:
     1 = c"InfiniBand channel adapter",
     2 = c"InfiniBand switch",
     3 = c"InfiniBand router",
@@ -30,8 +33,7 @@ words! {
 }
 
 words! {
-    /// `enum ibv_port_state`.
-    port_state:
+    ibv_port_state_str:
     0 = c"no state change (NOP)",
     1 = c"down",
     2 = c"init",
@@ -41,8 +43,7 @@ words! {
 }
 
 words! {
-    /// `enum ibv_event_type`.
-    event_type:
+    ibv_event_type_str:
     0 = c"CQ error",
     1 = c"local work queue catastrophic error",
     2 = c"invalid request local work queue error",
@@ -66,8 +67,7 @@ words! {
 }
 
 words! {
-    /// `enum ibv_wc_status`.
-    wc_status:
+    ibv_wc_status_str:
     0 = c"success",
     1 = c"local length error",
     2 = c"local QP operation error",
@@ -94,8 +94,10 @@ words! {
     23 = c"TM software rendezvous",
 }
 
-/// Rates: `enum ibv_rate`, Mbit/s, and the multiple of 2.5 Gbit/s if libibverbs defines one.
-const RATES: [(c_int, c_int, Option<c_int>); 23] = [
+/// `enum ibv_rate`, Mbit/s, and the multiple of 2.5 Gbit/s if libibverbs defines one.
+type Rate = (c_int, c_int, Option<c_int>);
+
+const RATES: [Rate; 23] = [
     (2, 2_500, Some(1)),
     (5, 5_000, Some(2)),
     (3, 10_000, Some(4)),
@@ -121,34 +123,30 @@ const RATES: [(c_int, c_int, Option<c_int>); 23] = [
     (24, 1_275_000, Some(480)),
 ];
 
-/// The Mbit/s of a rate; -1 if unknown.
-pub(crate) fn rate_to_mbps(rate: c_int) -> c_int {
-    let mut rates = RATES.iter();
-    rates
-        .find(|entry| entry.0 == rate)
-        .map_or(-1, |entry| entry.1)
+fn rate_where(is_it: impl Fn(&Rate) -> bool) -> Option<Rate> {
+    RATES.into_iter().find(is_it)
 }
 
-/// The rate with exactly this many Mbit/s; `IBV_RATE_MAX` if there is none.
-pub(crate) fn mbps_to_rate(mbps: c_int) -> c_int {
-    let mut rates = RATES.iter();
-    rates
-        .find(|entry| entry.1 == mbps)
-        .map_or(0, |entry| entry.0)
-}
+exports! {
+    // A rate as a multiple of 2.5 Gbit/s; -1 if unknown.
+    fn ibv_rate_to_mult(rate: c_int) -> c_int {
+        rate_where(|entry| entry.0 == rate).and_then(|entry| entry.2).unwrap_or(-1)
+    }
 
-/// A rate as a multiple of 2.5 Gbit/s; -1 if unknown.
-pub(crate) fn rate_to_mult(rate: c_int) -> c_int {
-    let mut rates = RATES.iter();
-    let found = rates.find(|entry| entry.0 == rate);
-    found.and_then(|entry| entry.2).unwrap_or(-1)
-}
+    // The rate of this multiple; `IBV_RATE_MAX` if there is none.
+    fn mult_to_ibv_rate(mult: c_int) -> c_int {
+        rate_where(|entry| entry.2 == Some(mult)).map_or(0, |entry| entry.0)
+    }
 
-/// The rate of this multiple; `IBV_RATE_MAX` if there is none.
-pub(crate) fn mult_to_rate(mult: c_int) -> c_int {
-    let mut rates = RATES.iter();
-    let found = rates.find(|entry| entry.2 == Some(mult));
-    found.map_or(0, |entry| entry.0)
+    // The Mbit/s of a rate; -1 if unknown.
+    fn ibv_rate_to_mbps(rate: c_int) -> c_int {
+        rate_where(|entry| entry.0 == rate).map_or(-1, |entry| entry.1)
+    }
+
+    // The rate with exactly this many Mbit/s; `IBV_RATE_MAX` if there is none.
+    fn mbps_to_ibv_rate(mbps: c_int) -> c_int {
+        rate_where(|entry| entry.1 == mbps).map_or(0, |entry| entry.0)
+    }
 }
 
 #[cfg(test)]
@@ -157,25 +155,37 @@ mod tests {
 
     #[test]
     fn numbers_without_a_name_are_unknown() {
-        for name in [node_type(0), port_state(-1), event_type(20), wc_status(24)] {
-            // SAFETY: the functions return C strings.
-            assert_eq!(unsafe { CStr::from_ptr(name) }, c"unknown");
+        // SAFETY: the functions have no pointers, and return C strings.
+        unsafe {
+            for name in [
+                ibv_node_type_str(0),
+                ibv_port_state_str(-1),
+                ibv_event_type_str(20),
+                ibv_wc_status_str(24),
+            ] {
+                assert_eq!(CStr::from_ptr(name), c"unknown");
+            }
         }
     }
 
     #[test]
     fn rates_survive_a_round_trip() {
-        for (rate, mbps, mult) in RATES {
-            assert_eq!(mbps_to_rate(rate_to_mbps(rate)), rate);
-            assert_eq!(rate_to_mbps(rate), mbps);
-            if let Some(mult) = mult {
-                assert_eq!(mult_to_rate(rate_to_mult(rate)), rate);
-                assert_eq!(rate_to_mult(rate), mult);
+        // SAFETY: the functions have no pointers.
+        unsafe {
+            for (rate, mbps, mult) in RATES {
+                assert_eq!(mbps_to_ibv_rate(ibv_rate_to_mbps(rate)), rate);
+                assert_eq!(ibv_rate_to_mbps(rate), mbps);
+                if let Some(mult) = mult {
+                    assert_eq!(mult_to_ibv_rate(ibv_rate_to_mult(rate)), rate);
+                    assert_eq!(ibv_rate_to_mult(rate), mult);
+                }
             }
+            let unknown = (
+                ibv_rate_to_mbps(0),
+                mbps_to_ibv_rate(1),
+                mult_to_ibv_rate(3),
+            );
+            assert_eq!(unknown, (-1, 0, 0));
         }
-        assert_eq!(
-            (rate_to_mbps(0), mbps_to_rate(1), mult_to_rate(3)),
-            (-1, 0, 0)
-        );
     }
 }

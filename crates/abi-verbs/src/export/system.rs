@@ -1,4 +1,4 @@
-//! Numbers as text, rates, sysfs files, forks.
+//! sysfs files, forks.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -8,44 +8,12 @@ use portolan_abi_layout::exports;
 use rustix::io::Errno;
 
 use crate::guard::{status, value};
-use crate::{strings, sysfs};
+use crate::sysfs;
 
 /// `IBV_FORK_UNNEEDED`.
 const FORK_UNNEEDED: c_int = 2;
 
 exports! {
-    fn ibv_node_type_str(number: c_int) -> *const c_char {
-        strings::node_type(number)
-    }
-
-    fn ibv_port_state_str(number: c_int) -> *const c_char {
-        strings::port_state(number)
-    }
-
-    fn ibv_event_type_str(number: c_int) -> *const c_char {
-        strings::event_type(number)
-    }
-
-    fn ibv_wc_status_str(number: c_int) -> *const c_char {
-        strings::wc_status(number)
-    }
-
-    fn ibv_rate_to_mult(rate: c_int) -> c_int {
-        strings::rate_to_mult(rate)
-    }
-
-    fn mult_to_ibv_rate(mult: c_int) -> c_int {
-        strings::mult_to_rate(mult)
-    }
-
-    fn ibv_rate_to_mbps(rate: c_int) -> c_int {
-        strings::rate_to_mbps(rate)
-    }
-
-    fn mbps_to_ibv_rate(mbps: c_int) -> c_int {
-        strings::mbps_to_rate(mbps)
-    }
-
     fn ibv_get_sysfs_path() -> *const c_char {
         value(c"/sys".as_ptr(), sysfs::path)
     }
