@@ -67,7 +67,7 @@ impl PortManager {
     /// no subnet manager has configured.
     pub fn open(device: &Device) -> Result<Self> {
         let transport = device.open(&Class::CONNECTIONS).map_err(failed_to_open)?;
-        let seed = crate::software::start::random()?;
+        let seed = portolan_roce::io::random(Step::OpenDevice)?;
         Self::over(Box::new(transport), Config::default(), seed)
     }
 

@@ -40,7 +40,7 @@ mod ports;
 mod queue;
 mod registrar;
 mod resolve_addr;
-pub(crate) mod start;
+mod start;
 mod state;
 pub mod survey;
 

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use portolan_cm::Cm;
-use portolan_provider::error::errno;
-use portolan_provider::{Cause, Error, Result, Step};
-use portolan_roce::io::Stack;
+use portolan_provider::{Result, Step};
+use portolan_roce::io::{Stack, random};
 
 use super::SoftwareConfig;
 use super::claimant::Claimant;
@@ -18,7 +17,7 @@ impl Core {
         let core = Self::new();
         let gsi = Arc::new(GsiPort(core.downgrade()));
         let coordinator = Box::new(Registrar::new(
-            u64::from_le_bytes(random()?),
+            u64::from_le_bytes(random(Step::OpenDevice)?),
             config.cm.closed_listener_memory,
         ));
         let member = Arc::new(Claimant::new(core.downgrade(), core.claims.clone()));
@@ -29,31 +28,9 @@ impl Core {
                 comm_id_block: stack.block().index(),
                 ..config.cm
             };
-            core.set(Cm::new(cm, random()?), stack);
+            core.set(Cm::new(cm, random(Step::OpenDevice)?), stack);
             Ok(gsi)
         })?;
         Ok(core)
-    }
-}
-
-pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
-    let mut bytes = [0; N];
-    // Up to 256 bytes arrive completely or not at all (getrandom(2)).
-    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
-        Ok(got) if got == N => Ok(bytes),
-        Ok(_) => Err(Error::new(
-            Step::OpenDevice,
-            Cause::Os {
-                call: "getrandom",
-                errno: errno::EIO,
-            },
-        )),
-        Err(error) => {
-            let cause = Cause::Os {
-                call: "getrandom",
-                errno: error.raw_os_error(),
-            };
-            Err(Error::new(Step::OpenDevice, cause))
-        }
     }
 }

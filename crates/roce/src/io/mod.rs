@@ -78,6 +78,7 @@ pub use host::membership::MulticastMembership;
 pub use host::way::{Way, WhySocket};
 pub use management::{Attendance, EventWaiter};
 pub use net::counters::Counters;
+pub use net::rand::random;
 pub use net::readiness::{LazyReadiness, Readiness};
 pub use net::shm::program_memory::WhyUnreadable;
 pub use net::tap::{Direction, Tap, TappedPacket};
