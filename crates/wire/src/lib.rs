@@ -20,7 +20,8 @@
 //! A *view* ([`rocev2::Packet`], [`mad::MadPacket`]) borrows a buffer whose lengths were checked
 //! once, and reads fields from it. A *repr* ([`rocev2::Headers`], [`cm::ReqRepr`], …) is the
 //! high-level value of a header; `parse` makes it from bytes and `emit` writes it. Emitting writes
-//! every byte of the header, reserved bits as zero, so a reused buffer leaks nothing.
+//! every byte of the header, reserved bits as zero, so a reused buffer leaks nothing. The declaration
+//! of a repr has the place of each field, from which both directions are generated.
 //!
 //! # The no-panic contract
 //!
