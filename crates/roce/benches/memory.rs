@@ -91,10 +91,7 @@ fn program_memory() {
                 false => ("reads", "process_vm_readv"),
             };
             let name = format!("{name} of {} KiB", size >> 10);
-            let subject = || match write {
-                true => with_poller(&pair.b, || stream(&pair, size, write)),
-                false => stream(&pair, size, write),
-            };
+            let subject = || stream(&pair, size, write);
             rates_by_turns(&name, yardstick, subject, || kernel_copy_rate(size, write));
         }
     }
@@ -280,21 +277,6 @@ fn memcpy_rate(size: usize) -> f64 {
         std::hint::black_box(to).copy_from_slice(std::hint::black_box(from));
     }
     gib(count * size, start.elapsed())
-}
-
-/// Does work while the other end polls.
-fn with_poller(other: &End, work: impl FnOnce() -> f64 + Send) -> f64 {
-    let is_over = AtomicBool::new(false);
-    let poll = || {
-        while !is_over.load(Ordering::Acquire) {
-            assert!(other.try_poll().is_none());
-        }
-    };
-    apart(poll, || {
-        let result = work();
-        is_over.store(true, Ordering::Release);
-        result
-    })
 }
 
 /// Copies by the kernel between two parts of this process's memory, as if one were another process's.

@@ -36,8 +36,10 @@ mod placed;
 mod process;
 #[path = "io/program_memory.rs"]
 mod program_memory;
-#[path = "io/pulled.rs"]
-mod pulled;
+#[path = "io/program_writes.rs"]
+mod program_writes;
+#[path = "io/refused.rs"]
+mod refused;
 #[path = "io/reregister.rs"]
 mod reregister;
 #[path = "io/shared_receives.rs"]

@@ -166,6 +166,57 @@ fn memory_whose_right_is_withdrawn_is_not_copied_after_the_last_announcement() {
     });
 }
 
+/// The program's memory: a copy ends at a gate that is closed, as in one call of process_vm_writev(2).
+struct Gated {
+    version: Version,
+    hazard: Hazard,
+    /// The gate that is told.
+    told: loom::sync::atomic::AtomicU64,
+    /// The gate that is mapped, and how often the memory was copied to. The lock stands for the call.
+    mapped: loom::sync::Mutex<(u64, u32)>,
+}
+
+#[test]
+fn a_writer_that_nobody_waited_for_ends_at_the_gate() {
+    use loom::sync::atomic::Ordering;
+    loom::model(|| {
+        let gated = Arc::new(Gated {
+            version: Version::new(),
+            hazard: Hazard::new(),
+            told: loom::sync::atomic::AtomicU64::new(1),
+            mapped: loom::sync::Mutex::new((1, 0)),
+        });
+        gated.version.give();
+        let writer = {
+            let gated = Arc::clone(&gated);
+            thread::spawn(move || {
+                let gate = gated.told.load(Ordering::Acquire);
+                gated.hazard.announce(1);
+                let version = gated.version.given();
+                if version.is_some_and(|version| gated.version.is_still(version)) {
+                    let mut mapped = gated.mapped.lock().unwrap();
+                    if mapped.0 == gate {
+                        mapped.1 += 1;
+                    }
+                }
+                gated.hazard.end();
+            })
+        };
+        gated.version.take_back();
+        let is_announced = gated.hazard.announced() != 0;
+        let mut mapped = gated.mapped.lock().unwrap();
+        if is_announced {
+            mapped.0 = 2;
+            gated.told.store(2, Ordering::Release);
+        }
+        let copies = mapped.1;
+        drop(mapped);
+        writer.join().unwrap();
+        let after = gated.mapped.lock().unwrap().1;
+        assert_eq!(after, copies, "no copy comes after the withdrawal");
+    });
+}
+
 #[test]
 fn memory_read_without_an_announcement_counts_only_if_its_right_is_still_given() {
     use loom::sync::atomic::{AtomicU32, Ordering, fence};

@@ -393,7 +393,7 @@ fn while_either_end_has_a_tap_it_sees_packets() {
 }
 
 #[test]
-fn memory_of_the_program_is_written_to_by_packets() {
+fn short_writes_to_memory_of_the_program_are_packets() {
     let direct = Direct::new();
     let b = &direct.0.b;
     let own = Memory::new(4096);
@@ -403,8 +403,8 @@ fn memory_of_the_program_is_written_to_by_packets() {
         rkey: mr.rkey(),
     };
     let before = direct.carried_out()[0];
-    direct.post_wait(0, SendOp::RdmaWrite(remote), 0, 4096);
-    assert!(own.read(0, 4096) == direct.0.a.memory.read(0, 4096));
+    direct.post_wait(0, SendOp::RdmaWrite(remote), 0, 4095);
+    assert!(own.read(0, 4095) == direct.0.a.memory.read(0, 4095));
     assert_eq!(direct.carried_out()[0], before);
     drop(mr);
 }

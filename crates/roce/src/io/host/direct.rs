@@ -99,9 +99,14 @@ impl Host {
                     }
                 }
                 Err(NoPassage::Program) if direct.operation == DirectOperation::Write => {
-                    drop(memory);
-                    self.ask_to_pull(link, state, 0);
-                    return false;
+                    // This side's memory stays registered: the table has been locked since the engine checked it.
+                    if !program_memory::write(peer, &wanted, &direct, chunk.clone()) {
+                        drop(memory);
+                        if peer.why_unwritable().is_some() {
+                            self.ask_to_pull(link, state, 0);
+                        }
+                        return false;
+                    }
                 }
                 Err(NoPassage::Program) => {
                     // SAFETY: the engine checked this side's memory against the table, which has been locked since.

@@ -1,4 +1,5 @@
-//! Reads of memory that the peer's program owns: the kernel copies it (process_vm_readv(2)).
+//! Reads and writes of memory that the peer's program owns: the kernel copies it (process_vm_readv(2),
+//! process_vm_writev(2)).
 
 use std::ops::Range;
 
@@ -7,6 +8,26 @@ use crate::io::host::pieces;
 use crate::io::net::shm::peer_memory::PeerMemory;
 use crate::io::net::shm::peer_rights::Wanted;
 use crate::io::net::shm::program_memory::PIECES_MAX;
+
+/// Shorter writes are faster as packets in the ring.
+const WRITE_MIN: u32 = 4 << 10;
+
+/// Writes a range of a request. Returns false if the request needs packets.
+pub(super) fn write(
+    peer: &PeerMemory,
+    wanted: &Wanted,
+    direct: &Direct<'_>,
+    range: Range<u32>,
+) -> bool {
+    if direct.operation != DirectOperation::Write || direct.len < WRITE_MIN {
+        return false;
+    }
+    let Some((pieces, count)) = pieces::list::<PIECES_MAX>(&direct.local, range.clone()) else {
+        return false;
+    };
+    let pieces = pieces.into_iter().take(count);
+    peer.write_program(wanted, range, pieces).is_ok()
+}
 
 /// Reads a range of a request. Returns false if the request needs packets.
 ///

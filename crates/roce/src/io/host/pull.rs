@@ -1,4 +1,5 @@
-//! Long writes to memory that the peer's program owns: the peer's process copies the bytes out of this process's memory.
+//! Long writes to memory that the peer's program owns, if this process may not write to it: the peer's process copies the
+//! bytes out of this process's memory.
 //!
 //! So the copy is under the target's memory table, like one from a packet, and a deregistration waits for it. The
 //! request uses no PSN. Until the answer, its queue pair starts no other request. If no answer arrives in time, or the

@@ -15,6 +15,7 @@ use crate::io::host::gauge::Permit;
 use crate::io::host::mapping;
 use crate::io::net::rand::random_u32;
 use crate::io::net::shm::memory_files::SharedPages;
+use crate::io::net::shm::rights::StillCopying;
 use crate::io::net::shm::rights_layout::Slot;
 
 /// A memory region. Its local and remote key are one random number.
@@ -95,22 +96,29 @@ impl SoftMr {
             changed.access = access;
         }
         verify(&self.host, &changed)?;
-        self.host.memory.write().replace(self.key, changed)?;
         // Peers use packets for the changed region.
-        self.withdraw();
+        self.withdraw()?;
+        self.host.memory.write().replace(self.key, changed)?;
         *region = Some(changed);
         Ok(())
     }
 
     /// Withdraws peers' direct access. After this returns, no peer accesses the region, except memory that is kept
     /// for a stopped process.
-    fn withdraw(&self) {
-        if let (Some((slot, pages)), Some(links)) = (self.given.lock().take(), &self.host.links) {
+    ///
+    /// # Errors
+    /// `InUse` if the memory is the program's and another process may still be in a copy, which began before the call
+    /// and has taken seconds. No new copy begins. Call it again.
+    fn withdraw(&self) -> Result<()> {
+        let mut given = self.given.lock();
+        if let (Some((slot, pages)), Some(links)) = (&*given, &self.host.links) {
             match pages {
-                Some(pages) => links.rights().take_key(slot, &pages),
-                None => links.rights().take_program_key(slot),
+                Some(pages) => links.rights().take_key(*slot, pages),
+                None => links.rights().take_program_key(*slot).map_err(in_use)?,
             }
         }
+        *given = None;
+        Ok(())
     }
 
     /// The region behind a trait object, if it belongs to the same stack.
@@ -120,6 +128,12 @@ impl SoftMr {
             .filter(|mr| Arc::ptr_eq(&mr.host, host))
             .ok_or_else(|| foreign(Step::RegisterMemory, "memory region of this device"))
     }
+}
+
+fn in_use(still: StillCopying) -> Error {
+    let (what, by) = ("memory region", "copies of other processes");
+    let count = still.count as u64;
+    Error::new(Step::RegisterMemory, Cause::InUse { what, by, count })
 }
 
 impl portolan_provider::sealed::Sealed for SoftMr {}
@@ -139,7 +153,7 @@ impl Mr for SoftMr {
         let mut region = self.region.lock();
         if region.is_some() {
             self.host.memory.write().deregister(self.key)?;
-            self.withdraw();
+            self.withdraw()?;
             *region = None;
         }
         Ok(())
@@ -158,7 +172,9 @@ impl Drop for SoftMr {
             // The memory may be freed after this, so its windows are closed, too.
             memory.remove(self.key);
             drop(memory);
-            self.withdraw();
+            if let Err(error) = self.withdraw() {
+                tracing::error!(%error, "memory was released while another process may write to it");
+            }
         }
     }
 }

@@ -41,8 +41,9 @@ pub(super) fn accepted(
     let [file] = <[PrivateFd; 1]>::try_from(descriptors).ok()?;
     let reader = Reader::open(file.as_fd(), block, place, own.head_page).ok()??;
     let pid = link.is_trusted_with_memory().then(|| link.peer_pid());
-    if pid.is_some() {
-        own.rights.add_user(place, Arc::clone(reader.mapping()));
+    if let Some(pid) = pid {
+        own.rights
+            .add_user(place, Arc::clone(reader.mapping()), pid);
     }
     Some(Incoming {
         asker: Asker::new(reader.mapping(), pid),

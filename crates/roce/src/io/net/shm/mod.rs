@@ -13,13 +13,14 @@
 //! * `hazard`: withdrawal of rights that another process may be using.
 //! * `memory_files`, `rights`: memory that other processes may access directly, and their rights.
 //! * `peer_memory`, `peer_rights`: the same from the other side. `rights_layout`: the shared layout.
-//! * `program_memory`: memory that lies in no file, which the kernel copies.
+//! * `program_memory`: memory that lies in no file, which the kernel copies. `gate` and `stopped`: its withdrawal.
 //! * `pull`: writes that the other process copies itself.
 //! * `handshake`: how two processes exchange these files.
 //! * `links`: creation and end of this process's links.
 
 pub(crate) mod bell;
 pub(crate) mod cursor;
+mod gate;
 pub(crate) mod handshake;
 pub(crate) mod hazard;
 pub(crate) mod links;
@@ -34,5 +35,6 @@ pub(crate) mod record_header;
 pub(crate) mod rights;
 pub(crate) mod rights_layout;
 pub(crate) mod ring;
+mod stopped;
 mod sync;
 pub(crate) mod waiter_bells;

@@ -11,8 +11,8 @@ use rustix::io::Errno;
 
 use super::mapping::Mapping;
 use super::memory_files::FILES_MAX;
-use super::peer_rights::{PeerRights, Wanted};
-use super::program_memory::{Process, Unread, WhyUnreadable};
+use super::peer_rights::{Found, PeerRights, Wanted};
+use super::program_memory::{NotCopied, Process, WhyUnreadable};
 use super::pull::{self, SLOTS};
 use super::rights_layout::{HAZARDS, PROGRAM, hazard_of};
 
@@ -53,10 +53,16 @@ struct Pulls {
 /// Permission to execute a request, until dropped.
 #[derive(Debug)]
 pub(crate) struct Passage<'a> {
+    addr: u64,
+    _announced: Announced<'a>,
+    _files: RwLockReadGuard<'a, HashMap<u32, Mapping>>,
+}
+
+/// The use of a right is announced, until dropped.
+#[derive(Debug)]
+struct Announced<'a> {
     memory: &'a PeerMemory,
     announcement: usize,
-    addr: u64,
-    _files: RwLockReadGuard<'a, HashMap<u32, Mapping>>,
 }
 
 /// Why a request cannot be executed directly.
@@ -66,7 +72,7 @@ pub(crate) enum NoPassage {
     Unknown,
     /// The file of its memory is not mapped yet and must be requested.
     Missing,
-    /// The memory is the program's: see [`PeerMemory::read_program`].
+    /// The memory is the program's: see [`PeerMemory::read_program`] and [`PeerMemory::write_program`].
     Program,
 }
 
@@ -102,21 +108,14 @@ impl PeerMemory {
     #[inline]
     pub(crate) fn enter(&self, wanted: &Wanted) -> Result<Passage<'_>, NoPassage> {
         let found = self.rights.find(wanted).ok_or(NoPassage::Unknown)?;
-        let announcement = self.take_announcement().ok_or(NoPassage::Unknown)?;
-        // Dropping this ends the announcement.
-        let mut passage = Passage {
-            memory: self,
-            announcement,
-            addr: 0,
-            _files: self.files.read(),
-        };
-        hazard_of(&self.ring, announcement).announce(found.announcement());
+        let announced = self.announce(found).ok_or(NoPassage::Unknown)?;
+        let files = self.files.read();
         let place = self.rights.check(found, wanted);
         let place = place.ok_or(NoPassage::Unknown)?;
         if place.file == PROGRAM {
             return Err(NoPassage::Program);
         }
-        let Some(file) = passage._files.get(&place.file) else {
+        let Some(file) = files.get(&place.file) else {
             self.ask(place.file);
             return Err(NoPassage::Missing);
         };
@@ -125,8 +124,22 @@ impl PeerMemory {
         if end.is_none_or(|end| end > file.len() as u64) {
             return Err(NoPassage::Unknown);
         }
-        passage.addr = file.addr() + place.offset;
-        Ok(passage)
+        Ok(Passage {
+            addr: file.addr() + place.offset,
+            _announced: announced,
+            _files: files,
+        })
+    }
+
+    /// Announces the use of a right. `None` if too many threads use rights.
+    #[inline]
+    fn announce(&self, found: Found) -> Option<Announced<'_>> {
+        let announcement = self.take_announcement()?;
+        hazard_of(&self.ring, announcement).announce(found.announcement());
+        Some(Announced {
+            memory: self,
+            announcement,
+        })
     }
 
     /// Reads a range of a request from the memory of the other process's program, into pieces of this process's
@@ -143,18 +156,18 @@ impl PeerMemory {
         wanted: &Wanted,
         range: Range<u32>,
         pieces: impl Iterator<Item = (u64, usize)>,
-    ) -> Result<(), Unread> {
-        let found = self.rights.find(wanted).ok_or(Unread)?;
+    ) -> Result<(), NotCopied> {
+        let found = self.rights.find(wanted).ok_or(NotCopied)?;
         let allowed = || {
             let version = self.rights.version(found)?;
             let place = self.rights.check(found, wanted)?;
             (place.file == PROGRAM).then_some((version, place))
         };
-        let before = allowed().ok_or(Unread)?;
+        let before = allowed().ok_or(NotCopied)?;
         let from = before.1.offset.checked_add(range.start.into());
         // SAFETY: the caller's promise.
         unsafe {
-            let from = from.ok_or(Unread)?;
+            let from = from.ok_or(NotCopied)?;
             let from = [(from, range.len())];
             self.process.read(from.into_iter(), range.len(), pieces)?;
         }
@@ -162,8 +175,32 @@ impl PeerMemory {
         fence(Ordering::SeqCst);
         match allowed() == Some(before) {
             true => Ok(()),
-            false => Err(Unread),
+            false => Err(NotCopied),
         }
+    }
+
+    /// Writes pieces of this process's memory to a range of a request in the memory of the other process's program.
+    /// The use is announced, which delays a withdrawal, and the copy goes through the other process's gate.
+    ///
+    /// # Errors
+    /// Packets decide. The contents of the range are undefined.
+    pub(crate) fn write_program(
+        &self,
+        wanted: &Wanted,
+        range: Range<u32>,
+        pieces: impl Iterator<Item = (u64, usize)>,
+    ) -> Result<(), NotCopied> {
+        // Before the check. So a gate that is opened after a withdrawal is not used with a right from before it.
+        let gate = self.rights.gate();
+        let found = self.rights.find(wanted).ok_or(NotCopied)?;
+        let _announced = self.announce(found).ok_or(NotCopied)?;
+        let place = self.rights.check(found, wanted);
+        let place = place
+            .filter(|place| place.file == PROGRAM)
+            .ok_or(NotCopied)?;
+        let to = place.offset.checked_add(range.start.into());
+        self.process
+            .write(gate, pieces, to.ok_or(NotCopied)?, range.len())
     }
 
     /// Takes a place to show that a request waits for the other process, and a number for it. `None` if too many wait.
@@ -198,6 +235,11 @@ impl PeerMemory {
     /// Why the memory of the other process's program cannot be read, if so.
     pub(crate) fn why_unreadable(&self) -> Option<WhyUnreadable> {
         self.process.why_unreadable()
+    }
+
+    /// Why the memory of the other process's program cannot be written to, if so.
+    pub(crate) fn why_unwritable(&self) -> Option<WhyUnreadable> {
+        self.process.why_unwritable()
     }
 
     #[inline]
@@ -259,7 +301,7 @@ impl Passage<'_> {
     }
 }
 
-impl Drop for Passage<'_> {
+impl Drop for Announced<'_> {
     #[inline]
     fn drop(&mut self) {
         hazard_of(&self.memory.ring, self.announcement).end();

@@ -55,6 +55,11 @@ impl PeerRights {
         &header(&self.0).testimony
     }
 
+    /// The address of the process's gate; 0 if it has none. Check the right after this.
+    pub(super) fn gate(&self) -> u64 {
+        header(&self.0).gate.load(Ordering::Acquire)
+    }
+
     /// The version of a right, if it exists. While it stays the same, so does what it covers.
     pub(super) fn version(&self, found: Found) -> Option<u32> {
         key_entry(&self.0, found.key).version.given()

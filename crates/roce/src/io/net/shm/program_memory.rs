@@ -1,16 +1,16 @@
 //! Memory that another process's program owns, which lies in no memory file: the kernel copies from it
-//! (process_vm_readv(2)).
+//! (process_vm_readv(2), process_vm_writev(2)).
 //!
-//! Only reading. A copy into another process could not be fenced: it might still run when the other process uses the
-//! memory for something else. What was read is thrown away if the right was withdrawn meanwhile.
+//! What was read is thrown away if the right was withdrawn meanwhile. A write first passes the other process's
+//! [gate](super::gate), which that process closes if it cannot wait for the writer.
 //!
 //! A process number may be used again, and a process may replace its program. So each process has a random
-//! [`Witness`] at an address that it tells, and each copy also reads the witness: one call of process_vm_readv(2)
-//! reads one address space.
+//! [`Witness`] at an address that it tells, and each read also reads the witness: one call of process_vm_readv(2)
+//! reads one address space. For writes, the random address of the gate does the same.
 
 #![allow(
     unsafe_code,
-    reason = "mmap(2) of a page of its own, and process_vm_readv(2)"
+    reason = "mmap(2) of a page of its own, process_vm_readv(2) and process_vm_writev(2)"
 )]
 
 use std::ptr::NonNull;
@@ -48,7 +48,7 @@ unsafe impl Send for Witness {}
 // SAFETY: as above.
 unsafe impl Sync for Witness {}
 
-/// Another process, whose memory this one may read.
+/// Another process, whose memory this one may read and write.
 #[derive(Debug)]
 pub(crate) struct Process {
     pid: libc::pid_t,
@@ -56,6 +56,8 @@ pub(crate) struct Process {
     words: [u64; WORDS],
     /// Why its memory cannot be read, as a number; 0 if it can.
     why_not: AtomicU8,
+    /// Why its memory cannot be written to.
+    why_unwritable: AtomicU8,
 }
 
 /// Why a process cannot read another one's memory.
@@ -71,9 +73,9 @@ pub enum WhyUnreadable {
     #[error("ptrace is not permitted (kernel.yama.ptrace_scope, prctl(PR_SET_DUMPABLE))")]
     NoPtrace,
     /// The system call is missing: a seccomp filter refuses it.
-    #[error("the system call process_vm_readv is refused (seccomp)")]
+    #[error("the system call process_vm_readv or process_vm_writev is refused (seccomp)")]
     NoSystemCall,
-    /// The other process has no witness: its kernel cannot keep one from forked children.
+    /// The other process has no witness or no gate: its kernel cannot keep them from forked children.
     #[error("the other process cannot be recognized")]
     NoWitness,
 }
@@ -98,7 +100,7 @@ impl WhyUnreadable {
 
 /// The copy did not take place, or its bytes are not those of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unread;
+pub(crate) struct NotCopied;
 
 impl Witness {
     /// Creates this process's witness. `None` if the kernel cannot keep it from forked children (before Linux 4.14).
@@ -151,6 +153,7 @@ impl Process {
             at: testimony.at.load(Ordering::Acquire),
             words,
             why_not: AtomicU8::new(0),
+            why_unwritable: AtomicU8::new(0),
         };
         let why = match (process.pid, process.at) {
             (0, _) => Some(WhyUnreadable::OtherNamespace),
@@ -172,6 +175,62 @@ impl Process {
         WhyUnreadable::of_number(self.why_not.load(Ordering::Relaxed))
     }
 
+    /// Why its memory cannot be written to, if so.
+    pub(crate) fn why_unwritable(&self) -> Option<WhyUnreadable> {
+        let why = self.why_unwritable.load(Ordering::Relaxed);
+        self.why_unreadable().or(WhyUnreadable::of_number(why))
+    }
+
+    /// Copies `len` bytes from pieces of this process's memory, each an address and a length, to the other process's
+    /// memory at `to`, after one byte to its gate. The last bytes are written last.
+    ///
+    /// # Errors
+    /// The bytes in the other process's memory are undefined.
+    pub(super) fn write(
+        &self,
+        gate: u64,
+        pieces: impl Iterator<Item = (u64, usize)>,
+        to: u64,
+        len: usize,
+    ) -> Result<(), NotCopied> {
+        if self.why_unwritable().is_some() {
+            return Err(NotCopied);
+        }
+        if gate == 0 {
+            self.cannot_write(WhyUnreadable::NoWitness);
+            return Err(NotCopied);
+        }
+        let byte = 0u8;
+        let own = ((&raw const byte).expose_provenance() as u64, 1);
+        let last = len.min(8);
+        let body = len - last;
+        let (local, local_count) = list([own].into_iter().chain(pieces))?;
+        let remote = [(gate, 1), (to, body), (to.wrapping_add(body as u64), last)].map(piece_of);
+        // SAFETY: the kernel reads the two lists and the local pieces: an address that is not mapped is an error. In
+        // this process's memory, it writes nothing.
+        let written = unsafe {
+            libc::process_vm_writev(
+                self.pid,
+                local.as_ptr(),
+                local_count as libc::c_ulong,
+                remote.as_ptr(),
+                remote.len() as libc::c_ulong,
+                0,
+            )
+        };
+        if usize::try_from(written) == Ok(len + 1) {
+            return Ok(());
+        }
+        if let Some(why) = why_of(written) {
+            self.cannot_write(why);
+        }
+        Err(NotCopied)
+    }
+
+    fn cannot_write(&self, why: WhyUnreadable) {
+        self.why_unwritable.store(why.number(), Ordering::Relaxed);
+    }
+
     /// Copies `len` bytes from pieces of the other process's memory to pieces of this process's, each an address and a
     /// length, which have `len` bytes together.
     ///
@@ -185,9 +244,9 @@ impl Process {
         from: impl Iterator<Item = (u64, usize)>,
         len: usize,
         pieces: impl Iterator<Item = (u64, usize)>,
-    ) -> Result<(), Unread> {
+    ) -> Result<(), NotCopied> {
         if self.why_unreadable().is_some() {
-            return Err(Unread);
+            return Err(NotCopied);
         }
         let mut words = [0u64; WORDS];
         let own = (
@@ -213,38 +272,53 @@ impl Process {
             let words = unsafe { std::ptr::read_volatile(&raw const words) };
             return match words == self.words {
                 true => Ok(()),
-                false => Err(Unread),
+                false => Err(NotCopied),
             };
         }
-        let why = match read {
-            -1 => why_of(Errno::from_io_error(&std::io::Error::last_os_error())),
-            // Part of the memory is not mapped.
-            _ => None,
-        };
-        if let Some(why) = why {
+        if let Some(why) = why_of(read) {
             self.why_not.store(why.number(), Ordering::Relaxed);
         }
-        Err(Unread)
+        Err(NotCopied)
     }
 }
 
-/// What an error says about all later calls.
-fn why_of(errno: Option<Errno>) -> Option<WhyUnreadable> {
-    match errno {
-        Some(Errno::PERM | Errno::ACCESS) => Some(WhyUnreadable::NoPtrace),
+/// What the result of a failed call says about all later calls.
+fn why_of(result: isize) -> Option<WhyUnreadable> {
+    if result != -1 {
+        // Part of the memory is not mapped.
+        return None;
+    }
+    match Errno::from_io_error(&std::io::Error::last_os_error()) {
+        Some(Errno::PERM | Errno::ACCESS) => Some(match may_copy_itself() {
+            true => WhyUnreadable::NoPtrace,
+            false => WhyUnreadable::NoSystemCall,
+        }),
         Some(Errno::NOSYS) => Some(WhyUnreadable::NoSystemCall),
         // The process is gone, or the memory is not mapped.
         _ => None,
     }
 }
 
+/// Whether this process may copy its own memory with these calls. No security module forbids that, only a seccomp filter.
+fn may_copy_itself() -> bool {
+    let (from, mut to) = (0u8, 0u8);
+    let from = piece_of(((&raw const from).expose_provenance() as u64, 1));
+    let to = piece_of(((&raw mut to).expose_provenance() as u64, 1));
+    let pid = std::process::id() as libc::pid_t;
+    // SAFETY: one byte of a local to another local.
+    let read = unsafe { libc::process_vm_readv(pid, &raw const to, 1, &raw const from, 1, 0) };
+    // SAFETY: as above.
+    let written = unsafe { libc::process_vm_writev(pid, &raw const from, 1, &raw const to, 1, 0) };
+    (read, written) == (1, 1)
+}
+
 /// A list for the kernel, and its length.
 fn list(
     pieces: impl Iterator<Item = (u64, usize)>,
-) -> Result<([libc::iovec; PIECES_MAX + 1], usize), Unread> {
+) -> Result<([libc::iovec; PIECES_MAX + 1], usize), NotCopied> {
     let (mut list, mut count) = ([piece_of((0, 0)); PIECES_MAX + 1], 0);
     for piece in pieces {
-        *list.get_mut(count).ok_or(Unread)? = piece_of(piece);
+        *list.get_mut(count).ok_or(NotCopied)? = piece_of(piece);
         count += 1;
     }
     Ok((list, count))
@@ -302,15 +376,15 @@ mod tests {
             process.read([(from, 1)].into_iter(), 1, [(addr_of(&to), 1)].into_iter())
         };
         let process = Process::new(std::process::id(), &testimony);
-        assert_eq!(read(&process, 4096), Err(Unread));
+        assert_eq!(read(&process, 4096), Err(NotCopied));
         assert_eq!(process.why_unreadable(), None);
         assert_eq!(read(&process, addr_of(&byte)), Ok(()));
         testimony.words[1].fetch_add(1, Ordering::Relaxed);
         let process = Process::new(std::process::id(), &testimony);
-        assert_eq!(read(&process, addr_of(&byte)), Err(Unread));
+        assert_eq!(read(&process, addr_of(&byte)), Err(NotCopied));
         testimony.at.store(8, Ordering::Relaxed);
         let process = Process::new(std::process::id(), &testimony);
-        assert_eq!(read(&process, addr_of(&byte)), Err(Unread));
+        assert_eq!(read(&process, addr_of(&byte)), Err(NotCopied));
     }
 
     #[test]
@@ -336,7 +410,7 @@ mod tests {
         let bytes = [0u8; PIECES_MAX + 1];
         let pieces = |count: usize| bytes[..count].iter().map(|byte| (addr_of(byte), 1));
         let from = addr_of(&testimony);
-        for (count, expected) in [(PIECES_MAX, Ok(())), (PIECES_MAX + 1, Err(Unread))] {
+        for (count, expected) in [(PIECES_MAX, Ok(())), (PIECES_MAX + 1, Err(NotCopied))] {
             let from = [(from, count)].into_iter();
             // SAFETY: memory of this test.
             let read = unsafe { process.read(from, count, pieces(count)) };

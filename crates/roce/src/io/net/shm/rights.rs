@@ -6,8 +6,10 @@
 //!
 //! A user of the table announces in its own ring's file the right that it is using ([`Hazard`]). So a withdrawn right
 //! is unused once its announcements are gone. The withdrawal waits for a stopped process only a limited time. The
-//! memory is then kept until that process is out of its copy. Readers of the program's memory announce nothing. They
-//! look at the right again after the copy, and throw the copy away if the right was withdrawn.
+//! memory is then kept until that process is out of its copy. The program's memory cannot be kept. There, the gate is
+//! closed ([`gate`](super::gate)), and the withdrawal fails if a process that is not stopped stays in its copy. Readers of
+//! the program's memory announce nothing. They look at the right again after the copy, and throw the copy away if the right
+//! was withdrawn.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -19,6 +21,7 @@ use portolan_threads::lock::Mutex;
 use portolan_wire::Qpn;
 use rustix::io::Errno;
 
+use super::gate::Gate;
 use super::mapping::Mapping;
 use super::memory_files::SharedPages;
 use super::program_memory::Witness;
@@ -27,11 +30,16 @@ use super::rights_layout::{
     ANNOUNCED, FILE_LEN, HAZARDS, KEYS, PROGRAM, Slot, hazard_of, header, key_entry, key_of,
     key_slots, qp_entry, qp_of, qp_slot, rights_of, word_of,
 };
+use super::stopped::may_be_in_a_call;
 use crate::engine::PdId;
 
 /// How long the withdrawal of a key waits for running copies. A chunk takes less than a hundredth of this, but a busy
 /// machine may interrupt it.
 const KEY_PATIENCE: Duration = Duration::from_millis(250);
+/// How long the withdrawal of a key of the program's memory waits for running copies before it closes the gate.
+const GATE_PATIENCE: Duration = Duration::from_millis(10);
+/// How long it then waits for a process that may have passed the gate.
+const PASSED_PATIENCE: Duration = Duration::from_secs(2);
 /// How long closing a queue pair waits for running copies.
 const QP_PATIENCE: Duration = Duration::from_millis(50);
 
@@ -78,8 +86,24 @@ pub(crate) struct Rights {
     /// `None` if other processes cannot recognize this one.
     witness: Option<Witness>,
     keys: Mutex<Keys>,
-    /// The ring files of the processes that have the table. They contain the announcements.
-    users: Mutex<Vec<(u8, Arc<Mapping>)>>,
+    gate: Mutex<Option<Gate>>,
+    users: Mutex<Vec<Holder>>,
+}
+
+/// A process that has the table.
+#[derive(Debug)]
+struct Holder {
+    /// Its place on the head page.
+    place: u8,
+    /// Its ring's file, which contains its announcements.
+    ring: Arc<Mapping>,
+    pid: u32,
+}
+
+/// Processes that may still be in a copy, although no new one begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StillCopying {
+    pub(crate) count: usize,
 }
 
 #[derive(Debug)]
@@ -101,6 +125,7 @@ struct Held {
 struct User {
     ring: Arc<Mapping>,
     hazard: usize,
+    pid: u32,
 }
 
 impl User {
@@ -116,10 +141,13 @@ impl Rights {
         if let Some(witness) = &witness {
             witness.testify(&header(&mapping).testimony);
         }
+        let gate = Gate::new();
+        tell(&mapping, gate.as_ref());
         Ok(Self {
             mapping,
             file,
             witness,
+            gate: Mutex::new(gate),
             keys: Mutex::new(Keys {
                 is_taken: vec![false; KEYS].into(),
                 held: Vec::new(),
@@ -146,14 +174,14 @@ impl Rights {
         header.open.store(open.into(), Ordering::Release);
     }
 
-    /// Adds a user of the table. It has `place` on the head page, and announces in its ring's file.
-    pub(super) fn add_user(&self, place: u8, ring: Arc<Mapping>) {
-        self.users.lock().push((place, ring));
+    /// Adds a user of the table, the process `pid`. It has `place` on the head page, and announces in its ring's file.
+    pub(super) fn add_user(&self, place: u8, ring: Arc<Mapping>, pid: u32) {
+        self.users.lock().push(Holder { place, ring, pid });
     }
 
     /// Removes a user that has ended.
     pub(super) fn remove_user(&self, place: u8) {
-        self.users.lock().retain(|(taken, _)| *taken != place);
+        self.users.lock().retain(|holder| holder.place != place);
         self.let_go();
     }
 
@@ -225,13 +253,41 @@ impl Rights {
         self.let_go();
     }
 
-    /// Withdraws a key of the program's memory. When this returns, no process uses what it reads with it from now on.
-    pub(crate) fn take_program_key(&self, slot: Slot) {
+    /// Withdraws a key of the program's memory. When this returns, no process writes with it, or uses what it reads with
+    /// it from now on.
+    ///
+    /// # Errors
+    /// Processes may still be in a copy. Call it again.
+    pub(crate) fn take_program_key(&self, slot: Slot) -> Result<(), StillCopying> {
         key_entry(&self.mapping, slot).version.take_back();
+        let is_it = |word| word & ANNOUNCED != 0 && key_of(word) == slot;
+        let mut busy = self.wait_for(is_it, GATE_PATIENCE);
+        if !busy.is_empty() {
+            self.close_gate();
+            busy = wait_until_out(busy, PASSED_PATIENCE, |user| {
+                let is_user = |holder: &Holder| Arc::ptr_eq(&holder.ring, &user.ring);
+                is_it(user.announced())
+                    && self.users.lock().iter().any(is_user)
+                    && may_be_in_a_call(user.pid)
+            });
+        }
+        if !busy.is_empty() {
+            return Err(StillCopying { count: busy.len() });
+        }
         let mut keys = self.keys.lock();
         if let Some(is_taken) = keys.is_taken.get_mut(slot.0) {
             *is_taken = false;
         }
+        Ok(())
+    }
+
+    /// Copies that have not passed the gate yet change nothing. Later ones go through another gate.
+    fn close_gate(&self) {
+        let mut gate = self.gate.lock();
+        // Unmap it before another one is told.
+        drop(gate.take());
+        *gate = Gate::new();
+        tell(&self.mapping, gate.as_ref());
     }
 
     /// Frees kept memory that no process copies any more.
@@ -242,7 +298,8 @@ impl Rights {
             return;
         }
         let users = self.users.lock();
-        let is_user = |ring: &Arc<Mapping>| users.iter().any(|(_, user)| Arc::ptr_eq(user, ring));
+        let is_user =
+            |ring: &Arc<Mapping>| users.iter().any(|holder| Arc::ptr_eq(&holder.ring, ring));
         let free = held.extract_if(.., |held| {
             let slot = held.slot;
             held.by
@@ -264,29 +321,45 @@ impl Rights {
     /// Waits until no announcement matches `is_it`. Returns those that still do after `patience`.
     fn wait_for(&self, is_it: impl Fn(u64) -> bool, patience: Duration) -> Vec<User> {
         let users = self.users.lock();
-        let hazards = users.iter().flat_map(|(_, ring)| {
-            let of_ring = (0..HAZARDS).map(move |hazard| (ring, hazard));
-            of_ring.filter(|(ring, hazard)| is_it(hazard_of(ring, *hazard).announced()))
+        let hazards = users.iter().flat_map(|holder| {
+            let of_ring = (0..HAZARDS).map(move |hazard| (holder, hazard));
+            of_ring.filter(|(holder, hazard)| is_it(hazard_of(&holder.ring, *hazard).announced()))
         });
-        let mut busy: Vec<User> = hazards
-            .map(|(ring, hazard)| User {
-                ring: Arc::clone(ring),
+        let busy: Vec<User> = hazards
+            .map(|(holder, hazard)| User {
+                ring: Arc::clone(&holder.ring),
                 hazard,
+                pid: holder.pid,
             })
             .collect();
         drop(users);
-        if busy.is_empty() {
+        wait_until_out(busy, patience, |user| is_it(user.announced()))
+    }
+}
+
+/// Waits until none is busy any more. Returns those that still are after `patience`.
+fn wait_until_out(
+    mut busy: Vec<User>,
+    patience: Duration,
+    is_busy: impl Fn(&User) -> bool,
+) -> Vec<User> {
+    if busy.is_empty() {
+        return busy;
+    }
+    let began = Instant::now();
+    loop {
+        busy.retain(&is_busy);
+        if busy.is_empty() || began.elapsed() > patience {
             return busy;
         }
-        let began = Instant::now();
-        loop {
-            busy.retain(|user| is_it(user.announced()));
-            if busy.is_empty() || began.elapsed() > patience {
-                return busy;
-            }
-            std::thread::yield_now();
-        }
+        std::thread::yield_now();
     }
+}
+
+/// Tells other processes where the gate is.
+fn tell(mapping: &Mapping, gate: Option<&Gate>) {
+    let addr = gate.map_or(0, Gate::addr);
+    header(mapping).gate.store(addr, Ordering::Release);
 }
 
 #[cfg(test)]

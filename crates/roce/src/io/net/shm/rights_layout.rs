@@ -49,6 +49,8 @@ pub(super) struct Header {
     pub(super) open: AtomicU32,
     /// The witness of the process whose table it is.
     pub(super) testimony: Testimony,
+    /// The address of the process's gate; 0 if it has none.
+    pub(super) gate: AtomicU64,
 }
 
 /// A queue pair that accepts requests.

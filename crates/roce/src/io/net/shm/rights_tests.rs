@@ -6,6 +6,7 @@ use super::*;
 use crate::io::net::shm::memory_files::MemoryFiles;
 use crate::io::net::shm::peer_memory::{NoPassage, PeerMemory};
 use crate::io::net::shm::peer_rights::Wanted;
+use crate::io::net::shm::program_memory::Process;
 use crate::io::net::shm::rights_layout::*;
 use crate::io::net::shm::ring::Writer;
 
@@ -49,7 +50,7 @@ impl Two {
         // The ring's file, as both have it.
         let (pending, _) = Writer::create().unwrap();
         let ring = Arc::clone(pending.mapping());
-        rights.add_user(9, Arc::clone(&ring));
+        rights.add_user(9, Arc::clone(&ring), std::process::id());
         let peer = PeerMemory::open(rights.file(), Arc::clone(&ring), std::process::id());
         let peer = peer.unwrap().unwrap();
         let two = Self {
@@ -278,6 +279,128 @@ fn a_copy_that_is_under_way_is_waited_for() {
         taken.join().unwrap();
     });
     assert!(!two.is_allowed(&two.wanted()));
+}
+
+/// A child process, ended when this is dropped.
+struct Sleeper(std::process::Child);
+
+impl Sleeper {
+    fn new() -> Self {
+        Self(
+            std::process::Command::new("sleep")
+                .arg("60")
+                .spawn()
+                .unwrap(),
+        )
+    }
+
+    /// Stops it, and waits until it is.
+    fn stop(&self) {
+        let pid = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        while super::may_be_in_a_call(self.0.id()) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Two, with a region of the program's memory instead, used by the process `pid`.
+fn with_program_memory(memory: &[u8], pid: u32) -> (Two, Slot) {
+    let two = Two::new();
+    two.rights.take_key(two.key, &two.pages);
+    two.rights.remove_user(9);
+    two.rights.add_user(9, Arc::clone(&two.ring), pid);
+    let addr = memory.as_ptr().expose_provenance() as u64;
+    let right = key_right(&two.pages, ALL).of_program(addr);
+    let key = two.rights.give_key(&right).unwrap();
+    (two, key)
+}
+
+/// Announces the use of a key, as a process does that is stopped before its copy.
+fn announce(two: &Two, Slot(key): Slot) {
+    let Slot(qp) = two.qp;
+    hazard_of(&two.ring, 3).announce(ANNOUNCED | (key as u64) << 24 | qp as u64);
+}
+
+#[test]
+fn the_programs_memory_is_written_to_only_within_the_rights_and_through_the_gate() {
+    let (memory, own) = ([0u8; 4096], [7u8; 4096]);
+    let (two, key) = with_program_memory(&memory, std::process::id());
+    let pieces = || [(own.as_ptr().expose_provenance() as u64, 4096)].into_iter();
+    // SAFETY: this test's memory, written to by the kernel.
+    let found = || unsafe { std::ptr::read_volatile(&raw const memory) };
+    let wrong = Wanted {
+        rkey: 1,
+        ..two.wanted()
+    };
+    assert!(two.peer.write_program(&wrong, 0..4096, pieces()).is_err());
+    // A gate that is closed before the call.
+    let closed = Gate::new().unwrap().addr();
+    let open = header(&two.rights.mapping)
+        .gate
+        .swap(closed, Ordering::Relaxed);
+    assert!(
+        two.peer
+            .write_program(&two.wanted(), 0..4096, pieces())
+            .is_err()
+    );
+    assert_eq!(found(), [0; 4096]);
+    header(&two.rights.mapping)
+        .gate
+        .store(open, Ordering::Relaxed);
+    assert_eq!(
+        two.peer.write_program(&two.wanted(), 0..4096, pieces()),
+        Ok(())
+    );
+    assert_eq!(found(), own);
+    two.rights.take_program_key(key).unwrap();
+    assert!(
+        two.peer
+            .write_program(&two.wanted(), 0..4096, pieces())
+            .is_err()
+    );
+}
+
+#[test]
+fn the_programs_memory_is_taken_from_a_stopped_process_at_once_and_its_copy_ends_at_the_gate() {
+    let sleeper = Sleeper::new();
+    sleeper.stop();
+    let memory = [0u8; 4096];
+    let (two, key) = with_program_memory(&memory, sleeper.0.id());
+    let gate = || header(&two.rights.mapping).gate.load(Ordering::Acquire);
+    let before = gate();
+    announce(&two, key);
+    let began = Instant::now();
+    two.rights.take_program_key(key).unwrap();
+    assert!(began.elapsed() < PASSED_PATIENCE);
+    assert!(![0, before].contains(&gate()), "another gate is open");
+    // The copy that the process makes when it goes on.
+    let late = Process::new(std::process::id(), &header(&two.rights.mapping).testimony);
+    let own = [(memory.as_ptr().expose_provenance() as u64, 1)];
+    let to = memory.as_ptr().expose_provenance() as u64;
+    assert!(late.write(before, own.into_iter(), to, 1).is_err());
+    assert_eq!(late.write(gate(), own.into_iter(), to, 1), Ok(()));
+}
+
+#[test]
+fn the_programs_memory_stays_registered_while_a_running_process_may_be_in_its_copy() {
+    let sleeper = Sleeper::new();
+    let memory = [0u8; 4096];
+    let (two, key) = with_program_memory(&memory, sleeper.0.id());
+    announce(&two, key);
+    let busy = two.rights.take_program_key(key).unwrap_err();
+    assert_eq!(busy, StillCopying { count: 1 });
+    assert!(!two.is_allowed(&two.wanted()), "no new copy begins");
+    // Its link ends with it.
+    two.rights.remove_user(9);
+    two.rights.take_program_key(key).unwrap();
 }
 
 #[test]
