@@ -39,7 +39,7 @@ impl RingWait {
 
 impl DeviceWait for RingWait {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.links().waiter_bells().as_fd()
+        self.links().waiter_bell().as_fd()
     }
 
     fn drive(&self) {
@@ -47,7 +47,7 @@ impl DeviceWait for RingWait {
             return;
         }
         if self.host.progress.ring_waiter().rise() {
-            self.links().waiter_bells().reset();
+            self.links().waiter_bell().reset();
         }
         self.host.drive_briefly();
     }

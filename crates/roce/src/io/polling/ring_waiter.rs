@@ -1,17 +1,17 @@
 //! Whether a thread of the program waits for the rings itself, so that no other thread has to wake it.
 //!
-//! The thread, or an event loop, has a descriptor that other processes ring ([`waiter_bells`]), and drives the device
+//! The thread, or an event loop, has a descriptor that other processes ring ([`waiter_bell`]), and drives the device
 //! when it is woken. The progress thread leaves the rings to it, as to a poller. If it does not come, the progress thread
 //! reads them at its next check for pollers, and is woken for everything that follows until the thread waits again.
 //!
-//! [`waiter_bells`]: crate::io::net::shm::waiter_bells
+//! [`waiter_bell`]: crate::io::net::shm::waiter_bell
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[derive(Debug, Default)]
 pub(crate) struct RingWaiter {
     is_taken: AtomicBool,
-    /// It waits, or is about to. Its bells may have been rung.
+    /// It waits, or is about to. Its bell may have been rung.
     rests: AtomicBool,
 }
 

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::cursor::Sleepers;
 use super::message::{RING, VERSION};
-use super::waiter_bells;
+use super::waiter_bell;
 
 /// An eventfd. A forked child has none.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl Doorbell {
         if sleepers.waiter
             && let Some(waiter) = &self.waiter
         {
-            waiter_bells::ring(waiter);
+            waiter_bell::ring(waiter);
         }
         if sleepers.thread {
             self.ring();

@@ -11,7 +11,7 @@ use super::peer_memory::PeerMemory;
 use super::pull::Asker;
 use super::rights::Rights;
 use super::ring::{HeadPage, PendingWriter, Reader};
-use super::waiter_bells::WaiterBells;
+use super::waiter_bell::WaiterBell;
 use crate::io::net::transmit::SendSocket;
 
 /// The reading end of a link, and the bell of its writer.
@@ -26,7 +26,7 @@ pub(crate) struct Incoming {
 pub(super) struct OwnEnd<'a> {
     pub(super) head_page: &'a HeadPage,
     pub(super) rights: &'a Rights,
-    pub(super) waiter_bells: &'a WaiterBells,
+    pub(super) waiter_bell: &'a WaiterBell,
 }
 
 /// Accepts the ring of a process that called. Call [`answer`] once the ring is being read.
@@ -54,7 +54,7 @@ pub(super) fn accepted(
 
 /// Answers a process that called. It writes to its ring after this. `None` if the answer fails.
 pub(super) fn answer(own: &OwnEnd<'_>, link: &MemberLink, place: u8) -> Option<()> {
-    let waiter = own.waiter_bells.add(place).ok()?;
+    let waiter = own.waiter_bell.end().ok()?;
     let mut descriptors = vec![own.head_page.file()?, waiter.as_fd()];
     if link.is_trusted_with_memory() {
         descriptors.push(own.rights.file());

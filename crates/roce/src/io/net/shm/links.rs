@@ -19,7 +19,7 @@ use crate::io::net::shm::memory_files::MemoryFiles;
 use crate::io::net::shm::message::{FILE, RING, VERSION, file_message};
 use crate::io::net::shm::rights::Rights;
 use crate::io::net::shm::ring::{HeadPage, PLACES, PendingWriter, Writer};
-use crate::io::net::shm::waiter_bells::WaiterBells;
+use crate::io::net::shm::waiter_bell::WaiterBell;
 use crate::io::net::transmit::SendSocket;
 
 /// Members accepted in one turn.
@@ -34,8 +34,8 @@ pub(crate) struct Links {
     head_page: HeadPage,
     /// Wakes the progress thread for the rings.
     bell: Bell,
-    /// Wake a thread that waits for the rings itself.
-    waiter_bells: WaiterBells,
+    /// Wakes a thread that waits for the rings itself.
+    waiter_bell: WaiterBell,
     /// The rights of other processes to access this process's memory directly, and that memory.
     rights: Rights,
     files: Arc<MemoryFiles>,
@@ -102,7 +102,7 @@ impl Links {
             own,
             head_page: HeadPage::create()?,
             bell: Bell::new()?,
-            waiter_bells: WaiterBells::new()?,
+            waiter_bell: WaiterBell::new()?,
             rights: Rights::create()?,
             files: Arc::new(MemoryFiles::new()),
             any_asked: AtomicBool::new(false),
@@ -182,13 +182,13 @@ impl Links {
         OwnEnd {
             head_page: &self.head_page,
             rights: &self.rights,
-            waiter_bells: &self.waiter_bells,
+            waiter_bell: &self.waiter_bell,
         }
     }
 
-    /// The bells of a thread that waits for the rings itself.
-    pub(crate) fn waiter_bells(&self) -> &WaiterBells {
-        &self.waiter_bells
+    /// The bell of a thread that waits for the rings itself.
+    pub(crate) fn waiter_bell(&self) -> &WaiterBell {
+        &self.waiter_bell
     }
 
     pub(crate) fn bell(&self) -> &Bell {
@@ -198,7 +198,6 @@ impl Links {
     /// Forgets the process whose ring had this place.
     fn remove_reader(&self, place: u8) {
         self.rights.remove_user(place);
-        self.waiter_bells.remove(place);
     }
 
     /// Removes a link that has ended, unless another one has replaced it.

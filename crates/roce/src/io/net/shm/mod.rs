@@ -8,7 +8,7 @@
 //! * `cursor`: the positions of both ends, and whom to wake; `sync` is for its model checker.
 //! * `mapping`, `ring`: memory files, and the records in them.
 //! * `record_header`: the header of a record that contains packets.
-//! * `bell`: wakes this process and the other one; `waiter_bells`, a thread that waits for the rings itself. `message`: the
+//! * `bell`: wakes this process and the other one; `waiter_bell`, a thread that waits for the rings itself. `message`: the
 //!   messages of a link.
 //! * `hazard`: withdrawal of rights that another process may be using.
 //! * `memory_files`, `rights`: memory that other processes may access directly, and their rights.
@@ -37,4 +37,4 @@ pub(crate) mod rights_layout;
 pub(crate) mod ring;
 mod stopped;
 mod sync;
-pub(crate) mod waiter_bells;
+pub(crate) mod waiter_bell;
