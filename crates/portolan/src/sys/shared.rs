@@ -250,6 +250,8 @@ impl SharedMemory {
         self.check(offset, from.len());
         let mut at = 0;
         while at < from.len() {
+            // The last unit is written on its own.
+            at += self.write_words(offset + at, &from[at..from.len() - 1]);
             let left = from.len() - at;
             if left == self.unit(offset + at, left) {
                 fence(Ordering::Release);
@@ -379,6 +381,22 @@ impl SharedMemory {
                 (1, [byte, 0, 0, 0, 0, 0, 0, 0])
             }
         }
+    }
+
+    /// Writes aligned words, as [`read_words`](Self::read_words) reads them.
+    fn write_words(&self, offset: usize, from: &[u8]) -> usize {
+        if self.unit(offset, from.len()) != WORD_BYTES {
+            return 0;
+        }
+        let (words, _) = from.as_chunks::<WORD_BYTES>();
+        let mut at = self.backing.start().as_ptr().wrapping_add(offset);
+        for word in words {
+            // SAFETY: as in `read_words`.
+            let place = unsafe { AtomicU64::from_ptr(at.cast()) };
+            place.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+            at = at.wrapping_add(WORD_BYTES);
+        }
+        words.len() * WORD_BYTES
     }
 
     /// Writes one aligned word, or one byte at the edges.
