@@ -17,6 +17,8 @@ const PORTS_ENV: &str = "PORTOLAN_SOCKETS_PORTS";
 /// How long a connect tries to find an rsocket before it uses TCP, in milliseconds.
 const TIMEOUT_ENV: &str = "PORTOLAN_SOCKETS_TIMEOUT_MS";
 const TIMEOUT: Duration = Duration::from_secs(2);
+/// Bytes of a receive buffer. A sender that need not wait for the receiver saves wake-ups.
+const RECEIVE_BUFFER: u32 = 512 << 10;
 /// Maximum of rules, and of port ranges.
 const RULES_MAX: usize = 1024;
 
@@ -53,6 +55,7 @@ impl Settings {
             domains: [AF_INET, AF_INET6].map(|domain| admits(&rules, &program(), domain)),
             ports: Ports::parse(&ports),
             options: StreamOptions::default()
+                .receive_buffer(RECEIVE_BUFFER)
                 .timeout(timeout.map_or(TIMEOUT, Duration::from_millis)),
         }
     }

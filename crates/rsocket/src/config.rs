@@ -3,7 +3,7 @@
 /// Bytes of data that the send buffer must have free before anything is sent (`RS_SNDLOWAT`).
 pub const SEND_LOW_WATER: u32 = 2048;
 /// Bytes of the largest single write of data.
-pub const TRANSFER_MAX_BYTES: u32 = 65_536;
+pub const TRANSFER_MAX_BYTES: u32 = 131_072;
 /// Maximum of control messages in flight. Slots of the send queue are reserved for them.
 pub const CONTROL_MESSAGES: u16 = 4;
 /// Bytes reserved for each control message after the send buffer, for devices without inline data.
