@@ -8,6 +8,7 @@ use portolan::stream::{Direction, Ready};
 use crate::connect::{Progress, advance};
 use crate::listen::{is_readable, listener};
 use crate::socket::{Kind, Socket};
+use crate::wait::Waits;
 use std::os::fd::AsRawFd;
 
 /// A socket's ready events, as in poll(2).
@@ -29,10 +30,11 @@ pub(crate) struct Edge {
 }
 
 /// How the caller learns of the next change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
-    /// By the descriptors of [`Socket::watch`].
-    Descriptor,
+pub(crate) enum Next<'a> {
+    /// Not at all: it soon looks again.
+    Nothing,
+    /// By the descriptors of [`Socket::watch`], until it drops the waits.
+    Descriptor(&'a mut Vec<Waits>),
     /// By a call of the device, which the caller drives.
     Call {
         /// Also if the socket is ready.
@@ -41,7 +43,7 @@ pub(crate) enum Next {
 }
 
 /// Checks readiness, and requests to be told of the next change.
-pub(crate) fn look(socket: &Socket, number: c_int, events: c_short, next: Next) -> Look {
+pub(crate) fn look(socket: &Socket, number: c_int, events: c_short, next: Next<'_>) -> Look {
     match socket.kind() {
         Kind::Connected => connected(socket, events, next),
         Kind::Listening => {
@@ -107,17 +109,23 @@ fn refused(events: c_short) -> Look {
     }
 }
 
-fn connected(socket: &Socket, events: c_short, next: Next) -> Look {
+fn connected(socket: &Socket, events: c_short, next: Next<'_>) -> Look {
     let Some(stream) = socket.stream() else {
         return plain(0);
     };
     let directions = [events & (POLLIN | POLLRDHUP) != 0, events & POLLOUT != 0];
-    let glanced = match next {
-        Next::Call { always } => stream.glance(directions, always),
-        Next::Descriptor => None,
-    };
     let [read, write] = directions;
-    let ready = glanced.unwrap_or_else(|| stream.ready_or_watch(read, write));
+    let ready = match next {
+        Next::Nothing => stream.ready(),
+        Next::Call { always } => stream
+            .glance(directions, always)
+            .unwrap_or_else(|| stream.ready_or_watch(read, write)),
+        Next::Descriptor(waits) => {
+            let (wait, ready) = Waits::begin(stream, directions);
+            waits.push(wait);
+            ready
+        }
+    };
     let found = of_ready(ready);
     Look {
         events: found & (events | POLLERR | POLLHUP),

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, c_short, fd_set, pollfd, sigset_t};
-use portolan::stream::Direction;
 use portolan_abi_layout::guard::{Result, last_errno};
 use rustix::io::Errno;
 
@@ -16,10 +15,12 @@ use crate::epoll::{Set, own};
 use crate::look::{Next, look};
 use crate::real;
 use crate::socket::{Kind, Socket};
-use crate::wait::{Waits, timespec_of};
+use crate::wait::{Waits, readable, timespec_of};
 
 /// Maximum sleep for events that no descriptor signals: deadlines of connects, and handover of a stream.
 const SLEEP: Duration = Duration::from_millis(100);
+/// Size of the largest set whose streams are polled before a sleep.
+const LOOKS_MAX: usize = 16;
 
 /// A descriptor's object.
 enum Object {
@@ -53,72 +54,115 @@ pub(crate) unsafe fn poll(
     mask: *const sigset_t,
 ) -> Result<c_int> {
     let until = timeout.map(|timeout| Instant::now() + timeout);
+    let mut is_found = look_briefly(fds, until);
     // One entry for each of the program's entries, then the streams' own descriptors.
     let mut kernels: Vec<pollfd> = Vec::with_capacity(2 * fds.len());
-    let mut own_fds: Vec<c_int> = Vec::with_capacity(fds.len());
+    let mut own_fds: Vec<pollfd> = Vec::with_capacity(fds.len());
     // Other threads may wait for the other direction of a stream.
     let mut waits: Vec<Waits> = Vec::new();
-    let mut is_first = true;
     loop {
         kernels.clear();
-        own_fds.clear();
+        waits.clear();
         let mut is_restless = false;
         for fd in fds.iter_mut() {
-            fd.revents = 0;
             let mut kernel = *fd;
             match object(fd.fd) {
-                Object::Kernel => {}
+                Object::Stream(socket) if is_found && socket.stream().is_some() => kernel.fd = -1,
+                Object::Kernel => fd.revents = 0,
                 Object::Stream(socket) => {
-                    if is_first && let Some(stream) = socket.stream() {
-                        let directions = [(POLLIN, Direction::Read), (POLLOUT, Direction::Write)];
-                        let asked = directions
-                            .into_iter()
-                            .filter(|(event, _)| fd.events & event != 0);
-                        waits.extend(asked.map(|(_, direction)| Waits::of(stream, direction)));
+                    let next = Next::Descriptor(&mut waits);
+                    fd.revents = look(&socket, fd.fd, fd.events, next).events;
+                    match socket.stream() {
+                        Some(stream) => {
+                            let (first, second) = stream.descriptors();
+                            own_fds
+                                .extend([Some(first), second].into_iter().flatten().map(readable));
+                            kernel.fd = -1;
+                        }
+                        None => {
+                            let watch = socket.watch();
+                            if !watch.kernel && socket.kind() != Kind::Plain {
+                                kernel.fd = -1;
+                            }
+                            let own = watch.own.map(|fd| pollfd {
+                                fd,
+                                events: POLLIN,
+                                revents: 0,
+                            });
+                            own_fds.extend(own);
+                        }
                     }
-                    fd.revents = look(&socket, fd.fd, fd.events, Next::Descriptor).events;
-                    let watch = socket.watch();
-                    if !watch.kernel && socket.kind() != Kind::Plain {
-                        kernel.fd = -1;
-                    }
-                    own_fds.extend(watch.own);
                     is_restless |= socket.kind() == Kind::Connecting || socket.is_shared();
                 }
                 Object::Set(set) => {
-                    if fd.events & POLLIN != 0 && set.has_ready() {
-                        fd.revents = POLLIN;
-                    }
+                    let is_ready = fd.events & POLLIN != 0 && set.has_ready();
+                    fd.revents = if is_ready { POLLIN } else { 0 };
                 }
             }
             kernels.push(kernel);
         }
-        kernels.extend(own_fds.iter().map(|fd| pollfd {
-            fd: *fd,
-            events: POLLIN,
-            revents: 0,
-        }));
-        is_first = false;
-        let count = || fds.iter().filter(|fd| fd.revents != 0).count() as c_int;
+        kernels.append(&mut own_fds);
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        let sleep = match count() {
+        let sleep = match count(fds) {
+            // A stream that was ready has been handed over.
+            0 if is_found => Some(Duration::ZERO),
             0 if is_restless => Some(left.map_or(SLEEP, |left| left.min(SLEEP))),
             0 => left,
             _ => Some(Duration::ZERO),
         };
+        if count(fds) > 0 && kernels.iter().all(|kernel| kernel.fd < 0) {
+            return Ok(count(fds));
+        }
         // SAFETY: the caller's promise.
         let asked = unsafe { ask_kernel(&mut kernels, sleep, mask) };
         match asked {
-            Err(_) if count() > 0 => return Ok(count()),
+            Err(_) if count(fds) > 0 => return Ok(count(fds)),
             asked => asked?,
         }
         for (fd, kernel) in fds.iter_mut().zip(&kernels) {
             fd.revents |= kernel.revents;
         }
-        let count = fds.iter().filter(|fd| fd.revents != 0).count() as c_int;
+        is_found = false;
+        let found = count(fds);
         let is_over = until.is_some_and(|until| Instant::now() >= until);
-        if count > 0 || is_over {
-            return Ok(count);
+        if found > 0 || is_over {
+            return Ok(found);
         }
+    }
+}
+
+/// The number of descriptors with events.
+fn count(fds: &[pollfd]) -> c_int {
+    fds.iter().filter(|fd| fd.revents != 0).count() as c_int
+}
+
+/// Looks at the connected streams of a small set, for a short time if none is ready. Returns whether one is.
+fn look_briefly(fds: &mut [pollfd], until: Option<Instant>) -> bool {
+    if fds.len() > LOOKS_MAX {
+        return false;
+    }
+    let sockets = fds.iter().map(|fd| lookup(fd.fd));
+    let streams = sockets.map(|socket| socket.filter(|socket| socket.stream().is_some()));
+    let streams: Vec<_> = streams.collect();
+    let Some(first) = streams.iter().flatten().next() else {
+        return false;
+    };
+    let mut polling = None;
+    loop {
+        let mut is_found = false;
+        for (fd, socket) in fds.iter_mut().zip(&streams) {
+            fd.revents = match socket {
+                Some(socket) => look(socket, fd.fd, fd.events, Next::Nothing).events,
+                None => 0,
+            };
+            is_found |= fd.revents != 0;
+        }
+        let polling = polling.get_or_insert_with(|| first.spin().start());
+        let is_over = until.is_some_and(|until| Instant::now() >= until);
+        if is_found || is_over || !first.spin().goes_on(polling) {
+            return is_found;
+        }
+        std::hint::spin_loop();
     }
 }
 

@@ -19,6 +19,7 @@ use portolan::Stream;
 use portolan::stream::{Connecting, Direction, Ready};
 use portolan_threads::fork::ForkGuard;
 use portolan_threads::lock::Mutex;
+use portolan_threads::spin::Spin;
 
 use crate::backlog::Backlog;
 use crate::pump;
@@ -153,6 +154,8 @@ pub(crate) struct Socket {
     is_shared: AtomicBool,
     /// The program knows that the connect succeeded.
     pub(crate) is_told: AtomicBool,
+    /// Whether calls that wait for the stream poll before they sleep.
+    spin: Spin,
 }
 
 impl Socket {
@@ -176,6 +179,7 @@ impl Socket {
             pair: Mutex::default(),
             is_shared: AtomicBool::new(false),
             is_told: AtomicBool::new(false),
+            spin: Spin::default(),
         }
     }
 
@@ -211,6 +215,10 @@ impl Socket {
             Kind::Connected => self.stream.get(),
             _ => None,
         }
+    }
+
+    pub(crate) fn spin(&self) -> &Spin {
+        &self.spin
     }
 
     pub(crate) fn is_nonblocking(&self) -> bool {

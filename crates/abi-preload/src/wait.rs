@@ -8,16 +8,13 @@ use std::time::{Duration, Instant};
 
 use libc::{POLLIN, POLLOUT, pollfd, timespec};
 use portolan::Stream;
-use portolan::stream::Direction;
+use portolan::stream::{Direction, Ready};
 use portolan_abi_layout::guard::{Result, last_errno};
 use rustix::io::Errno;
 
 use crate::real;
 use crate::socket::Socket;
-use std::os::fd::AsFd;
 
-/// How long a call polls before it sleeps.
-const SPIN: Duration = Duration::from_micros(20);
 /// Maximum sleep on a stream that may be handed over to another process.
 const SHARED_SLEEP: Duration = Duration::from_millis(100);
 
@@ -57,12 +54,16 @@ pub(crate) fn wait_readable(
     left: Option<Duration>,
     on_signal: OnSignal,
 ) -> Result<()> {
-    let mut fds = [pollfd {
+    wait_for(&mut [readable(fd)], left, on_signal)
+}
+
+/// A wait until a descriptor is readable.
+pub(crate) fn readable(fd: BorrowedFd<'_>) -> pollfd {
+    pollfd {
         fd: fd.as_raw_fd(),
         events: POLLIN,
         revents: 0,
-    }];
-    wait_for(&mut fds, left, on_signal)
+    }
 }
 
 /// Waits until one of several descriptors is ready or `left` has passed.
@@ -122,20 +123,21 @@ pub(crate) fn wait_direction(
     direction: Direction,
     until: Option<Instant>,
 ) -> Result<Woken> {
-    let spin_until = Instant::now() + SPIN;
+    let mut polling = None;
     loop {
         if stream.ready().is(direction) {
             return Ok(Woken::Ready);
         }
-        if Instant::now() >= spin_until {
+        let polling = polling.get_or_insert_with(|| socket.spin().start());
+        if !socket.spin().goes_on(polling) {
             break;
         }
         std::hint::spin_loop();
     }
-    let _waits = Waits::of(stream, direction);
+    let directions = [Direction::Read, Direction::Write].map(|each| each == direction);
     loop {
-        let [read, write] = [Direction::Read, Direction::Write].map(|each| each == direction);
-        if stream.ready_or_watch(read, write).is(direction) {
+        let (_wait, ready) = Waits::begin(stream, directions);
+        if ready.is(direction) {
             return Ok(Woken::Ready);
         }
         if socket.stream().is_none() {
@@ -149,17 +151,21 @@ pub(crate) fn wait_direction(
             true => Some(left.map_or(SHARED_SLEEP, |left| left.min(SHARED_SLEEP))),
             false => left,
         };
-        wait_readable(stream.as_fd(), left, OnSignal::of(until))?;
+        let (first, second) = stream.descriptors();
+        let mut fds = [first, second.unwrap_or(first)].map(readable);
+        let count = 1 + usize::from(second.is_some());
+        wait_for(&mut fds[..count], left, OnSignal::of(until))?;
     }
 }
 
-/// A thread waits for a direction of a stream, until this is dropped.
-pub(crate) struct Waits(Stream, Direction);
+/// A thread waits for a stream by its descriptor, until this is dropped.
+pub(crate) struct Waits(Stream, [bool; 2]);
 
 impl Waits {
-    pub(crate) fn of(stream: &Stream, direction: Direction) -> Self {
-        stream.begin_wait(direction);
-        Self(stream.clone(), direction)
+    /// Begins a wait for these directions. Returns also what is ready already.
+    pub(crate) fn begin(stream: &Stream, directions: [bool; 2]) -> (Self, Ready) {
+        let ready = stream.begin_wait(directions);
+        (Self(stream.clone(), directions), ready)
     }
 }
 

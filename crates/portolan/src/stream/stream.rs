@@ -229,17 +229,24 @@ impl Stream {
         self.core().prepare_wait([read, write])
     }
 
-    /// A thread begins to wait for a direction by the descriptor, until it calls [`Stream::end_wait`]. Threads that wait
-    /// for different directions need this, so that none misses what another has taken.
+    /// As [`Stream::ready_or_watch`], for a thread that waits for these directions by the descriptor until it calls
+    /// [`Stream::end_wait`]. Threads that wait for different directions need this, so that none misses what another has
+    /// taken.
     #[doc(hidden)]
-    pub fn begin_wait(&self, direction: Direction) {
-        self.core().begin_wait(direction);
+    pub fn begin_wait(&self, directions: [bool; 2]) -> Ready {
+        self.core().begin_wait(directions)
     }
 
     /// See [`Stream::begin_wait`].
     #[doc(hidden)]
-    pub fn end_wait(&self, direction: Direction) {
-        self.core().end_wait(direction);
+    pub fn end_wait(&self, directions: [bool; 2]) {
+        self.core().end_wait(directions);
+    }
+
+    /// For a caller of poll(2), the descriptors to wait for in the place of that of [`AsFd`].
+    #[doc(hidden)]
+    pub fn descriptors(&self) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>) {
+        self.core().descriptors()
     }
 
     /// As [`Stream::try_read`] or [`Stream::try_peek`], but does not prepare the descriptor for a wait.

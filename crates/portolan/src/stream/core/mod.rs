@@ -4,29 +4,27 @@ mod bell;
 mod locked;
 mod own_wait;
 mod progress;
+mod readiness;
 mod ready;
 mod signal;
 mod wait;
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use portolan_port_sharing::room::{self, with_room};
 use portolan_provider::cm::IdAddresses;
-use portolan_provider::traits::{CompChannel, Notify};
-use portolan_provider::{Error, Result, Step};
+use portolan_provider::traits::Notify;
+use portolan_provider::{Error, Result};
 use portolan_rsocket::{Close, Endpoint, Phase, Signalling};
 use portolan_threads::lock::{Condvar, Mutex};
 use portolan_threads::spin::Spin;
-use rustix::event::epoll;
 
-use bell::{make_bell, ring};
+use bell::ring;
 use locked::Locked;
-use own_wait::OwnWait;
+use readiness::Readiness;
 pub use ready::{Direction, Ready};
 pub(crate) use signal::Signal;
 
@@ -44,6 +42,12 @@ pub(crate) enum Wait {
     No,
     /// Not at all, and the descriptor signals nothing: the caller tries again, or prepares a wait.
     Glance,
+    /// As `Glance`, but a read polls for a short time if the peer may be about to answer what was written.
+    #[cfg_attr(
+        not(feature = "tokio"),
+        allow(dead_code, reason = "only tasks wait so")
+    )]
+    Briefly,
     /// Until this time; forever for `None`.
     Until(Option<Instant>),
 }
@@ -65,27 +69,6 @@ pub(crate) struct Core {
     readiness: Readiness,
 }
 
-/// How waiting threads and event loops learn that the stream may have advanced.
-#[derive(Debug)]
-enum Readiness {
-    /// The device calls.
-    Called {
-        signal: Arc<Signal>,
-        /// Set once a thread or an event loop waits for the stream, if nobody else waits for the device.
-        own: OnceLock<OwnWait>,
-    },
-    /// The device has descriptors.
-    Watched {
-        channel: Arc<dyn CompChannel>,
-        /// Readable while there are completions or events, or the bell rings.
-        all: OwnedFd,
-        /// Rings if another caller has advanced a direction that an event loop waits for.
-        bell: OwnedFd,
-        /// Wakes the thread that sleeps for all waiters.
-        rouser: OnceLock<OwnedFd>,
-    },
-}
-
 struct State {
     endpoint: Endpoint,
     /// The peer has confirmed the connection. Nothing is posted before, because its queue pair may not be ready.
@@ -105,6 +88,8 @@ struct State {
     is_ringing: bool,
     /// The peer or this side broke the connection: the reason is in a completion of what was sent.
     has_flushed_receives: bool,
+    /// This side has written since it last read, so an answer may arrive soon.
+    expects_answer: bool,
     /// Tasks that wait, by direction.
     wakers: [Option<Waker>; 2],
     /// Those of them whose direction has become ready. They are called without the lock.
@@ -150,6 +135,7 @@ impl Core {
                 awaited: [0; 2],
                 is_ringing: false,
                 has_flushed_receives: false,
+                expects_answer: false,
                 wakers: [None, None],
                 woken: [None, None],
                 timeouts: [None; 2],
@@ -243,6 +229,7 @@ impl Core {
         let pieces = state.endpoint.peek(0, into.len());
         let length = pieces.length() as usize;
         self.queues.scatter(pieces, &mut into[..length]);
+        state.expects_answer = false;
         if !peeks {
             state.endpoint.consume(pieces.length());
             self.settle(state);
@@ -272,6 +259,7 @@ impl Core {
             self.settle(state);
             written = next;
         }
+        state.expects_answer |= written > 0;
         (written > 0).then_some(Ok(written))
     }
 
@@ -366,26 +354,38 @@ impl Core {
         Ready::of(&state)
     }
 
-    /// A thread begins to wait for a direction by the descriptor. While several do, none may reset the descriptor before
-    /// the others have seen it.
-    pub(crate) fn begin_wait(&self, direction: Direction) {
-        self.lock().awaited[direction as usize] += 1;
+    /// As [`Core::prepare_wait`], for a thread that waits by the descriptor. While several do, none may reset the
+    /// descriptor before the others have seen it.
+    pub(crate) fn begin_wait(&self, directions: [bool; 2]) -> Ready {
+        let mut state = self.lock();
+        let ready = self.prepare(&mut state, directions);
+        for (awaited, is_wanted) in state.awaited.iter_mut().zip(directions) {
+            *awaited += u32::from(is_wanted);
+        }
+        ready
     }
 
     /// Ends what [`Core::begin_wait`] began.
-    pub(crate) fn end_wait(&self, direction: Direction) {
-        self.lock().awaited[direction as usize] -= 1;
+    pub(crate) fn end_wait(&self, directions: [bool; 2]) {
+        for (awaited, is_wanted) in self.lock().awaited.iter_mut().zip(directions) {
+            *awaited -= u32::from(is_wanted);
+        }
     }
 
     /// Prepares the descriptor of [`Core::readiness`] for a wait for these directions. Returns which of them are
     /// ready already.
     pub(crate) fn prepare_wait(&self, directions: [bool; 2]) -> Ready {
-        let mut state = self.lock();
+        self.prepare(&mut self.lock(), directions)
+    }
+
+    fn prepare(&self, state: &mut State, directions: [bool; 2]) -> Ready {
+        // What its caller wanted before, it now looks for itself.
+        state.wanted = [false; 2];
+        self.advance(state, false);
         state.wanted = directions;
-        self.advance(&mut state, false);
-        self.rest(&mut state, directions[Direction::Write as usize]);
-        self.check(&mut state);
-        Ready::of(&state)
+        self.rest(state, directions[Direction::Write as usize]);
+        self.check(state);
+        Ready::of(state)
     }
 
     /// As [`Core::is_flushed`], and prepares the descriptor for a wait until it is so.
@@ -489,32 +489,6 @@ impl Core {
         }
     }
 
-    /// A descriptor that is readable when another direction may have become ready.
-    pub(crate) fn readiness(&self) -> BorrowedFd<'_> {
-        match &self.readiness {
-            Readiness::Called { signal, own } => {
-                if let Some(own) = own.get() {
-                    return own.as_fd();
-                }
-                if !signal.has_bell() {
-                    // Calls that failed with `WouldBlock` before did not prepare it.
-                    let fd = self.make_descriptor(signal, own);
-                    let mut state = self.lock();
-                    self.rest(&mut state, true);
-                    self.check(&mut state);
-                    // Once, for a program that has not called anything yet: it may wait for either direction.
-                    let ready = Ready::of(&state);
-                    if ready.readable || ready.writable {
-                        signal.raise();
-                    }
-                    return fd;
-                }
-                signal.as_fd()
-            }
-            Readiness::Watched { all, .. } => all.as_fd(),
-        }
-    }
-
     /// The reason why nothing can be sent or received.
     fn broken(&self, state: &State) -> io::Error {
         match (&state.failure, state.endpoint.phase()) {
@@ -532,39 +506,6 @@ impl Core {
         error
             .between(self.addresses.local, self.addresses.remote)
             .on(&self.device, self.addresses.sgid)
-    }
-}
-
-impl Readiness {
-    fn called(signal: Arc<Signal>) -> Self {
-        Self::Called {
-            signal,
-            own: OnceLock::new(),
-        }
-    }
-
-    fn of(channel: Arc<dyn CompChannel>, events: BorrowedFd<'_>) -> Result<Self> {
-        let failed = |errno| Error::new(Step::Event, room::cause("epoll", errno));
-        let all = with_room(|| epoll::create(epoll::CreateFlags::CLOEXEC)).map_err(failed)?;
-        let bell = make_bell()?;
-        let data = epoll::EventData::new_u64(0);
-        for fd in [channel.descriptor()?, events, bell.as_fd()] {
-            epoll::add(&all, fd, data, epoll::EventFlags::IN).map_err(failed)?;
-        }
-        Ok(Self::Watched {
-            channel,
-            all,
-            bell,
-            rouser: OnceLock::new(),
-        })
-    }
-
-    /// Wakes the thread that sleeps for all waiters.
-    fn rouse(&self) {
-        match self {
-            Self::Called { signal, .. } => signal.raise(),
-            Self::Watched { rouser, .. } => rouser.get().into_iter().for_each(ring),
-        }
     }
 }
 

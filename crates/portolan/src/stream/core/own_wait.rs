@@ -62,6 +62,16 @@ impl Core {
         bell
     }
 
+    /// What a thread waits for that calls poll(2) itself, in the place of [`Core::readiness`]: the kernel takes longer to
+    /// wake a thread through an epoll instance.
+    pub(crate) fn descriptors(&self) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>) {
+        let only = self.readiness();
+        match self.own_wait() {
+            Some((signal, own)) => (signal.as_fd(), Some(own.device.as_fd())),
+            None => (only, None),
+        }
+    }
+
     pub(super) fn own_wait(&self) -> Option<(&Signal, &OwnWait)> {
         match &self.readiness {
             Readiness::Called { signal, own } => own.get().map(|own| (&**signal, own)),

@@ -54,7 +54,6 @@ impl Core {
                 return Ok(found);
             }
             let deadline = match wait {
-                Wait::Glance => return Err(io::ErrorKind::WouldBlock.into()),
                 Wait::No if polls => {
                     if self.take_events(&mut state) {
                         self.handled(&mut state, true, false);
@@ -63,6 +62,21 @@ impl Core {
                     state.wanted[direction as usize] = true;
                     return Err(io::ErrorKind::WouldBlock.into());
                 }
+                Wait::No | Wait::Briefly
+                    if direction == Direction::Read && state.expects_answer =>
+                {
+                    // It costs less to wait here for an answer that is under way than to come again for it.
+                    let polling = polling.get_or_insert_with(|| self.spin.start());
+                    if !self.spin.goes_on(polling) {
+                        state.expects_answer = false;
+                        continue;
+                    }
+                    drop(state);
+                    std::hint::spin_loop();
+                    state = self.lock();
+                    continue;
+                }
+                Wait::Glance | Wait::Briefly => return Err(io::ErrorKind::WouldBlock.into()),
                 Wait::No => {
                     state.wanted[direction as usize] = true;
                     self.rest(&mut state, direction == Direction::Write);
@@ -159,8 +173,13 @@ impl Core {
                 poll(&mut fds, left.as_ref())
             }
             _ => {
-                let signal = self.readiness();
-                poll(&mut [PollFd::new(&signal, PollFlags::IN)], left.as_ref())
+                let (first, second) = self.descriptors();
+                let mut fds = [
+                    PollFd::new(&first, PollFlags::IN),
+                    PollFd::from_borrowed_fd(second.unwrap_or(first), PollFlags::IN),
+                ];
+                let count = 1 + usize::from(second.is_some());
+                poll(&mut fds[..count], left.as_ref())
             }
         };
         match polled {

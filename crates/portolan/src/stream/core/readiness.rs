@@ -1,0 +1,94 @@
+//! How waiting threads and event loops learn that a stream may have advanced.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
+
+use portolan_port_sharing::room::{self, with_room};
+use portolan_provider::traits::{CompChannel, Notify};
+use portolan_provider::{Error, Result, Step};
+use rustix::event::epoll;
+
+use super::bell::{make_bell, ring};
+use super::own_wait::OwnWait;
+use super::{Core, Ready, Signal};
+
+#[derive(Debug)]
+pub(super) enum Readiness {
+    /// The device calls.
+    Called {
+        signal: Arc<Signal>,
+        /// Set once a thread or an event loop waits for the stream, if nobody else waits for the device.
+        own: OnceLock<OwnWait>,
+    },
+    /// The device has descriptors.
+    Watched {
+        channel: Arc<dyn CompChannel>,
+        /// Readable while there are completions or events, or the bell rings.
+        all: OwnedFd,
+        /// Rings if another caller has advanced a direction that an event loop waits for.
+        bell: OwnedFd,
+        /// Wakes the thread that sleeps for all waiters.
+        rouser: OnceLock<OwnedFd>,
+    },
+}
+
+impl Readiness {
+    pub(super) fn called(signal: Arc<Signal>) -> Self {
+        Self::Called {
+            signal,
+            own: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn of(channel: Arc<dyn CompChannel>, events: BorrowedFd<'_>) -> Result<Self> {
+        let failed = |errno| Error::new(Step::Event, room::cause("epoll", errno));
+        let all = with_room(|| epoll::create(epoll::CreateFlags::CLOEXEC)).map_err(failed)?;
+        let bell = make_bell()?;
+        let data = epoll::EventData::new_u64(0);
+        for fd in [channel.descriptor()?, events, bell.as_fd()] {
+            epoll::add(&all, fd, data, epoll::EventFlags::IN).map_err(failed)?;
+        }
+        Ok(Self::Watched {
+            channel,
+            all,
+            bell,
+            rouser: OnceLock::new(),
+        })
+    }
+
+    /// Wakes the thread that sleeps for all waiters.
+    pub(super) fn rouse(&self) {
+        match self {
+            Self::Called { signal, .. } => signal.raise(),
+            Self::Watched { rouser, .. } => rouser.get().into_iter().for_each(ring),
+        }
+    }
+}
+
+impl Core {
+    /// A descriptor that is readable when another direction may have become ready.
+    pub(crate) fn readiness(&self) -> BorrowedFd<'_> {
+        match &self.readiness {
+            Readiness::Called { signal, own } => {
+                if let Some(own) = own.get() {
+                    return own.as_fd();
+                }
+                if !signal.has_bell() {
+                    // Calls that failed with `WouldBlock` before did not prepare it.
+                    let fd = self.make_descriptor(signal, own);
+                    let mut state = self.lock();
+                    self.rest(&mut state, true);
+                    self.check(&mut state);
+                    // Once, for a program that has not called anything yet: it may wait for either direction.
+                    let ready = Ready::of(&state);
+                    if ready.readable || ready.writable {
+                        signal.raise();
+                    }
+                    return fd;
+                }
+                signal.as_fd()
+            }
+            Readiness::Watched { all, .. } => all.as_fd(),
+        }
+    }
+}
