@@ -22,6 +22,8 @@ mod harness;
 mod hostile;
 #[path = "io/lifetime.rs"]
 mod lifetime;
+#[path = "io/long_copies.rs"]
+mod long_copies;
 #[path = "io/looking_on.rs"]
 mod looking_on;
 #[path = "io/multicast.rs"]

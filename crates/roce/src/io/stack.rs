@@ -139,6 +139,7 @@ impl Stack {
             memory: RwLock::new(MemoryTable::new(config.limits.max_mr as usize)),
             deadlines: Deadlines::new(),
             deferred_acks: Noted::default(),
+            copying: Noted::default(),
             comm_est: Noted::default(),
             multicast: MulticastGroups::new(&config.limits),
             progress,

@@ -265,7 +265,7 @@ impl Worker {
         // Check again what was set before the sleep was announced, because it has not woken the thread.
         let mut wait_ns = as_nanos(until).min(self.host.deadlines.next_ns());
         wait_ns = wait_ns.saturating_sub(as_nanos(now));
-        let owes = !polled && self.host.deferred_acks.any();
+        let owes = !polled && (self.host.deferred_acks.any() || self.host.copying.any());
         let asked = progress.is_gsi_changed() || progress.is_reading_asked();
         if owes || asked || progress.is_stopping() {
             wait_ns = 0;
@@ -466,6 +466,7 @@ impl Worker {
     fn serve_timers(&mut self) {
         let now = self.host.clock.now();
         self.host.settle_deferred();
+        self.host.continue_copies();
         self.host.read_and_serve_timers();
         if self.host.group.next_timeout() == Some(Duration::ZERO) {
             self.serve_group();

@@ -105,6 +105,22 @@ fn answer(pair: &mut Pair) {
 }
 
 #[test]
+fn a_write_that_the_host_copies_in_turns_waits_for_the_last_one() {
+    let mut pair = pair(1);
+    let target = remote(pair.right(), TARGET);
+    post_only(pair.left(), 1, write(target), 5000);
+    assert!(pair.left().qp.is_write_next());
+    pair.left().qp.hold_requests();
+    assert!(!pair.left().qp.is_write_next());
+    pair.run();
+    assert_eq!(sends(pair.left()), []);
+    assert!(pair.left().qp.release_requests());
+    assert!(place(&mut pair));
+    pair.run();
+    assert_eq!(sends(pair.left()), [(1, OK)]);
+}
+
+#[test]
 fn a_record_uses_the_psns_of_its_packets_and_several_may_be_under_way() {
     for psn in [100, 0xff_fffe] {
         let mut pair = Pair::new(Options {

@@ -25,7 +25,7 @@ impl Direct {
         Self::of(Pair::new("127.0.0.1", PATIENT))
     }
 
-    fn of(pair: Pair) -> Self {
+    pub fn of(pair: Pair) -> Self {
         let direct = Self(pair);
         // Until both have each other's memory.
         let deadline = Instant::now() + PATIENCE;

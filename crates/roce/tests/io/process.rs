@@ -17,7 +17,7 @@ use crate::harness::{
 };
 use crate::ud_end::UdEnd;
 
-/// Environment variable with the peer's port, group name and IP address.
+/// Environment variable with the peer's port, group name, IP address, local ACK timeout and bytes of memory.
 const PEER_VARIABLE: &str = "PORTOLAN_TEST_IO_PEER";
 /// Prefix of the peer's output lines, because the test runner prints too.
 const MARK: &str = "@peer ";
@@ -41,11 +41,11 @@ pub struct Peer {
 
 impl Peer {
     fn start(config: &StackConfig, ip: IpAddr) -> Self {
-        Self::start_with(config, ip, SHAPE.timeout)
+        Self::start_with(config, ip, SHAPE)
     }
 
-    /// Starts one with the given local ACK timeout.
-    fn start_with(config: &StackConfig, ip: IpAddr, timeout: u8) -> Self {
+    /// Starts one with the local ACK timeout and the length of memory of `shape`.
+    fn start_with(config: &StackConfig, ip: IpAddr, shape: Shape) -> Self {
         let test = [
             "--ignored",
             "--exact",
@@ -57,7 +57,10 @@ impl Peer {
             .args(test)
             .env(
                 PEER_VARIABLE,
-                format!("{} {} {ip} {timeout}", group.port, group.name_prefix),
+                format!(
+                    "{} {} {ip} {} {}",
+                    group.port, group.name_prefix, shape.timeout, shape.memory
+                ),
             )
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -133,7 +136,7 @@ pub fn connect_end(config: &StackConfig, end: &End, shape: Shape) -> (Peer, Remo
 
 /// Starts a process whose end waits for its peer's queue pair number. Returns the end's own number and its memory.
 pub fn start_unconnected(config: &StackConfig, end: &End, shape: Shape) -> (Peer, Qpn, RemoteAddr) {
-    let mut peer = Peer::start_with(config, end.ip, shape.timeout);
+    let mut peer = Peer::start_with(config, end.ip, shape);
     let theirs = peer.answer();
     let mut words = theirs.split(' ').map(|word| word.parse::<u64>().unwrap());
     let mut word = || words.next().unwrap();
@@ -326,14 +329,15 @@ fn say(what: &str) {
 #[test]
 #[ignore = "runs as a separate process, started by other tests"]
 fn peer_process() {
-    let told = std::env::var(PEER_VARIABLE).expect("port, group name and IP address");
-    let [port, name, ip, timeout] = told.split(' ').collect::<Vec<_>>().try_into().unwrap();
+    let told = std::env::var(PEER_VARIABLE).expect("what the peer is to be");
+    let [port, name, ip, timeout, memory] = told.split(' ').collect::<Vec<_>>().try_into().unwrap();
     let mut config = StackConfig::default();
     config.group.port = port.parse().unwrap();
     config.group.name_prefix = name.into();
     let ip = ip.parse().unwrap();
     let shape = Shape {
         timeout: timeout.parse().unwrap(),
+        memory: memory.parse().unwrap(),
         ..SHAPE
     };
     let stack = stack(&config);

@@ -13,6 +13,7 @@ use portolan_provider::verbs::{Access, QpState, QpType};
 
 use crate::engine::{AtomicOperation, Direct, DirectOperation, Region};
 use crate::io::host::Host;
+use crate::io::host::long_copy::LONG_MIN;
 use crate::io::host::memory_access;
 use crate::io::host::pieces::for_each_piece;
 use crate::io::host::program_memory;
@@ -27,13 +28,29 @@ use crate::io::net::transmit::SendSocket;
 
 /// Bytes copied under one announcement. A withdrawal waits for at most this much.
 pub(super) const CHUNK: u32 = 1 << 20;
-/// Bytes copied in one turn. Longer requests use packets, which let other queue pairs run in between.
-pub(super) const TURN_MAX: u64 = 64 << 20;
+/// Bytes copied in one turn under the queue pair's lock. What follows is copied in later turns ([`turns`](super::turns)).
+pub(super) const TURN_MAX: u32 = 16 << 20;
+
+/// How an attempt to execute a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Attempt {
+    Done,
+    /// The turn is over after this many bytes of the request.
+    Paused(u32),
+    /// The request needs packets. They transfer the whole request.
+    Packets,
+}
 
 impl Host {
-    /// Executes the next requests in the peer's memory, until one needs packets.
+    /// Executes the next requests in the peer's memory, until one needs packets or the turn is over.
     #[inline]
     pub(super) fn go_direct(&self, qp: &QpCore, state: &mut LockedQp) {
+        self.go_direct_from(qp, state, 0);
+    }
+
+    /// As [`go_direct`](Self::go_direct). The first `done` bytes of the next request are copied already.
+    #[inline]
+    pub(super) fn go_direct_from(&self, qp: &QpCore, state: &mut LockedQp, done: u32) {
         if state.pulled.is_some() {
             return self.look_at_pull(state);
         }
@@ -46,39 +63,42 @@ impl Host {
             && state.engine.is_one_sided_next()
             && !self.monitor.tap.is_plugged()
         {
-            self.go_direct_to(&Arc::clone(link), state);
+            self.go_direct_to(&Arc::clone(link), state, done);
         }
     }
 
-    fn go_direct_to(&self, link: &SendSocket, state: &mut LockedQp) {
+    fn go_direct_to(&self, link: &SendSocket, state: &mut LockedQp, mut done: u32) {
         let mut left = TURN_MAX;
-        while let Some(peer) = link.peer_memory()
-            && self.carry_out(link, peer, state, &mut left)
-        {
-            state.engine.complete_direct();
-            self.monitor.counters.carried_out_in_memory.up();
+        while let Some(peer) = link.peer_memory() {
+            match self.carry_out(link, peer, state, done, &mut left) {
+                Attempt::Done => {
+                    state.engine.complete_direct();
+                    self.monitor.counters.carried_out_in_memory.up();
+                    done = 0;
+                }
+                Attempt::Paused(done) => return self.continue_soon(state, done),
+                Attempt::Packets => return,
+            }
         }
     }
 
-    /// Executes the next request in chunks.
-    ///
-    /// Returns false if the request needs packets, even if the peer withdrew the right halfway. Packets then transfer
-    /// the whole request again.
+    /// Executes the next request in chunks, from `done` on.
     fn carry_out(
         &self,
         link: &SendSocket,
         peer: &PeerMemory,
         state: &mut LockedQp,
-        left: &mut u64,
-    ) -> bool {
-        let (mut done, own) = (0u32, state.engine.qpn());
+        mut done: u32,
+        left: &mut u32,
+    ) -> Attempt {
+        let own = state.engine.qpn();
         loop {
             let memory = self.memory.read();
             let Some(direct) = state.engine.poll_direct(&memory) else {
-                return false;
+                return Attempt::Packets;
             };
-            if done == 0 && u64::from(direct.len) > *left {
-                return false;
+            if *left == 0 {
+                return Attempt::Paused(done);
             }
             let wanted = Wanted {
                 qpn: state.peer_qpn,
@@ -89,13 +109,13 @@ impl Host {
                 addr: direct.addr,
                 len: direct.len,
             };
-            let chunk = done..direct.len.min(done.saturating_add(CHUNK));
+            let chunk = chunk_of(&direct, done);
             match peer.enter(&wanted) {
                 Ok(passage) => {
                     // SAFETY: the engine checked this side's memory against the table, which has been locked since. The
                     // peer's memory is mapped, and the right is announced while `passage` exists.
                     if !unsafe { copy(passage.addr(), &direct, chunk.clone()) } {
-                        return false;
+                        return Attempt::Packets;
                     }
                 }
                 Err(NoPassage::Program) if direct.operation == DirectOperation::Write => {
@@ -105,24 +125,24 @@ impl Host {
                         if peer.why_unwritable().is_some() {
                             self.ask_to_pull(link, state, 0);
                         }
-                        return false;
+                        return Attempt::Packets;
                     }
                 }
                 Err(NoPassage::Program) => {
                     // SAFETY: the engine checked this side's memory against the table, which has been locked since.
                     if !unsafe { program_memory::read(peer, &wanted, &direct, chunk.clone()) } {
-                        return false;
+                        return Attempt::Packets;
                     }
                 }
-                Err(NoPassage::Unknown) => return false,
+                Err(NoPassage::Unknown) => return Attempt::Packets,
                 Err(NoPassage::Missing) => {
                     self.request_memory_file();
-                    return false;
+                    return Attempt::Packets;
                 }
             }
-            *left = left.saturating_sub(u64::from(chunk.end - chunk.start));
+            *left = left.saturating_sub(chunk.end - chunk.start);
             if chunk.end == direct.len {
-                return true;
+                return Attempt::Done;
             }
             done = chunk.end;
         }
@@ -216,6 +236,11 @@ impl Host {
     }
 }
 
+/// The part of a request to copy under one announcement, if `done` bytes are copied.
+pub(super) fn chunk_of(direct: &Direct<'_>, done: u32) -> Range<u32> {
+    done..direct.len.min(done.saturating_add(CHUNK))
+}
+
 fn right_of(operation: DirectOperation) -> Access {
     match operation {
         DirectOperation::Write => Access::REMOTE_WRITE,
@@ -231,12 +256,16 @@ fn right_of(operation: DirectOperation) -> Access {
 /// # Safety
 /// The memory of both sides is mapped, with the rights that the request needs.
 pub(super) unsafe fn copy(remote: u64, direct: &Direct<'_>, range: Range<u32>) -> bool {
+    let copy = match direct.len >= LONG_MIN {
+        true => memory_access::copy_long,
+        false => memory_access::copy,
+    };
     match direct.operation {
         DirectOperation::Write => {
             // SAFETY: the caller's promise.
             unsafe {
                 for_each_piece(&direct.local, range, |local, offset, len| {
-                    memory_access::copy(local, remote + u64::from(offset), len);
+                    copy(local, remote + u64::from(offset), len);
                 });
             }
         }
@@ -244,7 +273,7 @@ pub(super) unsafe fn copy(remote: u64, direct: &Direct<'_>, range: Range<u32>) -
             // SAFETY: the caller's promise.
             unsafe {
                 for_each_piece(&direct.local, range, |local, offset, len| {
-                    memory_access::copy(remote + u64::from(offset), local, len);
+                    copy(remote + u64::from(offset), local, len);
                 });
             }
         }

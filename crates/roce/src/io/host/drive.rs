@@ -112,8 +112,8 @@ impl Host {
         if let Some(links) = &self.links {
             links.head_page().asleep().end_waiter();
         }
-        let settled = self.settle_deferred();
         let _watch = self.watch_for_panics();
+        let settled = self.settle_deferred() | self.continue_copies();
         match self.receiver.try_lock() {
             Some(mut receiver) => {
                 let taken = self.read_sockets(&mut receiver, Answer::AfterTheOwner(now));
@@ -130,6 +130,9 @@ impl Host {
     pub(crate) fn poller_leaves(&self) {
         if !self.is_left_to_waiter() {
             self.progress.poller_leaves(self.sources());
+        }
+        if self.copying.any() {
+            self.progress.wake();
         }
         self.look_at_rings_again();
     }

@@ -15,6 +15,7 @@
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use crate::engine::{AtomicKind, AtomicOperation, Payload, Segment};
+use crate::io::host::long_copy;
 
 /// Copies received bytes to their place, the last bytes last: a program that spins on the last byte of a message
 /// finds the rest complete when it changes.
@@ -54,28 +55,52 @@ pub(crate) unsafe fn place(addr: u64, bytes: &[u8]) {
 /// read and written.
 #[inline]
 pub(crate) unsafe fn copy(from: u64, to: u64, len: usize) {
+    // SAFETY: the caller's promise. Both may be the same memory at two addresses, which `copy` permits.
+    unsafe { copy_by(|from, to, len| std::ptr::copy(from, to, len), from, to, len) }
+}
+
+/// As [`copy`], for a part of a request that is longer than the processor's caches.
+///
+/// # Safety
+/// As for [`copy`].
+pub(crate) unsafe fn copy_long(from: u64, to: u64, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        copy_by(
+            |from, to, len| long_copy::copy(from, to, len),
+            from,
+            to,
+            len,
+        )
+    }
+}
+
+/// Copies all but the last bytes by `body`.
+///
+/// # Safety
+/// As for [`copy`], whose memory is passed to `body`. No reference to it exists.
+#[inline]
+unsafe fn copy_by(body: impl FnOnce(*const u8, *mut u8, usize), from: u64, to: u64, len: usize) {
     let source = std::ptr::with_exposed_provenance::<u8>(from as usize);
     let target = std::ptr::with_exposed_provenance_mut::<u8>(to as usize);
     let is_word = len >= 8 && (to + len as u64).is_multiple_of(8);
-    let body = match (len, is_word) {
+    let before = match (len, is_word) {
         (0, _) => return,
         (_, true) => len - 8,
         (_, false) => len - 1,
     };
-    // SAFETY: in bounds by the caller's promise. Both may be the same memory at two addresses, which `copy` permits;
-    // no reference to either exists.
-    unsafe { std::ptr::copy(source, target, body) };
+    body(source, target, before);
     if is_word {
         // SAFETY: in bounds as above, and the target is aligned.
         unsafe {
-            let word = source.add(body).cast::<u64>().read_unaligned();
-            AtomicU64::from_ptr(target.add(body).cast()).store(word, Ordering::Release);
+            let word = source.add(before).cast::<u64>().read_unaligned();
+            AtomicU64::from_ptr(target.add(before).cast()).store(word, Ordering::Release);
         }
     } else {
         // SAFETY: in bounds as above, and a byte is always aligned.
         unsafe {
-            let last = source.add(body).read();
-            AtomicU8::from_ptr(target.add(body)).store(last, Ordering::Release);
+            let last = source.add(before).read();
+            AtomicU8::from_ptr(target.add(before)).store(last, Ordering::Release);
         }
     }
 }

@@ -19,6 +19,7 @@ mod event_queue;
 pub(crate) mod gauge;
 pub(crate) mod hotplug;
 pub(crate) mod identity;
+mod long_copy;
 pub(crate) mod mapping;
 pub(crate) mod membership;
 pub(crate) mod memory_access;
@@ -35,6 +36,7 @@ mod send_only;
 pub(crate) mod settle;
 pub(crate) mod shared_receive_queue;
 mod stage;
+mod turns;
 pub(crate) mod way;
 pub(crate) mod xrc_domain;
 
@@ -97,6 +99,8 @@ pub(crate) struct Host {
     /// the delay. Likewise the last few packets of a stream wait, because they may form one datagram with those that
     /// are posted next.
     pub(crate) deferred_acks: Noted,
+    /// Queue pairs that copy a long request in turns.
+    pub(crate) copying: Noted,
     /// Queue pairs that received a packet before the connection manager established them. The progress thread
     /// notifies it, because a thread that receives packets holds locks that forbid the call.
     pub(crate) comm_est: Noted,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use portolan_provider::Result;
 use portolan_provider::verbs::{Access, QpType, RemoteAddr, SendOp, SendWr};
 
-use super::direct::{CHUNK, TURN_MAX, copy};
+use super::direct::{Attempt, CHUNK, chunk_of, copy};
 use crate::engine::{Compact, Direct, DirectOperation, Payload};
 use crate::io::host::Host;
 use crate::io::host::queue_pair::{LockedQp, QpCore};
@@ -22,35 +22,48 @@ use crate::io::net::transmit::SendSocket;
 
 impl Host {
     /// Copies the bytes of the next request, if that is a write with immediate data to memory that this process may
-    /// access. Returns whether it did.
+    /// access: from `done` on, and at most `left` bytes. Returns whether all of them are there.
     #[inline]
-    pub(super) fn place_write(&self, state: &mut LockedQp) -> bool {
-        match &state.link {
-            Some(link) if state.engine.is_write_next() => {
-                let link = Arc::clone(link);
-                let placed = link.peer_memory();
-                placed.is_some_and(|peer| self.place_write_at(peer, state))
+    pub(super) fn place_write(&self, state: &mut LockedQp, done: u32, left: &mut u32) -> bool {
+        if let Some(link) = &state.link
+            && state.engine.is_write_next()
+        {
+            let link = Arc::clone(link);
+            if let Some(peer) = link.peer_memory() {
+                match self.place_write_at(peer, state, done, left) {
+                    Attempt::Done => return true,
+                    Attempt::Paused(done) => self.continue_soon(state, done),
+                    Attempt::Packets => {}
+                }
             }
-            _ => false,
         }
+        false
     }
 
-    fn place_write_at(&self, peer: &PeerMemory, state: &mut LockedQp) -> bool {
-        let mut done = 0u32;
+    fn place_write_at(
+        &self,
+        peer: &PeerMemory,
+        state: &mut LockedQp,
+        mut done: u32,
+        left: &mut u32,
+    ) -> Attempt {
         loop {
             let memory = self.memory.read();
             let wanted = wanted_of(state);
             let Some(direct) = state.engine.poll_placeable(&memory) else {
-                return false;
+                return Attempt::Packets;
             };
-            let chunk = done..direct.len.min(done.saturating_add(CHUNK));
-            if u64::from(direct.len) > TURN_MAX || !self.place(peer, wanted, &direct, chunk.clone())
-            {
-                return false;
+            if *left == 0 {
+                return Attempt::Paused(done);
             }
+            let chunk = chunk_of(&direct, done);
+            if !self.place(peer, wanted, &direct, chunk.clone()) {
+                return Attempt::Packets;
+            }
+            *left = left.saturating_sub(chunk.end - chunk.start);
             if chunk.end == direct.len {
                 state.engine.note_placed();
-                return true;
+                return Attempt::Done;
             }
             done = chunk.end;
         }

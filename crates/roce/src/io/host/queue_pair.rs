@@ -74,6 +74,8 @@ pub(crate) struct LockedQp {
     pub(crate) device_removed: bool,
     /// The write that the peer is asked to copy.
     pub(crate) pulled: Option<Pulled>,
+    /// The bytes that are copied of a request that is copied in turns. Between them, the engine starts no request.
+    pub(crate) copied: Option<u32>,
     /// The next request is sent as packets, because the peer does not copy it.
     pub(crate) by_packets: bool,
     /// It is destroyed. A thread that still finds it ignores it.
@@ -141,6 +143,7 @@ impl QpCore {
                 owes: false,
                 device_removed: false,
                 pulled: None,
+                copied: None,
                 by_packets: false,
                 closed: false,
             }),

@@ -12,6 +12,7 @@ use portolan_wire::bth::BthRepr;
 
 use crate::engine::{Compact, CompactAck, CompactSend, SendOnly};
 use crate::io::host::Host;
+use crate::io::host::direct::TURN_MAX;
 use crate::io::host::drive::Answer;
 use crate::io::host::memory_access;
 use crate::io::host::queue_pair::{LockedQp, QpCore};
@@ -26,8 +27,9 @@ impl Host {
         if self.monitor.tap.is_plugged() {
             return false;
         }
+        let mut left = TURN_MAX;
         loop {
-            let is_placed = self.place_write(state);
+            let is_placed = self.place_write(state, 0, &mut left);
             let is_idle = self.write_records(state);
             if is_idle || !is_placed {
                 return is_idle;

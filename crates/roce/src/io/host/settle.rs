@@ -173,6 +173,7 @@ impl Host {
             by_sockets.fetch_sub(1, Ordering::Relaxed);
         }
         self.end_pull(state);
+        state.copied = None;
         (state.link, state.links_seen) = (None, 0);
         state.path = path;
         state.peer = None;

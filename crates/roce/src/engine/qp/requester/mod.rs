@@ -57,7 +57,7 @@ pub(super) struct Requester {
     /// Index of the entry that contains packet `next`, and the position in its memory.
     entry: usize,
     gather: SgeCursor,
-    /// The peer carries out the oldest request. None is started meanwhile.
+    /// The peer carries out the oldest request, or the host copies one in turns. None is started meanwhile.
     pub(in crate::engine::qp) held: bool,
     /// The position in the memory of the read whose responses arrive.
     scatter: SgeCursor,

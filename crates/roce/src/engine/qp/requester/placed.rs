@@ -46,7 +46,7 @@ impl Requester {
     /// Whether the next request is a write with immediate data.
     #[inline]
     pub(in crate::engine::qp) fn is_write_next(&self) -> bool {
-        let entry = self.queue.get(self.entry);
+        let entry = self.queue.get(self.entry).filter(|_| !self.held);
         entry.is_some_and(|entry| matches!(entry.op, SendOp::RdmaWriteWithImm(..)))
     }
 
