@@ -78,6 +78,8 @@ const ACK_REQUEST: u32 = 1 << 27;
 const ACKNOWLEDGEMENT: u32 = 1 << 28;
 const WRITE: u32 = 1 << 29;
 const KNOWN: u32 = SEND | IMMEDIATE | SOLICITED | ACK_REQUEST | ACKNOWLEDGEMENT | WRITE;
+/// The high bits of a write's length, whose place in the first word belongs to the host.
+const LEN_HIGH: u32 = 3 << 30;
 /// PSNs, queue pair numbers and message numbers.
 const LOW: u32 = 0x00FF_FFFF;
 
@@ -86,8 +88,8 @@ impl Compact {
     pub const WORDS: usize = 8;
     /// Maximum length of a send: the largest path MTU.
     pub const PAYLOAD_MAX: u32 = 4096;
-    /// Maximum length of a write.
-    pub const WRITE_MAX: u32 = (1 << 30) - 1;
+    /// Maximum length of a write: that of a message.
+    pub const WRITE_MAX: u32 = 1 << 31;
 
     /// The form in memory, in the byte order of the host.
     #[inline]
@@ -106,8 +108,8 @@ impl Compact {
             }
         }
         if let Some(write) = &self.write {
-            words[0] = write.len;
-            words[1] |= WRITE | IMMEDIATE;
+            words[0] = write.len & !LEN_HIGH;
+            words[1] |= WRITE | IMMEDIATE | write.len & LEN_HIGH;
             words[1] |= if write.solicited { SOLICITED } else { 0 };
             words[1] |= if write.ack_request { ACK_REQUEST } else { 0 };
             words[2] = write.psn.value();
@@ -128,10 +130,13 @@ impl Compact {
     pub fn parse(words: &[u32; Self::WORDS]) -> Option<Self> {
         let [len, kind, psn, immediate, ack_psn, msn, tag, port] = *words;
         let has = |bit| kind & bit != 0;
-        let is_valid = kind & !(KNOWN | LOW) == 0
+        let is_known = kind & !(KNOWN | LOW) == 0 || has(WRITE);
+        let write_len = len | kind & LEN_HIGH;
+        let is_valid = is_known
+            && len & LEN_HIGH == 0
             && match kind & (SEND | WRITE) {
                 SEND => len <= Self::PAYLOAD_MAX,
-                WRITE => len <= Self::WRITE_MAX && has(IMMEDIATE),
+                WRITE => write_len <= Self::WRITE_MAX && has(IMMEDIATE),
                 0 => has(ACKNOWLEDGEMENT) && len == 0 && !has(IMMEDIATE | SOLICITED | ACK_REQUEST),
                 _ => false,
             }
@@ -155,7 +160,7 @@ impl Compact {
                 immediate: immediate.to_ne_bytes(),
                 solicited: has(SOLICITED),
                 ack_request: has(ACK_REQUEST),
-                len,
+                len: write_len,
             }),
             acknowledgement: has(ACKNOWLEDGEMENT).then(|| CompactAck {
                 psn: Psn::new(ack_psn),
@@ -320,7 +325,7 @@ mod tests {
         }
 
         #[test]
-        fn what_parses_is_what_a_sender_writes(words in any::<[u32; 8]>(), kind in 0u32..128) {
+        fn what_parses_is_what_a_sender_writes(words in any::<[u32; 8]>(), kind in 0u32..256) {
             let mut words = words;
             words[1] = words[1] & LOW | kind << 24;
             for word in [0, 2, 4, 5, 7] {

@@ -336,6 +336,20 @@ fn a_forged_record_is_refused_as_its_packets_would_be() {
 }
 
 #[test]
+fn a_write_of_1_gib_and_more_has_a_record() {
+    for len in [(1 << 30) - 1, 1 << 30, (1 << 30) + 4096, (1 << 31) - 4096] {
+        let mut pair = pair(1);
+        let target = remote(pair.right(), TARGET);
+        post_taken(pair.left(), target, len);
+        let write = record(&mut pair).unwrap();
+        take(&mut pair, &write);
+        assert_eq!(pair.right().receives[0].0.byte_len, len);
+        pair.run();
+        assert_eq!(sends(pair.left()), [(4, OK)]);
+    }
+}
+
+#[test]
 fn a_record_establishes_a_connection_whose_confirmation_is_late() {
     let mut right = Host::new(1, &Options::default());
     let attr = connect_attr(1, &Options::default());

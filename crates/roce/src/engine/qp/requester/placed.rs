@@ -113,12 +113,7 @@ impl Requester {
         let may_send = cx.attr.state == QpState::Rts
             && entry.end - self.una <= PACKETS_UNDER_WAY_MAX
             && !self.retransmit.is_rnr_waiting();
-        if !may_send
-            || !entry.has_record()
-            || entry.len > Compact::WRITE_MAX
-            || entry.xrceth.is_some()
-            || self.is_fenced(entry)
-        {
+        if !may_send || !entry.has_record() || entry.xrceth.is_some() || self.is_fenced(entry) {
             return None;
         }
         let write = CompactWrite {
