@@ -200,23 +200,23 @@ fn impossible_attachments_are_refused_by_name() {
     let gid = |last| ip_to_gid(Ipv4Addr::new(239, 67, 0, last).into());
     let refused = |error: Error, word: &str| assert!(error.to_string().contains(word), "{error}");
     let host = Gid::from_ip(pair[0].ip);
-    refused(pair[0].qp.attach_mcast(&host).unwrap_err(), "multicast");
+    refused(pair[0].qp.attach_mcast(&host, 0).unwrap_err(), "multicast");
     let connected = End::of_type(&stack, pair[0].ip, Shape::default(), QpType::Uc);
-    refused(connected.qp.attach_mcast(&gid(1)).unwrap_err(), "UD");
-    pair[0].qp.attach_mcast(&gid(1)).unwrap();
-    let full = pair[1].qp.attach_mcast(&gid(1)).unwrap_err();
+    refused(connected.qp.attach_mcast(&gid(1), 0).unwrap_err(), "UD");
+    pair[0].qp.attach_mcast(&gid(1), 0).unwrap();
+    let full = pair[1].qp.attach_mcast(&gid(1), 0).unwrap_err();
     assert!(
         matches!(full.cause, Cause::LimitReached { limit: 1, .. }),
         "{full}"
     );
-    pair[1].qp.attach_mcast(&gid(2)).unwrap();
-    let full = pair[1].qp.attach_mcast(&gid(3)).unwrap_err();
+    pair[1].qp.attach_mcast(&gid(2), 0).unwrap();
+    let full = pair[1].qp.attach_mcast(&gid(3), 0).unwrap_err();
     assert!(
         matches!(full.cause, Cause::LimitReached { limit: 2, .. }),
         "{full}"
     );
-    pair[0].qp.detach_mcast(&gid(1)).unwrap();
-    pair[1].qp.attach_mcast(&gid(3)).unwrap();
+    pair[0].qp.detach_mcast(&gid(1), 0).unwrap();
+    pair[1].qp.attach_mcast(&gid(3), 0).unwrap();
 }
 
 /// A forged datagram of eight bytes to a group.

@@ -14,7 +14,7 @@ use super::transmit::PACKETS_UNDER_WAY_MAX;
 use super::{EntryData, Requester, SendEntry};
 use crate::engine::qp::context::Context;
 use crate::engine::qp::outbox::Outbox;
-use crate::engine::{Compact, CompactWrite, DirectOperation, Segment};
+use crate::engine::{CompactWrite, DirectOperation, Segment};
 
 impl Requester {
     /// The next request, if it is a write with immediate data that the host may place itself. Fills `segments` with its
