@@ -9,13 +9,15 @@
 )]
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
-use std::net::Shutdown;
+use std::io;
+use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
 
 use libc::{
     FILE, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t, size_t,
     sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
+use portolan::Stream;
 use portolan_abi_layout::exports;
 use rustix::io::Errno;
 use socket2::SockAddr;
@@ -48,6 +50,102 @@ unsafe extern "C" fn file_close(cookie: *mut c_void) -> c_int {
     unsafe { closed(stdio::number(cookie)) }
 }
 
+/// An address of the stream, in the family of the program's socket, or of the kernel's socket.
+unsafe fn name_of(
+    fd: c_int,
+    of_stream: impl FnOnce(&Stream) -> io::Result<SocketAddr>,
+    of_kernel: names::Ask,
+    addr: *mut sockaddr,
+    length: *mut socklen_t,
+) -> c_int {
+    let own = lookup(fd).and_then(|socket| {
+        let address = of_stream(socket.stream()?).ok()?;
+        Some(SockAddr::from(names::of_family(address, socket.family)))
+    });
+    match own {
+        Some(own) => number(|| unsafe { names::write(&own, addr, length) }.map(|()| 0)),
+        None => unsafe { names::of_kernel(of_kernel, fd, addr, length) },
+    }
+}
+
+/// Functions whose calls on a stream are carried out here: `None` leaves the call to libc's function.
+macro_rules! replaces {
+    ($(fn $name:ident($($arg:ident: $type:ty),*) -> $result:ty = $own:expr;)*) => {
+        exports! { $(
+            fn $name($($arg: $type),*) -> $result {
+                match unsafe { $own } {
+                    Some(answer) => answer,
+                    None => unsafe { real::$name($($arg),*) },
+                }
+            }
+        )* }
+    };
+}
+
+replaces! {
+    fn accept(fd: c_int, addr: *mut sockaddr, length: *mut socklen_t) -> c_int
+        = accept_from(fd, addr, length, 0);
+    fn accept4(fd: c_int, addr: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int
+        = accept_from(fd, addr, length, flags);
+    fn connect(fd: c_int, addr: *const sockaddr, length: socklen_t) -> c_int
+        = start_connect(fd, addr, length);
+    fn read(fd: c_int, into: *mut c_void, length: size_t) -> ssize_t
+        = read_into(fd, into, length, 0);
+    fn __read_chk(fd: c_int, into: *mut c_void, length: size_t, room: size_t) -> ssize_t
+        = read_into(fd, into, length.min(room), 0);
+    fn write(fd: c_int, from: *const c_void, length: size_t) -> ssize_t
+        = write_from(fd, from, length, 0);
+    fn readv(fd: c_int, pieces: *const iovec, count: c_int) -> ssize_t
+        = vector(fd, pieces, count, false);
+    fn writev(fd: c_int, pieces: *const iovec, count: c_int) -> ssize_t
+        = vector(fd, pieces, count, true);
+    fn recv(fd: c_int, into: *mut c_void, length: size_t, flags: c_int) -> ssize_t
+        = read_into(fd, into, length, flags);
+    fn __recv_chk(fd: c_int, into: *mut c_void, length: size_t, room: size_t, flags: c_int) -> ssize_t
+        = read_into(fd, into, length.min(room), flags);
+    fn recvfrom(fd: c_int, into: *mut c_void, length: size_t, flags: c_int, addr: *mut sockaddr, size: *mut socklen_t) -> ssize_t
+        = receive_from(fd, into, length, flags, size);
+    fn __recvfrom_chk(
+        fd: c_int,
+        into: *mut c_void,
+        length: size_t,
+        room: size_t,
+        flags: c_int,
+        addr: *mut sockaddr,
+        size: *mut socklen_t
+    ) -> ssize_t
+        = receive_from(fd, into, length.min(room), flags, size);
+    fn send(fd: c_int, from: *const c_void, length: size_t, flags: c_int) -> ssize_t
+        = write_from(fd, from, length, flags);
+    fn sendto(fd: c_int, from: *const c_void, length: size_t, flags: c_int, addr: *const sockaddr, size: socklen_t) -> ssize_t
+        = write_from(fd, from, length, flags);
+    fn sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t
+        = file(out, from, offset, count);
+    fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int
+        = poll_all(fds, count, || Ok(ms(timeout_ms)), std::ptr::null());
+    fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int, room: size_t) -> c_int
+        = poll_all(fds, count, || Ok(ms(timeout_ms)), std::ptr::null());
+    fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int
+        = poll_all(fds, count, || time(timeout), mask);
+    fn __ppoll_chk(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t, room: size_t) -> c_int
+        = poll_all(fds, count, || time(timeout), mask);
+    fn pselect(
+        count: c_int,
+        reads: *mut fd_set,
+        writes: *mut fd_set,
+        except: *mut fd_set,
+        timeout: *const timespec,
+        mask: *const sigset_t
+    ) -> c_int
+        = select_all(count, [reads, writes, except], || time(timeout), mask);
+    fn epoll_wait(set: c_int, events: *mut epoll_event, most: c_int, timeout_ms: c_int) -> c_int
+        = wait_set(set, events, most, || Ok(ms(timeout_ms)), std::ptr::null());
+    fn epoll_pwait(set: c_int, events: *mut epoll_event, most: c_int, timeout_ms: c_int, mask: *const sigset_t) -> c_int
+        = wait_set(set, events, most, || Ok(ms(timeout_ms)), mask);
+    fn epoll_pwait2(set: c_int, events: *mut epoll_event, most: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int
+        = wait_set(set, events, most, || time(timeout), mask);
+}
+
 exports! {
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         descriptors::create(domain, kind, protocol)
@@ -57,27 +155,6 @@ exports! {
         match lookup(fd) {
             Some(socket) => listen::listen(&socket, fd, backlog),
             None => unsafe { real::listen(fd, backlog) },
-        }
-    }
-
-    fn accept(fd: c_int, addr: *mut sockaddr, length: *mut socklen_t) -> c_int {
-        match unsafe { accept_from(fd, addr, length, 0) } {
-            Some(new) => new,
-            None => unsafe { real::accept(fd, addr, length) },
-        }
-    }
-
-    fn accept4(fd: c_int, addr: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
-        match unsafe { accept_from(fd, addr, length, flags) } {
-            Some(new) => new,
-            None => unsafe { real::accept4(fd, addr, length, flags) },
-        }
-    }
-
-    fn connect(fd: c_int, addr: *const sockaddr, length: socklen_t) -> c_int {
-        match unsafe { start_connect(fd, addr, length) } {
-            Some(answer) => answer,
-            None => unsafe { real::connect(fd, addr, length) },
         }
     }
 
@@ -124,83 +201,12 @@ exports! {
         unsafe { real::closefrom(first) };
     }
 
-    fn read(fd: c_int, into: *mut c_void, length: size_t) -> ssize_t {
-        match unsafe { read_into(fd, into, length, 0) } {
-            Some(received) => received,
-            None => unsafe { real::read(fd, into, length) },
-        }
-    }
-
     fn __read(fd: c_int, into: *mut c_void, length: size_t) -> ssize_t {
         unsafe { read(fd, into, length) }
     }
 
-    fn __read_chk(fd: c_int, into: *mut c_void, length: size_t, room: size_t) -> ssize_t {
-        match unsafe { read_into(fd, into, length.min(room), 0) } {
-            Some(received) => received,
-            None => unsafe { real::__read_chk(fd, into, length, room) },
-        }
-    }
-
-    fn write(fd: c_int, from: *const c_void, length: size_t) -> ssize_t {
-        match unsafe { write_from(fd, from, length, 0) } {
-            Some(sent) => sent,
-            None => unsafe { real::write(fd, from, length) },
-        }
-    }
-
     fn __write(fd: c_int, from: *const c_void, length: size_t) -> ssize_t {
         unsafe { write(fd, from, length) }
-    }
-
-    fn readv(fd: c_int, pieces: *const iovec, count: c_int) -> ssize_t {
-        match unsafe { vector(fd, pieces, count, false) } {
-            Some(received) => received,
-            None => unsafe { real::readv(fd, pieces, count) },
-        }
-    }
-
-    fn writev(fd: c_int, pieces: *const iovec, count: c_int) -> ssize_t {
-        match unsafe { vector(fd, pieces, count, true) } {
-            Some(sent) => sent,
-            None => unsafe { real::writev(fd, pieces, count) },
-        }
-    }
-
-    fn recv(fd: c_int, into: *mut c_void, length: size_t, flags: c_int) -> ssize_t {
-        match unsafe { read_into(fd, into, length, flags) } {
-            Some(received) => received,
-            None => unsafe { real::recv(fd, into, length, flags) },
-        }
-    }
-
-    fn __recv_chk(fd: c_int, into: *mut c_void, length: size_t, room: size_t, flags: c_int) -> ssize_t {
-        match unsafe { read_into(fd, into, length.min(room), flags) } {
-            Some(received) => received,
-            None => unsafe { real::__recv_chk(fd, into, length, room, flags) },
-        }
-    }
-
-    fn recvfrom(fd: c_int, into: *mut c_void, length: size_t, flags: c_int, addr: *mut sockaddr, size: *mut socklen_t) -> ssize_t {
-        match unsafe { receive_from(fd, into, length, flags, size) } {
-            Some(received) => received,
-            None => unsafe { real::recvfrom(fd, into, length, flags, addr, size) },
-        }
-    }
-
-    fn __recvfrom_chk(
-        fd: c_int,
-        into: *mut c_void,
-        length: size_t,
-        room: size_t,
-        flags: c_int,
-        addr: *mut sockaddr,
-        size: *mut socklen_t
-    ) -> ssize_t {
-        match unsafe { receive_from(fd, into, length.min(room), flags, size) } {
-            Some(received) => received,
-            None => unsafe { real::__recvfrom_chk(fd, into, length, room, flags, addr, size) },
-        }
     }
 
     fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
@@ -227,22 +233,8 @@ exports! {
         }
     }
 
-    fn send(fd: c_int, from: *const c_void, length: size_t, flags: c_int) -> ssize_t {
-        match unsafe { write_from(fd, from, length, flags) } {
-            Some(sent) => sent,
-            None => unsafe { real::send(fd, from, length, flags) },
-        }
-    }
-
     fn __send(fd: c_int, from: *const c_void, length: size_t, flags: c_int) -> ssize_t {
         unsafe { send(fd, from, length, flags) }
-    }
-
-    fn sendto(fd: c_int, from: *const c_void, length: size_t, flags: c_int, addr: *const sockaddr, size: socklen_t) -> ssize_t {
-        match unsafe { write_from(fd, from, length, flags) } {
-            Some(sent) => sent,
-            None => unsafe { real::sendto(fd, from, length, flags, addr, size) },
-        }
     }
 
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
@@ -273,13 +265,6 @@ exports! {
         count as c_int
     }
 
-    fn sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-        match unsafe { file(out, from, offset, count) } {
-            Some(sent) => sent,
-            None => unsafe { real::sendfile(out, from, offset, count) },
-        }
-    }
-
     fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
         unsafe { sendfile(out, from, offset, count) }
     }
@@ -295,36 +280,8 @@ exports! {
         }
     }
 
-    fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
-        match unsafe { poll_all(fds, count, || Ok(ms(timeout_ms)), std::ptr::null()) } {
-            Some(found) => found,
-            None => unsafe { real::poll(fds, count, timeout_ms) },
-        }
-    }
-
     fn __poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
         unsafe { poll(fds, count, timeout_ms) }
-    }
-
-    fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int, room: size_t) -> c_int {
-        match unsafe { poll_all(fds, count, || Ok(ms(timeout_ms)), std::ptr::null()) } {
-            Some(found) => found,
-            None => unsafe { real::__poll_chk(fds, count, timeout_ms, room) },
-        }
-    }
-
-    fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
-        match unsafe { poll_all(fds, count, || time(timeout), mask) } {
-            Some(found) => found,
-            None => unsafe { real::ppoll(fds, count, timeout, mask) },
-        }
-    }
-
-    fn __ppoll_chk(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t, room: size_t) -> c_int {
-        match unsafe { poll_all(fds, count, || time(timeout), mask) } {
-            Some(found) => found,
-            None => unsafe { real::__ppoll_chk(fds, count, timeout, mask, room) },
-        }
     }
 
     fn select(count: c_int, reads: *mut fd_set, writes: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int {
@@ -349,20 +306,6 @@ exports! {
         }
     }
 
-    fn pselect(
-        count: c_int,
-        reads: *mut fd_set,
-        writes: *mut fd_set,
-        except: *mut fd_set,
-        timeout: *const timespec,
-        mask: *const sigset_t
-    ) -> c_int {
-        match unsafe { select_all(count, [reads, writes, except], || time(timeout), mask) } {
-            Some(found) => found,
-            None => unsafe { real::pselect(count, reads, writes, except, timeout, mask) },
-        }
-    }
-
     fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
         let Some(socket) = lookup(fd) else {
             epoll::note_member(fd);
@@ -372,27 +315,6 @@ exports! {
             let event = (!event.is_null()).then(|| unsafe { event.read_unaligned() });
             epoll::control(set, operation, fd, &socket, event).map(|()| 0)
         })
-    }
-
-    fn epoll_wait(set: c_int, events: *mut epoll_event, most: c_int, timeout_ms: c_int) -> c_int {
-        match unsafe { wait_set(set, events, most, || Ok(ms(timeout_ms)), std::ptr::null()) } {
-            Some(found) => found,
-            None => unsafe { real::epoll_wait(set, events, most, timeout_ms) },
-        }
-    }
-
-    fn epoll_pwait(set: c_int, events: *mut epoll_event, most: c_int, timeout_ms: c_int, mask: *const sigset_t) -> c_int {
-        match unsafe { wait_set(set, events, most, || Ok(ms(timeout_ms)), mask) } {
-            Some(found) => found,
-            None => unsafe { real::epoll_pwait(set, events, most, timeout_ms, mask) },
-        }
-    }
-
-    fn epoll_pwait2(set: c_int, events: *mut epoll_event, most: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int {
-        match unsafe { wait_set(set, events, most, || time(timeout), mask) } {
-            Some(found) => found,
-            None => unsafe { real::epoll_pwait2(set, events, most, timeout, mask) },
-        }
     }
 
     fn dup(fd: c_int) -> c_int {
@@ -451,27 +373,11 @@ exports! {
     }
 
     fn getsockname(fd: c_int, addr: *mut sockaddr, length: *mut socklen_t) -> c_int {
-        let socket = lookup(fd);
-        let own = socket.as_ref().and_then(|socket| {
-            let local = socket.stream()?.local_addr().ok()?;
-            Some(SockAddr::from(names::of_family(local, socket.family)))
-        });
-        match own {
-            Some(own) => number(|| unsafe { names::write(&own, addr, length) }.map(|()| 0)),
-            None => unsafe { names::of_kernel(real::getsockname, fd, addr, length) },
-        }
+        unsafe { name_of(fd, Stream::local_addr, real::getsockname, addr, length) }
     }
 
     fn getpeername(fd: c_int, addr: *mut sockaddr, length: *mut socklen_t) -> c_int {
-        let socket = lookup(fd);
-        let own = socket.as_ref().and_then(|socket| {
-            let peer = socket.stream()?.peer_addr().ok()?;
-            Some(SockAddr::from(names::of_family(peer, socket.family)))
-        });
-        match own {
-            Some(own) => number(|| unsafe { names::write(&own, addr, length) }.map(|()| 0)),
-            None => unsafe { names::of_kernel(real::getpeername, fd, addr, length) },
-        }
+        unsafe { name_of(fd, Stream::peer_addr, real::getpeername, addr, length) }
     }
 
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {

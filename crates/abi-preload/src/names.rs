@@ -78,7 +78,7 @@ pub(crate) fn local(number: c_int) -> Option<SocketAddr> {
     asked(real::getsockname, number)?.as_socket()
 }
 
-type Ask = unsafe extern "C-unwind" fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
+pub(crate) type Ask = unsafe extern "C-unwind" fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
 
 fn asked(ask: Ask, number: c_int) -> Option<SockAddr> {
     let mut storage = SockAddrStorage::zeroed();
