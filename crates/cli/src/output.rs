@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::io::{self, Write};
+use std::net::SocketAddr;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::terminal::Theme;
 use crate::text::harmless;
@@ -57,6 +58,20 @@ impl Output {
     /// Errors of the writer.
     pub(crate) fn object(&mut self, object: &Value) -> io::Result<()> {
         writeln!(self.writer, "{object}")
+    }
+
+    /// Reports a listening address.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the writer.
+    pub(crate) fn listening(&mut self, local: SocketAddr) -> io::Result<()> {
+        if self.json {
+            self.object(&json!({ "type": "listening", "address": local.to_string() }))?;
+        } else {
+            self.line(&format!("listening on {local}"))?;
+        }
+        self.flush()
     }
 
     /// Writes buffered output.

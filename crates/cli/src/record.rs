@@ -35,12 +35,27 @@ struct Recorded {
     error: Option<anyhow::Error>,
 }
 
-/// Refuses to record if a provider other than the software provider is pinned.
+/// Runs a command while its packets are recorded, if that is requested.
 ///
 /// # Errors
 ///
-/// Another provider is pinned, and a recording is requested.
-pub(crate) fn refuse_unseen_provider(args: &RecordArgs, trace: bool) -> Result<()> {
+/// A provider other than the software provider is pinned, and a recording is requested; the output or the recording
+/// cannot be written; errors of the command.
+pub(crate) fn during<T>(
+    args: &RecordArgs,
+    trace: bool,
+    output: &mut Output,
+    command: impl FnOnce(&Arc<Recorder>, &mut Output) -> Result<T>,
+) -> Result<T> {
+    refuse_unseen_provider(args, trace)?;
+    let recorder = Recorder::start(args.pcap.as_deref(), trace)?;
+    let outcome = command(&recorder, output);
+    recorder.finish(output)?;
+    output.flush()?;
+    outcome
+}
+
+fn refuse_unseen_provider(args: &RecordArgs, trace: bool) -> Result<()> {
     let provider = std::env::var(PROVIDER_ENV).unwrap_or_default();
     let is_software = matches!(provider.as_str(), "" | "software");
     ensure!(

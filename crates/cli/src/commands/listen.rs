@@ -45,16 +45,13 @@ pub(crate) fn run(args: &ListenArgs, output: &mut Output) -> Result<Outcome> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    record::refuse_unseen_provider(&args.record, args.trace)?;
-    let recorder = Recorder::start(args.record.pcap.as_deref(), args.trace)?;
-    let outcome = runtime.block_on(async {
-        let interrupt = Interrupt::install()?;
-        let listener = AsyncListener::bind(&args.address).await?;
-        serve(args, listener, &recorder, &interrupt, output).await
-    });
-    recorder.finish(output)?;
-    output.flush()?;
-    outcome
+    record::during(&args.record, args.trace, output, |recorder, output| {
+        runtime.block_on(async {
+            let interrupt = Interrupt::install()?;
+            let listener = AsyncListener::bind(&args.address).await?;
+            serve(args, listener, recorder, &interrupt, output).await
+        })
+    })
 }
 
 /// How a connection ended.
@@ -80,7 +77,7 @@ async fn serve(
     let established = Arc::new(AtomicUsize::new(0));
     let (mut ended, mut broken) = (0_u64, 0_u64);
     let local = listener.local_addr()?;
-    announce(&local, output)?;
+    output.listening(local)?;
     loopback::warn_listener(local);
     while wanted.is_none_or(|wanted| ended < wanted) {
         let connected = established.load(Ordering::Relaxed);
@@ -163,15 +160,6 @@ fn note(recorder: &Recorder, time: SystemTime, ends: Option<(IpAddr, IpAddr)>, l
     if let Some((local, peer)) = ends {
         recorder.event_at(time, Side::Passive, local, peer, label);
     }
-}
-
-fn announce(local: &SocketAddr, output: &mut Output) -> Result<()> {
-    if output.json {
-        output.object(&json!({ "type": "listening", "address": local.to_string() }))?;
-    } else {
-        output.line(&format!("listening on {local}"))?;
-    }
-    Ok(output.flush()?)
 }
 
 fn report_request(incoming: &Incoming, output: &mut Output) -> Result<()> {

@@ -33,12 +33,9 @@ const MAX_SENDERS: usize = 1024;
 ///
 /// The address cannot be listened on; the output or the recording cannot be written.
 pub(crate) fn run(args: &ListenArgs, output: &mut Output) -> Result<Outcome> {
-    record::refuse_unseen_provider(&args.record, args.trace)?;
-    let recorder = Recorder::start(args.record.pcap.as_deref(), args.trace)?;
-    let outcome = serve(args, &recorder, output);
-    recorder.finish(output)?;
-    output.flush()?;
-    outcome
+    record::during(&args.record, args.trace, output, |recorder, output| {
+        serve(args, recorder, output)
+    })
 }
 
 fn serve(args: &ListenArgs, recorder: &Recorder, output: &mut Output) -> Result<Outcome> {
@@ -55,7 +52,7 @@ fn serve(args: &ListenArgs, recorder: &Recorder, output: &mut Output) -> Result<
         .private_data(private_data);
     let mut service = Service::bind(&args.address, &options)?;
     let local = service.local_addr()?;
-    report::listening(local, output)?;
+    output.listening(local)?;
     loopback::warn_listener(local);
     let wanted = if args.once { Some(1) } else { args.count };
     let (mut received, mut answered) = (0_u64, 0_u64);

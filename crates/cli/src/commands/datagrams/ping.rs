@@ -37,12 +37,9 @@ const MIN_FINAL_WAIT: Duration = Duration::from_secs(1);
 ///
 /// The service cannot be resolved for a local reason; the output or the recording cannot be written.
 pub(crate) fn run(args: &PingArgs, output: &mut Output) -> Result<Outcome> {
-    record::refuse_unseen_provider(&args.record, args.trace)?;
-    let recorder = Recorder::start(args.record.pcap.as_deref(), args.trace)?;
-    let outcome = ask_and_ping(args, &recorder, output);
-    recorder.finish(output)?;
-    output.flush()?;
-    outcome
+    record::during(&args.record, args.trace, output, |recorder, output| {
+        ask_and_ping(args, recorder, output)
+    })
 }
 
 fn ask_and_ping(args: &PingArgs, recorder: &Recorder, output: &mut Output) -> Result<Outcome> {

@@ -126,16 +126,6 @@ pub(super) fn summary(
     plot(&tally.latencies, output)
 }
 
-/// Reports the service's address.
-pub(super) fn listening(local: SocketAddr, output: &mut Output) -> Result<()> {
-    if output.json {
-        output.object(&json!({ "type": "listening", "address": local.to_string() }))?;
-    } else {
-        output.line(&format!("listening on {local}"))?;
-    }
-    Ok(output.flush()?)
-}
-
 /// Reports a request for the service.
 pub(super) fn asked(
     peer: Option<SocketAddr>,

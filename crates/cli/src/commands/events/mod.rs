@@ -29,7 +29,7 @@ pub(crate) fn run(args: &EventsArgs, output: &mut Output) -> Result<Outcome> {
     let outcome = match &args.whose {
         Whose::Listen(args) => {
             let (channel, mut listening) = Listening::start(args)?;
-            report::listening(listening.local_addr()?, output)?;
+            output.listening(listening.local_addr()?)?;
             follow(&channel, &mut listening, &args.follow, &interrupt, output)
         }
         Whose::Connect(args) => {

@@ -1,6 +1,5 @@
 //! Output of `events`: all fields of an event, for people and machines.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -17,16 +16,6 @@ use crate::text::{hex, without_padding};
 
 /// Common prefix of the names of event types.
 const NAME_PREFIX: &str = "RDMA_CM_EVENT_";
-
-/// Reports the listening address.
-pub(super) fn listening(local: SocketAddr, output: &mut Output) -> Result<()> {
-    if output.json {
-        output.object(&json!({ "type": "listening", "address": local.to_string() }))?;
-    } else {
-        output.line(&format!("listening on {local}"))?;
-    }
-    Ok(output.flush()?)
-}
 
 /// Prints an event that arrived after `at`.
 pub(super) fn event(event: &Event, at: Duration, output: &mut Output) -> Result<()> {

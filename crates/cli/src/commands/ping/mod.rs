@@ -31,12 +31,9 @@ const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 ///
 /// Connecting fails for a local reason; the output or the recording cannot be written.
 pub(crate) fn run(args: &PingArgs, output: &mut Output) -> Result<Outcome> {
-    record::refuse_unseen_provider(&args.record, args.trace)?;
-    let recorder = Recorder::start(args.record.pcap.as_deref(), args.trace)?;
-    let outcome = connect_and_ping(args, &recorder, output);
-    recorder.finish(output)?;
-    output.flush()?;
-    outcome
+    record::during(&args.record, args.trace, output, |recorder, output| {
+        connect_and_ping(args, recorder, output)
+    })
 }
 
 fn connect_and_ping(args: &PingArgs, recorder: &Recorder, output: &mut Output) -> Result<Outcome> {
