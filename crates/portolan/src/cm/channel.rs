@@ -11,6 +11,7 @@ use portolan_provider::{Cause, Error, Result, Step};
 use super::event::Event;
 use super::id::{ChannelIds, CmId, IdShared};
 use crate::deadline;
+use crate::software::Watcher;
 
 /// A channel of connection-manager events (`struct rdma_event_channel`).
 ///
@@ -124,6 +125,12 @@ impl EventChannel {
     /// [`CmChannel::attend`]: portolan_provider::traits::CmChannel::attend
     pub(crate) fn attend(&self) -> Option<Box<dyn Attendance + '_>> {
         self.shared.channel.attend()
+    }
+
+    /// Calls `watcher` at each event, if the provider can: then nobody needs a descriptor. `None` ends that. Returns
+    /// whether it can.
+    pub(crate) fn watch(&self, watcher: Option<Arc<dyn Watcher>>) -> bool {
+        crate::software::watch(&*self.shared.channel, watcher)
     }
 
     /// As [`AsFd::as_fd`], but fails if no descriptor is left.

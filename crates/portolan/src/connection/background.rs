@@ -1,11 +1,12 @@
 //! Answers peers that disconnect, while the program is busy elsewhere.
 //!
-//! One thread of the process waits for the events of all connections. It runs from the first connection on.
+//! One thread of the process waits for the events of all connections. It runs from the first connection on. Software
+//! providers call it; it waits for the descriptors of other providers' channels.
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::ThreadId;
 
@@ -13,14 +14,17 @@ use portolan_port_sharing::room::{self, with_room};
 use portolan_provider::{Error, Result, Step};
 use portolan_threads::lock::{Condvar, Mutex};
 use portolan_threads::{ProcessCell, with_signals_blocked};
-use rustix::event::epoll;
-use rustix::io::Errno;
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::io::{Errno, read, write};
 
 use super::inner::Inner;
 use crate::cm::EventChannel;
+use crate::software::Watcher;
 
 /// Maximum of connections whose events one system call reports.
 const BATCH: usize = 64;
+/// In the epoll set, the bell of the called connections instead of a connection.
+const BELL: u64 = u64::MAX;
 
 /// A forked child has a service of its own, because threads do not survive a fork.
 static SERVICE: ProcessCell<Service> = ProcessCell::new();
@@ -36,12 +40,32 @@ struct Service {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The epoll set of the connections' event channels, once the thread runs.
-    set: Option<Arc<OwnedFd>>,
+    /// What the thread waits for, once it runs.
+    set: Option<Arc<Set>>,
     thread: Option<ThreadId>,
     connections: HashMap<u64, Weak<Inner>>,
     /// The connection whose events the thread is taking.
     busy: Option<u64>,
+}
+
+/// What the thread waits for.
+#[derive(Debug)]
+struct Set {
+    /// The bell, and the event channels that have descriptors.
+    epoll: OwnedFd,
+    /// Readable if connections were called.
+    bell: OwnedFd,
+    called: Mutex<Vec<Arc<Called>>>,
+}
+
+/// A connection whose provider calls at its events.
+#[derive(Debug)]
+struct Called {
+    key: u64,
+    /// Whether it is among those that the thread has yet to handle.
+    is_noted: AtomicBool,
+    set: Weak<Set>,
+    me: Weak<Self>,
 }
 
 /// A connection whose events are taken in the background.
@@ -64,7 +88,7 @@ impl Registration {
         state.connections.insert(key, Arc::downgrade(connection));
         let added = state
             .start()
-            .and_then(|set| watch(set, &connection.events, key));
+            .and_then(|set| set.watch(&connection.events, key));
         if let Err(error) = added {
             state.connections.remove(&key);
             drop(state);
@@ -83,9 +107,11 @@ impl Registration {
         if state.connections.remove(&self.0).is_none() {
             return;
         }
-        if let Some(set) = &state.set {
+        if !connection.events.watch(None)
+            && let Some(set) = &state.set
+        {
             // The channel may stay open for longer, in a forked child.
-            let _ = epoll::delete(set, &connection.events);
+            let _ = epoll::delete(&set.epoll, &connection.events);
         }
         // A waker that the thread called may drop the connection: the thread cannot wait for itself.
         while state.busy == Some(self.0) && state.thread != Some(std::thread::current().id()) {
@@ -94,11 +120,69 @@ impl Registration {
     }
 }
 
-fn watch(set: &OwnedFd, events: &EventChannel, key: u64) -> Result<()> {
+impl Set {
+    fn new() -> Result<Arc<Self>> {
+        let epoll = with_room(|| epoll::create(epoll::CreateFlags::CLOEXEC));
+        let epoll = epoll.map_err(|errno| os_error("epoll_create1", errno))?;
+        let bell = with_room(|| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK));
+        let bell = bell.map_err(|errno| os_error("eventfd", errno))?;
+        add(&epoll, &bell, BELL)?;
+        let called = Mutex::default();
+        Ok(Arc::new(Self {
+            epoll,
+            bell,
+            called,
+        }))
+    }
+
+    fn watch(self: &Arc<Self>, events: &EventChannel, key: u64) -> Result<()> {
+        let called = Arc::new_cyclic(|me| Called {
+            key,
+            is_noted: AtomicBool::new(false),
+            set: Arc::downgrade(self),
+            me: me.clone(),
+        });
+        match events.watch(Some(called)) {
+            true => Ok(()),
+            false => add(&self.epoll, &events.descriptor()?, key),
+        }
+    }
+
+    /// The connections that were called since the last time.
+    fn take_called(&self) -> Vec<u64> {
+        // Before the list: a connection that is noted after this rings again.
+        let _ = read(&self.bell, &mut [0; 8]);
+        let called = std::mem::take(&mut *self.called.lock());
+        let key_of = |called: &Arc<Called>| {
+            // Before its events are taken: a later one notes it again.
+            called.is_noted.store(false, Ordering::Release);
+            called.key
+        };
+        called.iter().map(key_of).collect()
+    }
+}
+
+fn add(set: &OwnedFd, fd: &impl AsFd, key: u64) -> Result<()> {
     // Edge-triggered, because other threads take events too, and a failed channel stays readable.
     let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
     let data = epoll::EventData::new_u64(key);
-    epoll::add(set, events.descriptor()?, data, flags).map_err(|errno| os_error("epoll_ctl", errno))
+    epoll::add(set, fd, data, flags).map_err(|errno| os_error("epoll_ctl", errno))
+}
+
+impl Watcher for Called {
+    fn event(&self) {
+        if self.is_noted.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        if let (Some(set), Some(me)) = (self.set.upgrade(), self.me.upgrade()) {
+            let mut called = set.called.lock();
+            called.push(me);
+            // The thread is awake as long as it has not taken the others.
+            if called.len() == 1 {
+                let _ = write(&set.bell, &1u64.to_ne_bytes());
+            }
+        }
+    }
 }
 
 fn os_error(call: &'static str, errno: Errno) -> Error {
@@ -106,14 +190,12 @@ fn os_error(call: &'static str, errno: Errno) -> Error {
 }
 
 impl State {
-    /// Starts the thread unless it runs. Returns its epoll set.
-    fn start(&mut self) -> Result<&OwnedFd> {
+    /// Starts the thread unless it runs. Returns what it waits for.
+    fn start(&mut self) -> Result<&Arc<Set>> {
         let set = match self.set.take() {
             Some(set) => set,
             None => {
-                let set = with_room(|| epoll::create(epoll::CreateFlags::CLOEXEC));
-                let set = set.map_err(|errno| os_error("epoll_create1", errno))?;
-                let set = Arc::new(set);
+                let set = Set::new()?;
                 let of_thread = set.clone();
                 let thread = std::thread::Builder::new().name("portolan-events".into());
                 let spawned = with_signals_blocked(|| thread.spawn(move || run(&of_thread)));
@@ -126,12 +208,12 @@ impl State {
     }
 }
 
-fn run(set: &OwnedFd) {
+fn run(set: &Set) {
     let service = service();
     let mut ready = Vec::with_capacity(BATCH);
     loop {
         ready.clear();
-        let waited = epoll::wait(set, rustix::buffer::spare_capacity(&mut ready), None);
+        let waited = epoll::wait(&set.epoll, rustix::buffer::spare_capacity(&mut ready), None);
         match waited {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => {
@@ -139,9 +221,15 @@ fn run(set: &OwnedFd) {
                 return;
             }
         }
-        ready
-            .iter()
-            .for_each(|event| service.handle(event.data.u64()));
+        for event in &ready {
+            match event.data.u64() {
+                BELL => set
+                    .take_called()
+                    .into_iter()
+                    .for_each(|key| service.handle(key)),
+                key => service.handle(key),
+            }
+        }
     }
 }
 

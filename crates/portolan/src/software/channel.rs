@@ -17,7 +17,7 @@ use portolan_roce::io::EventWaiter;
 use portolan_wire::cm::RejectReason;
 
 use super::core::Core;
-use super::queue::EventQueue;
+use super::queue::{EventQueue, Watcher};
 use crate::deadline;
 
 /// A channel of the software provider.
@@ -37,6 +37,13 @@ impl SoftwareChannel {
     pub(super) fn calling(core: Arc<Core>, notify: Arc<dyn Notify>) -> Self {
         let queue = Arc::new(EventQueue::calling(notify, core.stack().nudge()));
         Self { core, queue }
+    }
+
+    /// Calls `watcher` at each event of a channel, if it is this provider's. `None` ends that. Returns whether it is.
+    pub(super) fn watch(channel: &dyn CmChannel, watcher: Option<Arc<dyn Watcher>>) -> bool {
+        let channel = channel.as_any().downcast_ref::<Self>();
+        let watched = channel.map(|channel| channel.queue.watch(watcher));
+        watched.is_some()
     }
 
     /// The provider. Fails in a forked child, because its locks may have been held at the fork.

@@ -58,6 +58,12 @@ use portolan_wire::Qpn;
 
 use self::channel::SoftwareChannel;
 use self::core::Core;
+pub(crate) use self::queue::Watcher;
+
+/// Calls `watcher` at each event of a channel, if it is a software provider's. `None` ends that. Returns whether it is.
+pub(crate) fn watch(channel: &dyn CmChannel, watcher: Option<Arc<dyn Watcher>>) -> bool {
+    SoftwareChannel::watch(channel, watcher)
+}
 
 /// Settings of the software provider.
 #[derive(Clone, Debug, Default)]

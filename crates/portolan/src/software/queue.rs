@@ -25,6 +25,12 @@ pub(super) struct EventQueue {
     nudge: Arc<Nudge>,
 }
 
+/// What is called at each event of a queue.
+pub(crate) trait Watcher: Send + Sync + std::fmt::Debug {
+    /// An event was queued. The caller holds locks: this must neither wait nor call the provider.
+    fn event(&self);
+}
+
 /// How the owner learns of events.
 #[derive(Debug)]
 enum Ready {
@@ -59,6 +65,7 @@ struct Waiting {
     events: VecDeque<(u64, CmEvent)>,
     /// The next event nudges a waiting thread.
     is_awaited: bool,
+    watcher: Option<Arc<dyn Watcher>>,
 }
 
 impl EventQueue {
@@ -91,10 +98,22 @@ impl EventQueue {
         if waiting.events.len() == 1 {
             self.ready.raise();
         }
+        if let Some(watcher) = &waiting.watcher {
+            watcher.event();
+        }
         if std::mem::take(&mut waiting.is_awaited) {
             self.nudge.give();
         }
         ticket
+    }
+
+    /// Calls `watcher` at each event from now on, and now if there is one. `None` ends that.
+    pub(super) fn watch(&self, watcher: Option<Arc<dyn Watcher>>) {
+        let mut waiting = self.waiting.lock();
+        if let Some(watcher) = watcher.as_ref().filter(|_| !waiting.events.is_empty()) {
+            watcher.event();
+        }
+        waiting.watcher = watcher;
     }
 
     /// Removes an event, unless it was taken before.
