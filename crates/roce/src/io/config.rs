@@ -86,7 +86,8 @@ impl Default for Limits {
             max_cq: 1 << 15,
             // As on mlx5 devices. A queue allocates memory for its entries, not for its capacity.
             max_cqe: (1 << 22) - 1,
-            max_qp: 1 << 15,
+            // That of the table of queue pairs.
+            max_qp: 57_344,
             max_ah: 1 << 16,
             max_mcast_grp: 256,
             max_mcast_qp_attach: 64,

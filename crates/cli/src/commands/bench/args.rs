@@ -86,9 +86,9 @@ pub(crate) struct StormArgs {
     #[arg(long, value_name = "N", default_value_t = 1000,
           value_parser = clap::value_parser!(u32).range(1..=20_000))]
     pub(crate) connects: u32,
-    /// Number of idle connections
+    /// Number of idle connections; more than 28,000 need an IPv6 loopback address
     #[arg(long, value_name = "N", default_value_t = 10_000,
-          value_parser = clap::value_parser!(u32).range(1..=28_000))]
+          value_parser = clap::value_parser!(u32).range(1..=56_000))]
     pub(crate) hold: u32,
     /// Messages and replies over randomly chosen connections
     #[arg(long, value_name = "N", default_value_t = 1000,

@@ -15,11 +15,11 @@ const SHARDS: usize = 256;
 const SLOTS: usize = (1 << LOW_BITS) / SHARDS;
 /// A number is not reused until this many other queue pairs are destroyed. If the peer still has the old connection,
 /// even in time-wait (IBTA 12.9.8.3.1), it rejects a request from the same number as stale. Time-wait lasts about two
-/// seconds.
+/// seconds. If hardly any number is free, the one that has rested longest is reused.
 const RESTING_MAX: usize = 1 << 14;
-/// Attempts to draw a free number. With the table half full, which is its limit, and `RESTING_MAX` numbers not yet
-/// reusable, all 64 attempts fail with a probability of 10^-8.
-const DRAWS_MAX: u32 = 64;
+/// Attempts to draw a free number. With the table full, which leaves an eighth of the numbers, and none of them resting, all
+/// attempts fail with a probability of 10^-15.
+const DRAWS_MAX: u32 = 256;
 
 /// The queue pairs of this process. All their numbers begin with its block.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ struct Shard<T> {
 
 impl<T> QpTable<T> {
     /// With more queue pairs, drawing a free number would take too long.
-    pub(crate) const LIMIT: usize = 1 << (LOW_BITS - 1);
+    pub(crate) const LIMIT: usize = (1 << LOW_BITS) - (1 << (LOW_BITS - 3));
 
     pub(crate) fn new(block: u8) -> Self {
         Self {
@@ -56,9 +56,17 @@ impl<T> QpTable<T> {
         mut draw: impl FnMut() -> Result<u32>,
         make: impl FnOnce(Qpn) -> Result<Arc<T>>,
     ) -> Result<Arc<T>> {
-        for _ in 0..DRAWS_MAX {
-            let low = draw()? & ((1 << LOW_BITS) - 1);
-            let qpn = Qpn::new(u32::from(self.block) << LOW_BITS | low);
+        for attempt in 0..=DRAWS_MAX {
+            let qpn = match attempt {
+                DRAWS_MAX => match self.wake_oldest() {
+                    Some(qpn) => qpn,
+                    None => break,
+                },
+                _ => {
+                    let low = draw()? & ((1 << LOW_BITS) - 1);
+                    Qpn::new(u32::from(self.block) << LOW_BITS | low)
+                }
+            };
             let (shard, slot) = place(qpn);
             let Some(shard) = self.shards.get(shard) else {
                 continue;
@@ -78,6 +86,13 @@ impl<T> QpTable<T> {
                 limit,
             },
         ))
+    }
+
+    /// The number that has rested longest, which may be used again from now on.
+    fn wake_oldest(&self) -> Option<Qpn> {
+        let oldest = self.resting.lock().pop_front()?;
+        self.rest(oldest, false);
+        Some(oldest)
     }
 
     #[inline]
@@ -195,13 +210,51 @@ mod tests {
         table.remove(*insert(0xffff).unwrap());
         for other in 0..RESTING_MAX as u32 {
             assert!(
-                insert(0xffff).is_err(),
-                "allocated again after {other} others"
+                rests(&table, 0xffff),
+                "it may be reused after {other} others"
             );
             table.remove(*insert(other).unwrap());
         }
-        insert(0xffff).unwrap();
-        assert!(insert(0).is_err(), "the next one must still be unavailable");
+        assert_eq!(*insert(0xffff).unwrap(), Qpn::new(0x01_ffff));
+        assert!(rests(&table, 0), "the next one must still be unavailable");
+    }
+
+    fn rests(table: &QpTable<Qpn>, low: u32) -> bool {
+        let (shard, slot) = place(Qpn::new(low));
+        table.shards[shard].write().free(slot).is_none()
+    }
+
+    #[test]
+    fn if_no_number_is_free_the_one_that_has_rested_longest_is_reused() {
+        let table = QpTable::<Qpn>::new(1);
+        let insert = |low: u32| table.insert(|| Ok(low), |qpn| Ok(Arc::new(qpn)));
+        let [first, second] = [5, 6].map(|low| *insert(low).unwrap());
+        table.remove(first);
+        table.remove(second);
+        insert(9).unwrap();
+        assert_eq!(*insert(9).unwrap(), first);
+        assert_eq!(*insert(9).unwrap(), second);
+        assert!(insert(9).is_err());
+    }
+
+    #[test]
+    fn a_table_takes_as_many_queue_pairs_as_its_limit_also_after_others() {
+        let table = QpTable::<Qpn>::new(1);
+        // Knuth's MMIX generator.
+        let mut state = 1u64;
+        let mut draw = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005);
+            state = state.wrapping_add(1_442_695_040_888_963_407);
+            Ok((state >> 33) as u32)
+        };
+        for _ in 0..2 {
+            let made = (0..QpTable::<Qpn>::LIMIT)
+                .map(|_| *table.insert(&mut draw, |qpn| Ok(Arc::new(qpn))).unwrap());
+            let made: Vec<Qpn> = made.collect();
+            for qpn in made {
+                table.remove(qpn);
+            }
+        }
     }
 
     #[test]

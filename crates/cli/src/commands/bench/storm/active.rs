@@ -20,7 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) struct Active {
     events: EventChannel,
-    to: SocketAddr,
+    /// The listeners, which the connections go to by turns: an address has ports for 28,000.
+    to: Vec<SocketAddr>,
     queue_pairs: Option<QueuePairs>,
     capacity: u32,
     /// Ids with a resolved route.
@@ -32,7 +33,7 @@ pub(super) struct Active {
 impl Active {
     pub(super) fn new(
         provider: Arc<dyn Provider>,
-        to: SocketAddr,
+        to: Vec<SocketAddr>,
         capacity: u32,
     ) -> Result<Active> {
         Ok(Active {
@@ -49,9 +50,9 @@ impl Active {
     /// Resolves the address and route of `count` ids and creates their queue pairs.
     pub(super) fn resolve(&mut self, count: u32) -> Result<()> {
         let mut ids = Vec::with_capacity(count as usize);
-        for _ in 0..count {
+        for to in self.to.iter().cycle().take(count as usize) {
             let id = CmId::new(&self.events)?;
-            id.resolve_addr(None, self.to, PATIENCE)?;
+            id.resolve_addr(None, *to, PATIENCE)?;
             ids.push(id);
         }
         let deadline = Instant::now() + PATIENCE;

@@ -127,10 +127,9 @@ fn hold(args: &StormArgs, peer: &mut Peer, output: &mut Output) -> Result<()> {
 /// Makes the peer serve `connections` connections, and prepares to connect them.
 fn start(peer: &mut Peer, connections: u32) -> Result<Active> {
     let listening = peer.call(Request::ServeStorm { connections })?;
-    let to = listening["listening"]
-        .as_str()
-        .unwrap_or_default()
-        .parse()?;
+    let listening = listening["listening"].as_array().into_iter().flatten();
+    let to = listening.map(|address| address.as_str().unwrap_or_default().parse());
+    let to = to.collect::<Result<Vec<_>, _>>()?;
     Active::new(software_provider()?, to, connections)
 }
 

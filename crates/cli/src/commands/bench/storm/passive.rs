@@ -19,7 +19,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// How long to wait for events between polls for messages.
 const EVENT_WAIT: Duration = Duration::from_millis(1);
 
-/// Listens, reports the address, accepts `connections` connections, reports their memory use, and echoes messages until
+/// Listens, reports the addresses, accepts `connections` connections, reports their memory use, and echoes messages until
 /// all have ended.
 pub(in crate::commands::bench) fn serve(
     provider: &Arc<dyn Provider>,
@@ -27,11 +27,12 @@ pub(in crate::commands::bench) fn serve(
     tell: impl Fn(Value) -> Result<()>,
 ) -> Result<Value> {
     let events = EventChannel::open_on(provider.clone())?;
-    let listener = CmId::new(&events)?;
-    listener.bind("127.0.0.1:0".parse()?)?;
-    listener.listen(BACKLOG)?;
-    let local = listener.addresses()?.local.and_then(|local| local.inet());
-    let local = local.context("the listener has no address")?;
+    let first = listen(&events, "127.0.0.1:0")?;
+    // Not every machine has this address.
+    let second = listen(&events, "[::1]:0").ok();
+    let listeners: Vec<&CmId> = [&first].into_iter().chain(&second).collect();
+    let local = listeners.iter().map(|listener| address_of(listener));
+    let local = local.collect::<Result<Vec<_>>>()?;
     let mut served = Served {
         queue_pairs: None,
         ids: Vec::new(),
@@ -41,7 +42,7 @@ pub(in crate::commands::bench) fn serve(
         ended: 0,
         echoed: 0,
     };
-    tell(json!({ "listening": local.to_string() }))?;
+    tell(json!({ "listening": local }))?;
     let mut deadline = Instant::now() + SILENCE_MAX;
     while served.ended < connections {
         if served.take_events(&events, &tell)? | served.send_back()? {
@@ -55,6 +56,18 @@ pub(in crate::commands::bench) fn serve(
         );
     }
     Ok(json!({ "ended": served.ended, "echoed": served.echoed }))
+}
+
+fn listen(events: &EventChannel, address: &str) -> Result<CmId> {
+    let listener = CmId::new(events)?;
+    listener.bind(address.parse()?)?;
+    listener.listen(BACKLOG)?;
+    Ok(listener)
+}
+
+fn address_of(listener: &CmId) -> Result<String> {
+    let local = listener.addresses()?.local.and_then(|local| local.inet());
+    Ok(local.context("the listener has no address")?.to_string())
 }
 
 struct Served {
