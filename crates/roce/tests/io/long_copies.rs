@@ -150,6 +150,26 @@ fn a_queue_pair_that_fails_between_two_turns_copies_no_further() {
     }
 }
 
+#[test]
+fn a_write_is_done_after_its_queue_pair_was_paused_and_got_another_path_between_two_turns() {
+    let direct = direct();
+    let (a, b) = (&direct.0.a, &direct.0.b);
+    a.memory.write(0, &long_pattern(1, LEN));
+    a.post(1, SendOp::RdmaWrite(b.remote(0)), a.sge(0, LEN));
+    let go = |state, mask| {
+        let attr = QpAttr {
+            state,
+            ..a.qp.query().unwrap().0
+        };
+        a.qp.modify(&attr, mask).unwrap();
+    };
+    go(QpState::Sqd, QpAttrMask::STATE);
+    go(QpState::Sqd, QpAttrMask::AV | QpAttrMask::TIMEOUT);
+    go(QpState::Rts, QpAttrMask::STATE);
+    a.expect(1);
+    assert!(b.memory.read(0, LEN) == long_pattern(1, LEN));
+}
+
 /// Deregisters the end's memory when the peer is in the middle of a copy into it. Returns `false` if the copy was faster.
 fn deregister_in_the_middle(end: &End, between: impl FnOnce()) -> bool {
     until("it writes", || end.memory.byte(0) == 0xee);

@@ -45,12 +45,13 @@ impl Host {
     /// Executes the next requests in the peer's memory, until one needs packets or the turn is over.
     #[inline]
     pub(super) fn go_direct(&self, qp: &QpCore, state: &mut LockedQp) {
-        self.go_direct_from(qp, state, 0);
+        self.go_direct_from(qp, state, 0, TURN_MAX);
     }
 
-    /// As [`go_direct`](Self::go_direct). The first `done` bytes of the next request are copied already.
+    /// As [`go_direct`](Self::go_direct), in a turn of `left` bytes. The first `done` bytes of the next request are copied
+    /// already.
     #[inline]
-    pub(super) fn go_direct_from(&self, qp: &QpCore, state: &mut LockedQp, done: u32) {
+    pub(super) fn go_direct_from(&self, qp: &QpCore, state: &mut LockedQp, done: u32, left: u32) {
         if state.pulled.is_some() {
             return self.look_at_pull(state);
         }
@@ -63,12 +64,11 @@ impl Host {
             && state.engine.is_one_sided_next()
             && !self.monitor.tap.is_plugged()
         {
-            self.go_direct_to(&Arc::clone(link), state, done);
+            self.go_direct_to(&Arc::clone(link), state, done, left);
         }
     }
 
-    fn go_direct_to(&self, link: &SendSocket, state: &mut LockedQp, mut done: u32) {
-        let mut left = TURN_MAX;
+    fn go_direct_to(&self, link: &SendSocket, state: &mut LockedQp, mut done: u32, mut left: u32) {
         while let Some(peer) = link.peer_memory() {
             match self.carry_out(link, peer, state, done, &mut left) {
                 Attempt::Done => {

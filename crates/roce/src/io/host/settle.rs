@@ -173,7 +173,7 @@ impl Host {
             by_sockets.fetch_sub(1, Ordering::Relaxed);
         }
         self.end_pull(state);
-        state.copied = None;
+        self.end_copy(state);
         (state.link, state.links_seen) = (None, 0);
         state.path = path;
         state.peer = None;
