@@ -178,6 +178,27 @@ pub struct Refusal {
     pub status: WcStatus,
     /// The memory that the request named; `None` if it named none, or in an earlier packet.
     pub memory: Option<RefusedMemory>,
+    /// Why that memory may not be used; `None` if something else is wrong, and on the kernel's devices.
+    pub denial: Option<Denial>,
+}
+
+/// Why a peer may not use memory of this side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Denial {
+    /// The key was never given, or was withdrawn.
+    NoKey,
+    /// The key is that of another protection domain, or of a window of another connection.
+    Elsewhere,
+    /// The range is not within the memory of the key.
+    Range {
+        /// First byte of that memory, as a virtual address of this process.
+        addr: u64,
+        /// Its length, in bytes.
+        length: u64,
+    },
+    /// The key does not give the right for the operation.
+    Rights,
 }
 
 /// Memory of this side that a refused request named.
@@ -194,18 +215,33 @@ pub struct RefusedMemory {
 impl Refusal {
     /// Creates the record of a refusal.
     pub const fn new(status: WcStatus, memory: Option<RefusedMemory>) -> Self {
-        Self { status, memory }
+        Self {
+            status,
+            memory,
+            denial: None,
+        }
     }
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.status {
-            WcStatus::RemAccessErr => "key, range or rights of this side's memory are wrong",
-            WcStatus::RemInvReqErr => "it is invalid, or not allowed on this connection",
-            WcStatus::RemOpErr => "this side's receive cannot take it",
-            _ => "this side cannot carry it out",
+        f.write_str(match (self.denial, self.status) {
+            (Some(Denial::NoKey), _) => "this side has withdrawn the key, or never gave it",
+            (Some(Denial::Elsewhere), _) => {
+                "the key is for another protection domain or connection"
+            }
+            (Some(Denial::Range { .. }), _) => "the range is outside of the key's memory",
+            (Some(Denial::Rights), _) => "the key does not give the right for the operation",
+            (None, WcStatus::RemAccessErr) => {
+                "key, range or rights of this side's memory are wrong"
+            }
+            (None, WcStatus::RemInvReqErr) => "it is invalid, or not allowed on this connection",
+            (None, WcStatus::RemOpErr) => "this side's receive cannot take it",
+            (None, _) => "this side cannot carry it out",
         })?;
+        if let Some(Denial::Range { addr, length }) = self.denial {
+            write!(f, ", {length} bytes at {addr:#x}")?;
+        }
         match self.memory {
             Some(RefusedMemory { addr, length, rkey }) => {
                 write!(f, " ({length} bytes at {addr:#x}, key {rkey:#x})")

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use portolan_provider::verbs::{
-    Access, AsyncEvent, QpState, RefusedMemory, RemoteAddr, SendOp, Sge, WcStatus,
+    Access, AsyncEvent, Denial, QpState, RefusedMemory, RemoteAddr, SendOp, Sge, WcStatus,
 };
 use portolan_roce::engine::{FlowConfig, PdId};
 
@@ -100,6 +100,17 @@ fn keys_ranges_rights_and_domains_of_the_peer_are_checked() {
         let named = refusal.memory.unwrap();
         let (length, rkey) = (2000, OTHER_KEY);
         assert_eq!(named, RefusedMemory { addr, length, rkey }, "{what}");
+        let range = Denial::Range {
+            addr: pair.right().base + TARGET,
+            length: 4096,
+        };
+        let denial = match region {
+            None => Denial::NoKey,
+            Some((_, 1)) => Denial::Elsewhere,
+            Some(_) if offset > 4096 - 2000 => range,
+            Some(_) => Denial::Rights,
+        };
+        assert_eq!(refusal.denial, Some(denial), "{what}: {refusal}");
         assert_eq!(pair.left().qp.refusal(), None, "{what}");
         assert_eq!(pair.right().placements, 0, "{what}");
     }

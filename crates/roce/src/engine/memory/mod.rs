@@ -5,7 +5,7 @@ mod window;
 use core::hash::{BuildHasherDefault, Hasher};
 
 use hashbrown::HashMap;
-use portolan_provider::verbs::Access;
+use portolan_provider::verbs::{Access, Denial, RefusedMemory};
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_wire::Qpn;
 
@@ -213,6 +213,24 @@ impl MemoryTable {
         region
             .translate(iova, checked.into())
             .ok_or(RemoteAccessError)
+    }
+
+    /// Why [`check_remote`](Self::check_remote) refused memory.
+    pub(in crate::engine) fn denial(&self, pd: PdId, qpn: Qpn, memory: &RefusedMemory) -> Denial {
+        let Some(Held { region, .. }) = self.regions.get(&memory.rkey) else {
+            return self.denial_by_window((pd, qpn), memory);
+        };
+        let reach = (region.iova, region.length);
+        denial_of(region.pd == pd, reach, memory)
+    }
+}
+
+/// Why memory with a key that exists is refused. `reach` is the first byte and the length of the key's memory.
+fn denial_of(is_for_it: bool, (addr, length): (u64, u64), memory: &RefusedMemory) -> Denial {
+    match translate(addr, addr, length, memory.addr, memory.length.into()) {
+        _ if !is_for_it => Denial::Elsewhere,
+        None => Denial::Range { addr, length },
+        Some(_) => Denial::Rights,
     }
 }
 

@@ -2,11 +2,11 @@
 
 use alloc::vec::Vec;
 
-use portolan_provider::verbs::{Access, MwBind, MwType};
+use portolan_provider::verbs::{Access, Denial, MwBind, MwType, RefusedMemory};
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_wire::Qpn;
 
-use super::{MemoryTable, PdId, RemoteAccessError, translate};
+use super::{MemoryTable, PdId, RemoteAccessError, denial_of, translate};
 
 /// Number of bits of a window's key that its owner changes with each binding; the other bits are constant (IBTA 3.5.3).
 const KEY_BITS: u32 = 8;
@@ -32,6 +32,13 @@ struct Bound {
     access: Access,
     /// The queue pair of a type 2 window.
     qpn: Qpn,
+}
+
+impl Window {
+    /// Whether a queue pair with this protection domain may use it.
+    fn is_for(&self, (pd, qpn): (PdId, Qpn), bound: &Bound) -> bool {
+        self.pd == pd && (self.mw_type == MwType::Type1 || bound.qpn == qpn)
+    }
 }
 
 /// A change of the memory table that a queue pair requests, in the order of its work. The host applies it with
@@ -292,16 +299,27 @@ impl MemoryTable {
         len: u32,
         access: Access,
     ) -> core::result::Result<u64, RemoteAccessError> {
-        let window = self.window(rkey).ok_or(RemoteAccessError)?;
-        let bound = window.bound.ok_or(RemoteAccessError)?;
-        let is_for_it = match window.mw_type {
-            MwType::Type1 => true,
-            MwType::Type2 => bound.qpn == qpn,
-        };
-        if window.pd != pd || !is_for_it || !bound.access.contains(access) {
+        let (window, bound) = self.bound_window(rkey).ok_or(RemoteAccessError)?;
+        if !window.is_for((pd, qpn), bound) || !bound.access.contains(access) {
             return Err(RemoteAccessError);
         }
         translate(bound.iova, bound.addr, bound.length, iova, len.into()).ok_or(RemoteAccessError)
+    }
+
+    /// Why [`check_window`](Self::check_window) refused memory.
+    pub(super) fn denial_by_window(&self, user: (PdId, Qpn), memory: &RefusedMemory) -> Denial {
+        match self.bound_window(memory.rkey) {
+            None => Denial::NoKey,
+            Some((window, bound)) => {
+                let reach = (bound.iova, bound.length);
+                denial_of(window.is_for(user, bound), reach, memory)
+            }
+        }
+    }
+
+    fn bound_window(&self, rkey: u32) -> Option<(&Window, &Bound)> {
+        let window = self.window(rkey)?;
+        Some((window, window.bound.as_ref()?))
     }
 }
 

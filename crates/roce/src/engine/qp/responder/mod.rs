@@ -269,7 +269,11 @@ impl Responder {
         out: &mut Outbox,
     ) -> Refused {
         out.counters.naks_sent += 1;
-        out.refusal = Some(Refusal::new(peer_status(fault.nak), memory));
+        let mut refusal = Refusal::new(peer_status(fault.nak), memory);
+        if fault.nak == NakCode::RemoteAccessError {
+            refusal.denial = memory.map(|named| cx.memory.denial(cx.pd, cx.qpn, &named));
+        }
+        out.refusal = Some(refusal);
         self.acknowledge(psn, Syndrome::Nak(fault.nak));
         if let Some(status) = fault.receive_status
             && let Some(wr_id) = self.queue.pop_front()
