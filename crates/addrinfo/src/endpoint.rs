@@ -25,7 +25,7 @@ pub struct Endpoint {
 #[non_exhaustive]
 pub enum EndpointError {
     /// The text has neither a node nor a service.
-    #[error("an endpoint needs a host, a port or both: write {FORMS}")]
+    #[error("an empty text")]
     Empty,
     /// Nothing follows the colon.
     #[error("the port after the colon is missing")]

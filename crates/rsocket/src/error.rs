@@ -13,7 +13,9 @@ pub enum Violation {
         found: usize,
     },
     /// The version is unknown.
-    #[error("the peer speaks version {0} of the rsocket protocol; version 1 is supported")]
+    #[error(
+        "the peer speaks another protocol, or version {0} of the rsocket protocol instead of 1"
+    )]
     Version(u8),
     /// The peer's table has no entry.
     #[error("the peer's target table has no entry")]

@@ -6,8 +6,7 @@
 //! wait.
 //!
 //! ```
-//! use portolan::cm::{CmId, EventChannel};
-//! use portolan::provider::cm::EventType;
+//! use portolan::cm::{CmId, EventChannel, EventType};
 //! use std::time::Duration;
 //!
 //! let channel = EventChannel::open()?;
@@ -27,9 +26,7 @@
 //! completion queues creates two for each queue pair, each with a descriptor.
 //!
 //! ```
-//! use portolan::cm::{CmId, EventChannel, QueuePairPlan};
-//! use portolan::provider::cm::{ConnParam, EventType};
-//! use portolan::provider::verbs::{QpCap, QpInit, QpType};
+//! use portolan::cm::{CmId, ConnParam, EventChannel, EventType, QpCap, QpInit, QpType, QueuePairPlan};
 //! use portolan::resolve::{Family, Hints};
 //! use std::collections::HashMap;
 //! use std::time::Duration;
@@ -121,3 +118,7 @@ pub use event_data::EventData;
 pub use id::{CmId, Completions, NewQueuePair, QueuePairPlan, RESOURCES_MAX};
 pub use membership::Membership;
 pub use names::RESOLVE_ADDRINFO_TIMEOUT;
+// What these functions take and return, so that a program needs no other module.
+pub use portolan_provider::cm::{ConnParam, EventType};
+pub use portolan_provider::traits::Cq;
+pub use portolan_provider::verbs::{QpCap, QpInit, QpType};

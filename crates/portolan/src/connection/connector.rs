@@ -134,7 +134,7 @@ impl Connecting {
     ) -> Result<Self> {
         if destination.port() == 0 {
             // Port 0 means that the caller gave none, and nothing can listen on it.
-            let (what, expected) = ("port of the destination", "1 to 65535");
+            let (what, expected) = ("port of the destination", "1 to 65535, as in host:port");
             let error = Error::invalid(Step::Connect, what, expected, 0);
             return Err(error.between(None, Some(destination.into())));
         }

@@ -76,11 +76,9 @@ impl Inner {
             .map_or(init.cap.max_recv_wr, |pool| pool.depth());
         let cqe = init.cap.max_send_wr.saturating_add(receives);
         if cqe > limits.max_cqe {
-            let (what, limit) = ("posted sends and receives", u64::from(limits.max_cqe));
-            return Err(Error::new(
-                Step::CreateCq,
-                Cause::LimitReached { what, limit },
-            ));
+            let what = "send_depth, receive_depth and posted_receives together";
+            let expected = format!("at most {}, as {} allows", limits.max_cqe, device.name());
+            return Err(Error::invalid(Step::CreateCq, what, expected, cqe));
         }
         let cq = device.create_cq(cqe, Some(&channel), 0)?;
         let new = NewQueuePair {

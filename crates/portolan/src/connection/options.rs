@@ -33,10 +33,10 @@ pub struct Options {
     /// Maximum number of posted sends, writes and reads. Default: 64.
     pub send_depth: u32,
     /// Number of receives that the connection keeps posted for [`super::Connection::receive`].
-    /// Default: 16.
+    /// Default: 16. With 0, the program posts every receive itself, and `receive` only waits for the end of the connection.
     pub receive_depth: u32,
     /// Size of each of those receives, in bytes: the longest message that the peer may send. A longer one breaks the
-    /// connection. The peer does not learn this size; see [`super::Connection::send`]. Default: 4096.
+    /// connection. The peer does not learn this size; see [`super::Connection::send`]. At most 2^30. Default: 4096.
     pub receive_size: usize,
     /// Maximum number of messages that the program may hold before the peer waits. Default: 1024.
     ///

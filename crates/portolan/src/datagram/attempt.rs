@@ -53,8 +53,10 @@ impl Socket {
     /// Joins a multicast group, to send and receive or only to send. Uses the device of `source`,
     /// or the one that routing chooses for the group.
     ///
-    /// * A group is an address without ports: those of `group` and `source` have no meaning (0 will do). All members,
-    ///   also of other programs of this host, get all datagrams of the group.
+    /// * A group is an address without ports: those of `group` and `source` have no meaning (0 will do). All members
+    ///   that have joined, also of other programs of this host, get all datagrams of the group on their device.
+    /// * A membership is one of a single device: a member at `127.0.0.1` and one at the address of an Ethernet interface do
+    ///   not hear each other. For tests on one host, all members use `127.0.0.1:0` as `source`.
     /// * A socket does not receive its own datagrams.
     /// * Dropping the socket leaves the group.
     ///

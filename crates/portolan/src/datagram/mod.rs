@@ -24,6 +24,7 @@ mod rsocket;
 mod service;
 mod socket;
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -81,13 +82,23 @@ setters! {
 }
 
 /// Destination of datagrams: a queue pair of a host, or a multicast group.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Destination {
     ah: Arc<dyn Ah>,
     /// Queue pair; [`Qpn::MULTICAST`] for a group.
     pub qpn: Qpn,
     /// Q_Key to send with.
     pub qkey: QKey,
+}
+
+impl fmt::Debug for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Destination")
+            .field("gid", &self.ah.attr().dgid)
+            .field("qpn", &self.qpn)
+            .field("qkey", &self.qkey)
+            .finish()
+    }
 }
 
 impl Destination {

@@ -1,17 +1,6 @@
 //! The software provider: the connection protocol (`cm`) over the software device (`roce`), in this
 //! process.
 //!
-//! * `start`: creates the engine and the device, and connects them.
-//! * `core`, `state`: the engine under its lock, and the execution of its outputs.
-//! * `ids`, `bind`, `groups`: the commands that concern more than the engine.
-//! * `channel`, `queue`: event channels and the commands on them.
-//! * `gsi`: passes management datagrams and timeouts from the device to the engine.
-//! * `devices`: changes of devices and neighbours.
-//! * `resolve_addr`: finds the route, device and neighbour for a destination.
-//! * `claim`, `ports`, `registrar`: local ports, assigned once for all processes that share UDP port 4791.
-//! * `survey`: a survey of all those processes from outside.
-//! * `claimant`: the group's callbacks in this process, such as reports of deaths.
-//!
 //! Tests of programs may create a provider of their own, whose processes share nothing with others:
 //!
 //! ```
@@ -26,6 +15,19 @@
 //! assert_eq!(provider.usage().listeners, 1);
 //! # Ok::<(), portolan::Error>(())
 //! ```
+
+// The modules:
+//
+// * `start`: creates the engine and the device, and connects them.
+// * `core`, `state`: the engine under its lock, and the execution of its outputs.
+// * `ids`, `bind`, `groups`: the commands that concern more than the engine.
+// * `channel`, `queue`: event channels and the commands on them.
+// * `gsi`: passes management datagrams and timeouts from the device to the engine.
+// * `devices`: changes of devices and neighbours.
+// * `resolve_addr`: finds the route, device and neighbour for a destination.
+// * `claim`, `ports`, `registrar`: local ports, assigned once for all processes that share UDP port 4791.
+// * `survey`: a survey of all those processes from outside.
+// * `claimant`: the group's callbacks in this process, such as reports of deaths.
 
 mod bind;
 mod channel;

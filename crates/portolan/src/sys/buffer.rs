@@ -100,9 +100,12 @@ impl Buffer {
     /// # Panics
     /// If `at` is beyond its end.
     #[must_use = "the rest is freed otherwise"]
+    #[track_caller]
     pub fn split_off(&mut self, at: usize) -> Self {
         let length = self.length.checked_sub(at);
-        let length = length.unwrap_or_else(|| panic!("{at} is beyond {} bytes", self.length));
+        let Some(length) = length else {
+            panic!("{at} is beyond {} bytes", self.length)
+        };
         self.length = at;
         Self {
             backing: self.backing.clone(),
@@ -116,6 +119,7 @@ impl Buffer {
     /// # Panics
     /// If `at` is beyond its end.
     #[must_use = "the first part is freed otherwise"]
+    #[track_caller]
     pub fn split_to(&mut self, at: usize) -> Self {
         let rest = self.split_off(at);
         std::mem::replace(self, rest)

@@ -211,6 +211,7 @@ impl SharedMemory {
     ///
     /// # Panics
     /// If the range is outside the memory.
+    #[track_caller]
     pub fn sge(&self, offset: usize, length: usize) -> Sge {
         self.check(offset, length);
         Sge {
@@ -224,6 +225,7 @@ impl SharedMemory {
     ///
     /// # Panics
     /// If the range is outside the memory.
+    #[track_caller]
     pub fn load(&self, offset: usize, into: &mut [u8]) {
         self.check(offset, into.len());
         let mut at = 0;
@@ -245,6 +247,7 @@ impl SharedMemory {
     ///
     /// # Panics
     /// If the range is outside the memory, or the memory is read-only ([`Memory`]).
+    #[track_caller]
     pub fn store(&self, offset: usize, from: &[u8]) {
         assert!(self.backing.is_writable(), "this memory is only read");
         self.check(offset, from.len());
@@ -276,6 +279,7 @@ impl SharedMemory {
     ///
     /// # Panics
     /// If the bytes are outside the memory or not aligned to eight, or the memory is read-only ([`Memory`]).
+    #[track_caller]
     pub fn fetch_add(&self, offset: usize, add: u64) -> u64 {
         self.word(offset).fetch_add(add, Ordering::SeqCst)
     }
@@ -285,6 +289,7 @@ impl SharedMemory {
     ///
     /// # Panics
     /// As for [`SharedMemory::fetch_add`].
+    #[track_caller]
     pub fn compare_swap(&self, offset: usize, compare: u64, swap: u64) -> u64 {
         let (success, failure) = (Ordering::SeqCst, Ordering::SeqCst);
         let swapped = self
@@ -315,6 +320,7 @@ impl SharedMemory {
             .map_or(0, |region| region.lkey())
     }
 
+    #[track_caller]
     fn check(&self, offset: usize, length: usize) {
         let fits = offset
             .checked_add(length)
@@ -327,6 +333,7 @@ impl SharedMemory {
     }
 
     /// The word at `offset`.
+    #[track_caller]
     fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(self.backing.is_writable(), "this memory is only read");
         self.check(offset, WORD_BYTES);

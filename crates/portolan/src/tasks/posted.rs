@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 use portolan_provider::{Error, Result, Step};
 
 use super::connection::AsyncConnection;
+use crate::connection::Inner;
 use crate::sys::{Buffer, RemoteMemory};
 use crate::work::{Done, Failed, Gather, Transfer};
 
@@ -101,7 +102,7 @@ impl Future for Posted<'_> {
             let is_ours = transfer.is_of(&connection.get_ref().inner);
             if !is_ours {
                 self.abandon();
-                return Poll::Ready(Err(of_another_connection()));
+                return Poll::Ready(Err(of_another_connection(&connection.get_ref().inner)));
             }
             if let Some(outcome) = transfer.try_take() {
                 self.transfer = None;
@@ -127,10 +128,10 @@ impl Future for Posted<'_> {
     }
 }
 
-fn of_another_connection() -> Failed {
+fn of_another_connection(waited_on: &Inner) -> Failed {
     let (expected, found) = ("one of this connection", "one of another");
     Failed {
-        error: Error::invalid(Step::Transfer, "transfer", expected, found),
+        error: waited_on.explain(Error::invalid(Step::Transfer, "transfer", expected, found)),
         buffer: None,
         more: Box::default(),
     }

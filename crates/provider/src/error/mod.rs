@@ -24,6 +24,8 @@ pub use private_data::PrivateData;
 pub use step::Step;
 
 /// The result of a provider's command. With two parameters it is the standard library's.
+///
+/// Where the compiler cannot infer the error, as at the end of an async block, write `Ok::<_, portolan::Error>(value)`.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
 /// Why a step failed.
@@ -325,7 +327,7 @@ pub struct Context {
 /// An error of a provider or of the library: step, cause and context.
 ///
 /// `Display` prints one line: step, cause, addresses and device. [`source`](core::error::Error::source) is the attempt
-/// before this one, if there were several; `{:#}` and `Debug` print those, too. With the feature `std` it converts into
+/// before this one, if there were several; `{:#}` and `Debug` print those, too. It converts into
 /// a `std::io::Error`, whose `get_ref` and a downcast get it back.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]

@@ -190,7 +190,7 @@ fn a_destination_without_a_port_is_refused_as_such() {
             &error,
             Step::Connect,
             &[
-                "port of the destination: expected 1 to 65535, found 0",
+                "port of the destination: expected 1 to 65535, as in host:port, found 0",
                 "127.0.0.1:0",
             ],
         );
