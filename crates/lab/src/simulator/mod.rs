@@ -38,6 +38,7 @@ pub mod library;
 mod misfortune;
 mod mutants;
 mod network;
+mod one_host;
 mod oracle;
 mod packet;
 mod plan;

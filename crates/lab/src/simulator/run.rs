@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::exchange::Exchange;
 use super::failure::{Failure, Violation};
 use super::flood::Flood;
+use super::one_host::OneHost;
 use super::plan::Class;
 use super::report::{Report, Tally};
 use super::rng::Rng;
@@ -20,6 +21,8 @@ pub const TRACE_LINES: usize = 200;
 const EXCHANGE: u64 = 0x4558_4348_414e_4745;
 /// XORed into the seed for the flood's generator.
 const FLOOD: u64 = 0x0046_4c4f_4f44_0000;
+/// XORed into the seed for the generator of two processes of one host.
+const ONE_HOST: u64 = 0x004f_4e45_484f_5354;
 /// XORed into the seed for the streams' generator.
 const STREAMS: u64 = 0x5354_5245_414d_5300;
 
@@ -68,6 +71,8 @@ fn run(seed: u64, trace_lines: usize) -> (Result<Report, Box<Failure>>, Vec<Stri
         Exchange::new(&mut rng, world.plan.class, trace.clone())?.run(&mut world.tally)?;
         let mut rng = Rng::new(seed ^ FLOOD);
         Flood::new(&mut rng, world.plan.class).run(&mut world.tally)?;
+        let mut rng = Rng::new(seed ^ ONE_HOST);
+        OneHost::new(&mut rng)?.run(&mut world.tally)?;
         run_streams(seed, world.plan.class, &trace, &mut world.tally)
     }));
     let violation = match ended {
