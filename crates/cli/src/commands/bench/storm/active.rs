@@ -52,7 +52,8 @@ impl Active {
         let mut ids = Vec::with_capacity(count as usize);
         for to in self.to.iter().cycle().take(count as usize) {
             let id = CmId::new(&self.events)?;
-            id.resolve_addr(None, *to, PATIENCE)?;
+            // Without a source, the port would be taken at all addresses.
+            id.resolve_addr(Some(SocketAddr::new(to.ip(), 0)), *to, PATIENCE)?;
             ids.push(id);
         }
         let deadline = Instant::now() + PATIENCE;
