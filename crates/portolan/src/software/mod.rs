@@ -54,7 +54,7 @@ use portolan_provider::traits::{CmChannel, Device, Notify, Provider};
 use portolan_provider::{Error, Result, Step};
 pub use portolan_roce::io::{
     DevicePreview, Direction, StackConfig, Tap, TappedPacket, Way, WhySocket, WhyUnreadable,
-    preview,
+    may_call_process_vm, preview,
 };
 use portolan_wire::Qpn;
 

@@ -80,7 +80,7 @@ pub use management::{Attendance, EventWaiter};
 pub use net::counters::Counters;
 pub use net::rand::random;
 pub use net::readiness::{LazyReadiness, Readiness};
-pub use net::shm::program_memory::WhyUnreadable;
+pub use net::shm::program_memory::{WhyUnreadable, may_call_process_vm};
 pub use net::tap::{Direction, Tap, TappedPacket};
 pub use polling::attendance::Nudge;
 pub use stack::{Objects, Stack};

@@ -19,6 +19,7 @@ pub(super) struct Facts {
     /// The devices that the software provider would have.
     pub(super) software: Vec<DevicePreview>,
     pub(super) port: UdpPort,
+    pub(super) local: LocalMemory,
     pub(super) network: Network,
     pub(super) rules: Ruleset,
     pub(super) names: Names,
@@ -53,6 +54,21 @@ impl Facts {
     pub(super) fn is_kernel(&self) -> bool {
         matches!(self.provider, Some(Ok(Choice::Kernel)))
     }
+}
+
+/// What keeps processes of this host from using memory instead of sockets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct LocalMemory {
+    /// Whether `PORTOLAN_LOCAL` turns memory off, or why its value is invalid.
+    pub(super) is_off: Option<Result<bool, String>>,
+    /// `kernel.yama.ptrace_scope`; `None` if the kernel has no Yama.
+    pub(super) ptrace_scope: Option<u8>,
+    /// Whether a seccomp filter refuses process_vm_readv(2) or process_vm_writev(2).
+    pub(super) calls_refused: bool,
+    /// Processes that share the port and belong to other users.
+    pub(super) other_users: Vec<u32>,
+    /// Number of processes that share the port in other process namespaces.
+    pub(super) other_namespaces: usize,
 }
 
 /// A fact that is not visible to this user, or to any process in this namespace.

@@ -37,6 +37,13 @@ pub(super) fn object(facts: &Facts, found: &[Found]) -> Value {
             },
         },
         "udp_port": port(&facts.port),
+        "local_memory": {
+            "off": facts.local.is_off.as_ref().and_then(|is_off| is_off.as_ref().ok()),
+            "ptrace_scope": facts.local.ptrace_scope,
+            "calls_refused": facts.local.calls_refused,
+            "other_users": facts.local.other_users,
+            "other_namespaces": facts.local.other_namespaces,
+        },
         "software": facts.software.iter().map(|device| json!({
             "name": device.name,
             "interface": device.interface,

@@ -7,6 +7,7 @@ mod firewall;
 mod host;
 mod iptables;
 mod kernel;
+mod local;
 mod names;
 mod network;
 mod nft;
@@ -34,12 +35,14 @@ pub(super) fn gather(destination: Option<&str>, timeout: Duration) -> Facts {
     let mut unseen = Vec::new();
     let provider = provider::chosen().map_err(|error| error.to_string());
     let destination = destination.map(|text| destination::look(text, &provider, timeout));
+    let port = udp::look(&root, timeout, &mut unseen);
     Facts {
         is_pinned: std::env::var_os(PROVIDER_ENV).is_some_and(|value| !value.is_empty()),
         host: host::look(&root),
         kernel: kernel::look(&root),
         software: preview(&mut unseen),
-        port: udp::look(&root, timeout, &mut unseen),
+        local: local::look(&root, &port),
+        port,
         network: network::look(&root),
         rules: firewall::look(&mut unseen),
         names: names::look(&root),

@@ -1,6 +1,7 @@
 //! Derives findings from facts, without access to the machine.
 
 mod kernel;
+mod local;
 mod network;
 mod software;
 #[cfg(test)]
@@ -22,6 +23,7 @@ pub(super) fn judge(facts: &Facts) -> Vec<Found> {
     network::judge(facts, &mut findings);
     kernel::judge(facts, &mut findings);
     software::judge(facts, &mut findings);
+    local::judge(facts, &mut findings);
     network::judge_destination(facts, &mut findings);
     let mut found = findings.0;
     found.sort_by_key(|found| found.severity);

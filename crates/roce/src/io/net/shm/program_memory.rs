@@ -289,7 +289,7 @@ fn why_of(result: isize) -> Option<WhyUnreadable> {
         return None;
     }
     match Errno::from_io_error(&std::io::Error::last_os_error()) {
-        Some(Errno::PERM | Errno::ACCESS) => Some(match may_copy_itself() {
+        Some(Errno::PERM | Errno::ACCESS) => Some(match may_call_process_vm() {
             true => WhyUnreadable::NoPtrace,
             false => WhyUnreadable::NoSystemCall,
         }),
@@ -299,8 +299,9 @@ fn why_of(result: isize) -> Option<WhyUnreadable> {
     }
 }
 
-/// Whether this process may copy its own memory with these calls. No security module forbids that, only a seccomp filter.
-fn may_copy_itself() -> bool {
+/// Whether this process may call process_vm_readv(2) and process_vm_writev(2) at all. It copies a byte of its own memory:
+/// no security module forbids that, only a seccomp filter.
+pub fn may_call_process_vm() -> bool {
     let (from, mut to) = (0u8, 0u8);
     let from = piece_of(((&raw const from).expose_provenance() as u64, 1));
     let to = piece_of(((&raw mut to).expose_provenance() as u64, 1));

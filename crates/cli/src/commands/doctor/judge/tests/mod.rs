@@ -2,6 +2,7 @@
 
 mod kernel;
 mod keys;
+mod local;
 mod machines;
 mod network;
 mod software;
@@ -45,10 +46,13 @@ fn case(
 }
 
 fn cases() -> Vec<Case> {
-    [software::cases(), kernel::cases(), network::cases()]
-        .into_iter()
-        .flatten()
-        .collect()
+    let of_parts = [
+        software::cases(),
+        kernel::cases(),
+        network::cases(),
+        local::cases(),
+    ];
+    of_parts.into_iter().flatten().collect()
 }
 
 #[test]
