@@ -15,13 +15,17 @@ use super::queue_pairs::QueuePairs;
 use crate::commands::bench::memory::resident_bytes;
 use crate::latency::Latencies;
 
+/// The local port of the first connection at each address. The next ones follow: there are too few ephemeral ports.
+const FIRST_PORT: u16 = 4096;
 /// Time limit for a whole step.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) struct Active {
     events: EventChannel,
-    /// The listeners, which the connections go to by turns: an address has ports for 28,000.
+    /// The listeners, which the connections go to by turns.
     to: Vec<SocketAddr>,
+    /// The number of the next connection.
+    next: usize,
     queue_pairs: Option<QueuePairs>,
     capacity: u32,
     /// Ids with a resolved route.
@@ -39,6 +43,7 @@ impl Active {
         Ok(Active {
             events: EventChannel::open_on(provider)?,
             to,
+            next: 0,
             queue_pairs: None,
             capacity,
             routed: Vec::new(),
@@ -50,10 +55,13 @@ impl Active {
     /// Resolves the address and route of `count` ids and creates their queue pairs.
     pub(super) fn resolve(&mut self, count: u32) -> Result<()> {
         let mut ids = Vec::with_capacity(count as usize);
-        for to in self.to.iter().cycle().take(count as usize) {
+        for _ in 0..count {
             let id = CmId::new(&self.events)?;
-            // Without a source, the port would be taken at all addresses.
-            id.resolve_addr(Some(SocketAddr::new(to.ip(), 0)), *to, PATIENCE)?;
+            let number = self.next;
+            self.next += 1;
+            let to = *self.to.get(number % self.to.len()).context("no listener")?;
+            let port = FIRST_PORT + u16::try_from(number / self.to.len())?;
+            id.resolve_addr(Some(SocketAddr::new(to.ip(), port)), to, PATIENCE)?;
             ids.push(id);
         }
         let deadline = Instant::now() + PATIENCE;
