@@ -1,6 +1,7 @@
 //! Streams whose device calls: what it reports, and the polling of a waiting thread.
 
 use std::ffi::c_int;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -9,7 +10,6 @@ use libc::epoll_event;
 use portolan::Stream;
 use portolan::stream::DeviceWait;
 use portolan_threads::spin::Polling;
-use rustix::event::epoll;
 
 use super::{DEVICE, Interest, Set};
 use crate::socket::{Kind, Socket, Watch};
@@ -118,8 +118,13 @@ impl Set {
             return Some(&**device);
         }
         let device = stream.wait_for_device()?;
-        let data = epoll::EventData::new_u64(DEVICE);
-        epoll::add(&self.streams, device.as_fd(), data, epoll::EventFlags::IN).ok()?;
+        let event = epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: DEVICE,
+        };
+        // In the first set: the kernel takes longer to wake a thread through the second one.
+        let bell = device.as_fd().as_raw_fd();
+        self.kernel(libc::EPOLL_CTL_ADD, bell, &event).ok()?;
         Some(&**self.device.get_or_init(|| device))
     }
 }

@@ -6,7 +6,8 @@
 //!
 //! A wait checks only hot streams: those that were ready at the last wait, and those that their device or the second
 //! set reports. A device that calls needs no descriptors of streams: the set lists what it reports, and rings one bell
-//! if a thread sleeps. A waiting thread drives the device itself for a short time before it sleeps.
+//! if a thread sleeps. A waiting thread drives the device itself for a short time before it sleeps. If no other set or stream
+//! waits for the device, the first set contains what other processes ring, so that no other thread has to wake this one.
 
 #![allow(unsafe_code, reason = "events of the program, and calls of libc")]
 
@@ -41,8 +42,8 @@ use crate::table::Table;
 const MARK: u64 = 0xd7a1_5bc0_9e3f_7a6d;
 /// Event data of the bell in the second set.
 const BELL: u64 = u64::MAX;
-/// Event data of what other processes ring, if the set waits for the device.
-const DEVICE: u64 = u64::MAX - 1;
+/// Event data of what other processes ring, in the first set, if the set waits for the device. As unlikely.
+const DEVICE: u64 = 0x3b92_e04c_71a5_d8f6;
 /// Flags that epoll_ctl(2) accepts in every combination, for every socket.
 const ORDINARY: u32 = (libc::EPOLLIN
     | libc::EPOLLOUT
@@ -368,8 +369,6 @@ impl Set {
                     let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
                     self.is_ringing.store(false, Ordering::Release);
                 }
-                // The next collection drives the device.
-                DEVICE => {}
                 number => self.heat(number as c_int),
             }
         }
@@ -463,15 +462,11 @@ impl Set {
                     Err(_) if found > 0 => return Ok(found),
                     Err(errno) => return Err(errno),
                 };
-                let marked = room[..kernels].iter().position(|event| {
-                    let data = event.u64;
-                    data == MARK
-                });
-                found += kernels;
-                if let Some(at) = marked {
-                    room[at..kernels].rotate_left(1);
-                    found -= 1;
-                    is_marked = true;
+                let (kept, has_streams) = without_marks(&mut room[..kernels]);
+                found += kept;
+                // After the device's mark alone, the next collection drives the device.
+                is_marked = kept < kernels;
+                if has_streams {
                     self.drain();
                 }
             }
@@ -515,15 +510,21 @@ pub(crate) fn wait_inherited(
     mask: *const sigset_t,
 ) -> Result<usize> {
     let found = kernel_wait(set, events, timeout, mask)?;
-    let mut kept = 0;
-    for at in 0..found {
+    Ok(without_marks(&mut events[..found]).0)
+}
+
+/// Moves the program's events to the front. Returns their number, and whether the second set was among the others.
+fn without_marks(events: &mut [epoll_event]) -> (usize, bool) {
+    let (mut kept, mut has_streams) = (0, false);
+    for at in 0..events.len() {
         let data = events[at].u64;
-        if data != MARK {
+        has_streams |= data == MARK;
+        if data != MARK && data != DEVICE {
             events[kept] = events[at];
             kept += 1;
         }
     }
-    Ok(kept)
+    (kept, has_streams)
 }
 
 impl Watcher for Set {
