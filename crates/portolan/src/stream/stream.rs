@@ -150,7 +150,8 @@ impl Stream {
         self.core().read(into, Wait::No, true)
     }
 
-    /// Makes calls return `WouldBlock` instead of waiting.
+    /// Makes calls return `WouldBlock` instead of waiting. A read after a write may first poll for the peer's answer, for
+    /// 50 µs.
     ///
     /// # Errors
     /// None yet; as for `TcpStream`.

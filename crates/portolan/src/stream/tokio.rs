@@ -278,7 +278,7 @@ impl AsyncRead for ReadHalf {
     ) -> Poll<io::Result<()>> {
         self.0.poll(context, Direction::Read, |stream| {
             let unfilled = into.initialize_unfilled();
-            let length = stream.core().read(unfilled, Wait::Briefly, false)?;
+            let length = stream.core().read(unfilled, Wait::Glance, false)?;
             into.advance(length);
             Ok(())
         })

@@ -42,12 +42,6 @@ pub(crate) enum Wait {
     No,
     /// Not at all, and the descriptor signals nothing: the caller tries again, or prepares a wait.
     Glance,
-    /// As `Glance`, but a read polls for a short time if the peer may be about to answer what was written.
-    #[cfg_attr(
-        not(feature = "tokio"),
-        allow(dead_code, reason = "only tasks wait so")
-    )]
-    Briefly,
     /// Until this time; forever for `None`.
     Until(Option<Instant>),
 }

@@ -62,9 +62,7 @@ impl Core {
                     state.wanted[direction as usize] = true;
                     return Err(io::ErrorKind::WouldBlock.into());
                 }
-                Wait::No | Wait::Briefly
-                    if direction == Direction::Read && state.expects_answer =>
-                {
+                Wait::No if direction == Direction::Read && state.expects_answer => {
                     // It costs less to wait here for an answer that is under way than to come again for it.
                     let polling = polling.get_or_insert_with(|| self.spin.start());
                     if !self.spin.goes_on(polling) {
@@ -76,7 +74,7 @@ impl Core {
                     state = self.lock();
                     continue;
                 }
-                Wait::Glance | Wait::Briefly => return Err(io::ErrorKind::WouldBlock.into()),
+                Wait::Glance => return Err(io::ErrorKind::WouldBlock.into()),
                 Wait::No => {
                     state.wanted[direction as usize] = true;
                     self.rest(&mut state, direction == Direction::Write);
