@@ -11,6 +11,7 @@ pub const ROUTE_RECORDS_MAX: usize = 6;
 
 /// A path and its purpose (`struct ibv_path_data` of `infiniband/sa.h`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct PathData {
     /// `IBV_PATH_FLAG_*`.
     pub flags: u32,
@@ -35,6 +36,11 @@ impl PathData {
     pub const INBOUND_REVERSE: u32 = 1 << 5;
     /// `IBV_PATH_FLAG_BIDIRECTIONAL`: outbound, and inbound in reverse.
     pub const BIDIRECTIONAL: u32 = Self::OUTBOUND | Self::INBOUND_REVERSE;
+
+    /// A path with flags.
+    pub const fn new(flags: u32, record: PathRecord) -> Self {
+        Self { flags, record }
+    }
 
     /// Reads an array of `struct ibv_path_data`, or of `struct ibv_path_record`, which has no flags; `None` if the
     /// length matches neither.

@@ -75,8 +75,8 @@ fn udaddys_server_which_answers_at_the_end_with_other_data_is_supported() {
             let (datagram, qpn) = loop {
                 match service.next_within(common::PATIENCE).unwrap() {
                     Arrival::Datagram { datagram, qpn } => break (datagram, qpn),
-                    Arrival::Asked { .. } => {}
                     Arrival::Failed(error) => panic!("{error}"),
+                    _ => {}
                 }
             };
             let named = datagram.imm_data.map(u32::from_be);

@@ -10,14 +10,14 @@ use crate::script::*;
 
 /// A path with this service level.
 fn path(sl: u8) -> PathData {
-    PathData {
-        flags: PathData::GMP | PathData::PRIMARY | PathData::BIDIRECTIONAL,
-        record: PathRecord {
+    PathData::new(
+        PathData::GMP | PathData::PRIMARY | PathData::BIDIRECTIONAL,
+        PathRecord {
             sl,
             hop_limit: 1,
             ..PathRecord::default()
         },
-    }
+    )
 }
 
 /// The service levels of the first result's paths.
@@ -64,12 +64,14 @@ fn a_path_that_cannot_be_found_is_left_out() {
 #[test]
 fn fields_of_a_path_that_hints_set_restrict_the_paths() {
     let script = Script::infiniband(vec![path(1), path(2), path(3)]);
-    let wanted = |sl| PathData {
-        flags: 0,
-        record: PathRecord {
-            sl,
-            ..PathRecord::default()
-        },
+    let wanted = |sl| {
+        PathData::new(
+            0,
+            PathRecord {
+                sl,
+                ..PathRecord::default()
+            },
+        )
     };
     let hints = Hints::new().route([wanted(2)]);
     assert_eq!(levels(&script, &hints), [2]);
@@ -81,13 +83,13 @@ fn fields_of_a_path_that_hints_set_restrict_the_paths() {
 #[test]
 fn hints_may_have_an_array_of_either_kind_of_record() {
     let script = Script::infiniband(vec![path(1), path(2)]);
-    let wanted = PathData {
-        flags: 0,
-        record: PathRecord {
+    let wanted = PathData::new(
+        0,
+        PathRecord {
             sl: 2,
             ..PathRecord::default()
         },
-    };
+    );
     let data = wanted.to_bytes().unwrap();
     for route in [&data[..], &data[8..]] {
         let raw = RawHints {

@@ -101,7 +101,7 @@ fn without_a_node_the_route_of_the_hints_has_both_gids() {
         dgid: gid(dgid),
         ..PathRecord::default()
     };
-    let hints = Hints::new().route([PathData { flags: 0, record }]);
+    let hints = Hints::new().route([PathData::new(0, record)]);
     let results = script.resolve(None, None, &hints).unwrap();
     let result = &results[0];
     assert_eq!(result.family, Family::Ib);
@@ -119,7 +119,7 @@ fn gids_of_a_route_in_two_families_pin_no_source() {
             dgid: gid(to),
             ..PathRecord::default()
         };
-        [PathData { flags: 0, record }]
+        [PathData::new(0, record)]
     };
     let hints = Hints::new().family(Family::Inet6);
     let mixed = hints.clone().route(path("10.0.0.9", "fd00::2"));

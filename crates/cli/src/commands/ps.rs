@@ -149,6 +149,7 @@ fn way_text(way: &SurveyedWay) -> String {
             why.escape_debug()
         ),
         SurveyedWay::Socket { why } => format!(", by socket: {}", why.escape_debug()),
+        other => format!(", by {other:?}"),
     }
 }
 
@@ -196,6 +197,7 @@ fn objects(seen: &Survey, output: &mut Output) -> Result<()> {
                 Some(SurveyedWay::Memory) => (Some("memory"), None),
                 Some(SurveyedWay::Rings { why }) => (Some("rings"), Some(why)),
                 Some(SurveyedWay::Socket { why }) => (Some("socket"), Some(why)),
+                Some(_) => (Some("other"), None),
             };
             output.object(&json!({
                 "type": "connection",

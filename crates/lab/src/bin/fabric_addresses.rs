@@ -48,7 +48,7 @@ fn resolve(node: &str, sl: Option<u8>) -> Result<()> {
             sl,
             ..PathRecord::default()
         };
-        hints = hints.route([PathData { flags: 0, record }]);
+        hints = hints.route([PathData::new(0, record)]);
     }
     let request = Request::new(Some(node), Some("7471")).hints(hints);
     request.run()?.try_for_each(|result| tell(&result))

@@ -53,6 +53,7 @@ impl AsFd for Service {
 
 /// An event of a service.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Arrival {
     /// A client requested the queue pair and was answered.
     Asked {

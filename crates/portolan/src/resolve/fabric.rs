@@ -143,15 +143,12 @@ fn path(port: Option<&FabricPort>, like: PathRecord) -> Result<Vec<PathData>, Ca
         });
     }
     let flags = PathData::GMP | PathData::PRIMARY | PathData::BIDIRECTIONAL;
-    Ok(vec![PathData { flags, record }])
+    Ok(vec![PathData::new(flags, record)])
 }
 
 /// Filters for paths that match the query: ibacm only checks the ends.
 fn meeting(mut paths: Vec<PathData>, like: PathRecord) -> Result<Vec<PathData>, Cause> {
-    let wanted = PathData {
-        flags: 0,
-        record: like,
-    };
+    let wanted = PathData::new(0, like);
     paths.retain(|path| path.meets(&wanted));
     match paths.is_empty() {
         true => Err(Cause::NoSuchObject("a path of ibacm's that is as demanded")),
@@ -366,10 +363,7 @@ mod tests {
             pkey: PKey(0x8001),
             ..full()
         };
-        let path = |record| PathData {
-            flags: PathData::GMP,
-            record,
-        };
+        let path = |record| PathData::new(PathData::GMP, record);
         let (right, wrong) = (path(like), path(full()));
         assert_eq!(meeting(vec![wrong, right], like), Ok(vec![right]));
         assert!(

@@ -14,8 +14,8 @@ fn next_datagram(
     loop {
         match service.next_within(PATIENCE).unwrap() {
             Arrival::Datagram { datagram, qpn } => return (datagram, qpn),
-            Arrival::Asked { .. } => {}
             Arrival::Failed(error) => panic!("{error}"),
+            _ => {}
         }
     }
 }

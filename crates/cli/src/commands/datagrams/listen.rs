@@ -75,6 +75,7 @@ fn serve(args: &ListenArgs, recorder: &Recorder, output: &mut Output) -> Result<
                     Err(error) => output::complain(&error),
                 }
             }
+            Ok(_) => {}
             Err(error) if matches!(error.cause, Cause::TimedOut { .. }) => {}
             Err(error) => return Err(error.into()),
         }

@@ -99,6 +99,7 @@ pub struct SurveyedConnection {
 
 /// How a connection's packets are sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SurveyedWay {
     /// Through memory shared with the peer's process.
     Memory,
