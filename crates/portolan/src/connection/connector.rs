@@ -147,6 +147,7 @@ impl Connecting {
         if let Some(tos) = connector.options.type_of_service {
             id.set_option(IdOption::Tos(tos))?;
         }
+        id.set_local_ece(connector.options.ece)?;
         Ok(Self {
             options: connector.options.clone(),
             steps: Steps::start(id, events, connector.source, destination, deadline)?,

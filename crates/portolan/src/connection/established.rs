@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use portolan_provider::cm::Ece;
 use portolan_provider::verbs::Counter;
 use portolan_provider::{Error, Result, Step};
 use portolan_wire::addr::Qpn;
@@ -51,6 +52,11 @@ impl Connection {
     /// The peer's private data: the whole field of its message, zero-padded.
     pub fn peer_private_data(&self) -> &[u8] {
         &self.peer_private_data
+    }
+
+    /// The vendor options of the peer's request or reply ([`Options::ece`](super::Options::ece)); zeros if it sent none.
+    pub fn peer_ece(&self) -> Ece {
+        self.inner.id.remote_ece()
     }
 
     /// The number of the local queue pair.

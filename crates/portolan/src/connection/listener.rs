@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use portolan_port_sharing::room;
-use portolan_provider::cm::{ConnParam, EventType};
+use portolan_provider::cm::{ConnParam, Ece, EventType};
 use portolan_provider::traits::Provider;
 use portolan_provider::{Cause, Error, Result, Step};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -396,6 +396,11 @@ impl Incoming {
         self.id.addresses().ok()?.remote?.inet()
     }
 
+    /// The vendor options of the request ([`Options::ece`]); zeros if it has none.
+    pub fn ece(&self) -> Ece {
+        self.id.remote_ece()
+    }
+
     pub(crate) fn into_parts(self) -> (CmId, ConnParam) {
         (self.id, self.request)
     }
@@ -445,6 +450,7 @@ impl Incoming {
     fn prepare(&self, options: &Options) -> Result<(Arc<Inner>, ConnParam)> {
         let events = EventChannel::open_on(self.id.provider())?;
         self.id.migrate(&events, options.timeout)?;
+        self.id.set_local_ece(options.ece)?;
         let inner = Inner::new(self.id.clone(), events, options)?;
         let mut param = options.conn_param(inner.work.transport);
         // Neither side may use more than the other supports.

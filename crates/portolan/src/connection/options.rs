@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use portolan_provider::cm::ConnParam;
+use portolan_provider::cm::{ConnParam, Ece};
 use portolan_provider::verbs::{QpCap, QpInit};
 use portolan_provider::{Error, Result, Step};
 
@@ -82,6 +82,10 @@ pub struct Options {
     ///
     /// An IPv6 destination also chooses the flow label: [`SocketAddrV6::flowinfo`](std::net::SocketAddrV6::flowinfo).
     pub type_of_service: Option<u8>,
+    /// Vendor options to send with the request or reply (enhanced connection establishment, `rdma_set_local_ece(3)`).
+    /// The peer's program reads them ([`Incoming::ece`](super::Incoming::ece), [`Connection::peer_ece`](super::Connection::peer_ece));
+    /// the connection itself does not change. Default: zeros, which say that there are none.
+    pub ece: Ece,
 }
 
 impl Default for Options {
@@ -104,6 +108,7 @@ impl Default for Options {
             timeout: Duration::from_secs(10),
             keepalive: None,
             type_of_service: None,
+            ece: Ece::default(),
         }
     }
 }
@@ -127,6 +132,7 @@ setters! {
         timeout: Duration,
         keepalive: impl Into<Option<Keepalive>>,
         type_of_service: impl Into<Option<u8>>,
+        ece: Ece,
     }
 }
 

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
 
-use portolan::{Access, Connection, Listener, Options, RemoteMemory};
+use portolan::wire::cm::Ece;
+use portolan::{Access, Connection, Connector, Listener, Options, RemoteMemory};
 
 use crate::harness::*;
 use crate::process::Peer;
@@ -42,6 +43,36 @@ fn messages_of_every_length_arrive_unchanged() {
         assert_same(&message, &bytes);
         assert_eq!(message.immediate(), None);
     }
+}
+
+#[test]
+fn vendor_options_reach_the_program_at_the_other_end() {
+    let ece = |options| Ece {
+        vendor_id: 0x15b3,
+        options,
+    };
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let connecting = thread::spawn(move || {
+        let connector = Connector::new().options(options().ece(ece(1)));
+        connector.connect_to(address).unwrap()
+    });
+    let incoming = listener.accept_within(PATIENCE).unwrap();
+    assert_eq!(incoming.ece(), ece(1));
+    let passive = incoming.accept_with(&options().ece(ece(0x8000_0002)));
+    assert_eq!(passive.unwrap().peer_ece(), ece(1));
+    assert_eq!(connecting.join().unwrap().peer_ece(), ece(0x8000_0002));
+    // None by default.
+    let (active, passive) = pair();
+    assert_eq!([active.peer_ece(), passive.peer_ece()], [Ece::default(); 2]);
+
+    let error = Connector::new().options(options().ece(Ece {
+        vendor_id: 1 << 24,
+        options: 0,
+    }));
+    let error = error.connect_to(address).unwrap_err().to_string();
+    assert!(error.contains("ECE vendor id"), "{error}");
+    assert!(error.contains("24 bits"), "{error}");
 }
 
 #[test]
