@@ -18,6 +18,13 @@ use portolan_provider::verbs::Instance;
 
 /// The devices of the process's provider, by index.
 ///
+/// ```
+/// for device in portolan::devices()? {
+///     println!("{}: {} ports", device.name(), device.attr()?.phys_port_cnt);
+/// }
+/// # Ok::<(), portolan::Error>(())
+/// ```
+///
 /// # Errors
 /// The provider cannot start.
 pub fn devices() -> Result<Vec<Arc<dyn Device>>> {

@@ -17,6 +17,17 @@ use crate::software::Watcher;
 ///
 /// Several threads may take events from one channel; each event goes to one of them. Clones refer
 /// to the same channel.
+///
+/// ```
+/// use portolan::cm::EventChannel;
+/// use std::os::fd::AsFd;
+///
+/// let channel = EventChannel::open()?;
+/// // For an event loop: it is readable while an event is queued.
+/// let descriptor = channel.as_fd();
+/// assert!(channel.try_next_event()?.is_none());
+/// # Ok::<(), portolan::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct EventChannel {
     pub(super) shared: Arc<ChannelIds>,

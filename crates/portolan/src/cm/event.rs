@@ -15,6 +15,21 @@ use super::membership::Membership;
 /// dropped.
 ///
 /// Its type, status and parameters are in its [`EventData`].
+///
+/// ```
+/// use portolan::cm::{CmId, EventChannel};
+/// use std::time::Duration;
+///
+/// let channel = EventChannel::open()?;
+/// let id = CmId::new(&channel)?;
+/// id.resolve_addr(None, "127.0.0.1:7471".parse().unwrap(), Duration::from_secs(5))?;
+/// let event = channel.next_event_within(Duration::from_secs(5))?;
+/// match event.failure() {
+///     None => println!("{} of id {:?}", event.event_type(), event.id().number()),
+///     Some(error) => println!("{error}"),
+/// }
+/// # Ok::<(), portolan::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Event {
     id: CmId,

@@ -10,6 +10,20 @@ use crate::sys::RemoteMemory;
 use crate::work::{Failed, Gather, Item, Transfer};
 
 /// Requests that are posted together, in the order in which they were added; see [`Connection::batch`].
+///
+/// ```
+/// # let (server, client) = portolan::doc_pair()?;
+///
+/// let mut batch = client.batch();
+/// for number in 0..8u8 {
+///     batch.send(vec![number])?;
+/// }
+/// for sending in batch.post()? {
+///     sending.wait()?;
+/// }
+/// # drop(server);
+/// # Ok::<(), portolan::Error>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "nothing is posted yet"]
 pub struct Batch<'a> {

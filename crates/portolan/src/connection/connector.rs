@@ -20,6 +20,22 @@ use crate::deadline;
 use crate::resolve::resolve;
 
 /// Creates outgoing connections.
+///
+/// ```
+/// use portolan::{Connector, Listener, Options};
+/// use std::time::Duration;
+///
+/// # let listener = Listener::bind("127.0.0.1:0")?;
+/// # let address = listener.local_addr()?.to_string();
+/// # let server = std::thread::spawn(move || listener.accept()?.accept());
+/// let connector = Connector::new()
+///     .options(Options::default().receive_size(1 << 16))
+///     .timeout(Duration::from_secs(3));
+/// let connection = connector.connect(&address)?;
+/// println!("from {:?}", connection.local_addr());
+/// # drop(server.join().unwrap()?);
+/// # Ok::<(), portolan::Error>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Connector {
     options: Options,

@@ -22,6 +22,18 @@ use crate::work::{Message, Transfer};
 /// holds keep their buffers.
 ///
 /// Several threads may use it concurrently; work is executed in the order of posting.
+///
+/// ```
+/// use std::time::Duration;
+/// # let (server, client) = portolan::doc_pair()?;
+///
+/// client.send(b"ahoy".to_vec())?.wait()?;
+/// let message = server.receive_within(Duration::from_secs(5))?;
+/// assert_eq!(&message[..], b"ahoy");
+/// server.close(Duration::from_secs(5))?;
+/// assert!(client.receive().unwrap_err().is_disconnected());
+/// # Ok::<(), portolan::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Connection {
     pub(crate) inner: Arc<Inner>,
@@ -154,6 +166,21 @@ impl Connection {
     }
 
     /// Returns the next message if one has arrived.
+    ///
+    /// ```
+    /// # let (server, client) = portolan::doc_pair()?;
+    ///
+    /// assert!(server.try_receive()?.is_none());
+    /// client.send(b"ahoy".to_vec())?.wait()?;
+    /// let message = loop {
+    ///     match server.try_receive()? {
+    ///         Some(message) => break message,
+    ///         None => std::thread::yield_now(),
+    ///     }
+    /// };
+    /// assert_eq!(&message[..], b"ahoy");
+    /// # Ok::<(), portolan::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The connection ended and all messages are taken.

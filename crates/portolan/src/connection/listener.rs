@@ -27,6 +27,19 @@ use crate::resolve::resolve_passive;
 const PORT_ATTEMPTS: u32 = 8;
 
 /// Listens on an address.
+///
+/// ```
+/// use portolan::{Connector, Listener};
+///
+/// let listener = Listener::bind("127.0.0.1:0")?;
+/// let address = listener.local_addr()?;
+/// let client = std::thread::spawn(move || Connector::new().connect_to(address));
+/// let incoming = listener.accept()?;
+/// println!("a request from {:?}", incoming.peer_addr());
+/// let connection = incoming.accept()?;
+/// # drop((connection, client.join().unwrap()?));
+/// # Ok::<(), portolan::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Listener {
     /// One door for each provider; at least one.
@@ -74,6 +87,22 @@ impl Door {
 }
 
 /// A connection request. Accept or reject it; dropping it rejects.
+///
+/// ```
+/// use portolan::{Cause, Connector, Listener};
+///
+/// let listener = Listener::bind("127.0.0.1:0")?;
+/// let address = listener.local_addr()?;
+/// let connector = Connector::new().private_data(*b"version 1");
+/// let client = std::thread::spawn(move || connector.connect_to(address));
+/// let incoming = listener.accept()?;
+/// if !incoming.private_data().starts_with(b"version 2") {
+///     incoming.reject(b"only version 2")?;
+/// }
+/// let error = client.join().unwrap().unwrap_err();
+/// assert!(error.is_refused());
+/// # Ok::<(), portolan::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Incoming {
     id: CmId,

@@ -37,6 +37,18 @@ impl Connection {
     /// Allocates memory that the peer may access. All peers of the connection's [`Domain`](crate::Domain) may access
     /// it.
     ///
+    /// ```
+    /// use portolan::Access;
+    /// # let (server, client) = portolan::doc_pair()?;
+    ///
+    /// let memory = server.share(4096, Access::REMOTE_READ | Access::REMOTE_WRITE)?;
+    /// client.write(b"seven".to_vec(), memory.remote())?.wait()?;
+    /// let mut depth = [0; 5];
+    /// memory.load(0, &mut depth);
+    /// assert_eq!(&depth, b"seven");
+    /// # Ok::<(), portolan::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// See [`SharedMemory::new`].
     pub fn share(&self, length: usize, access: Access) -> Result<SharedMemory> {

@@ -14,6 +14,17 @@ type Posted = std::result::Result<Transfer, Failed>;
 
 /// A work request with options; see [`Connection::request`]. (A name to resolve is a
 /// [`resolve::Request`](crate::resolve::Request), and a peer's connection request an [`Incoming`](crate::Incoming).)
+///
+/// ```
+/// use portolan::Access;
+/// # let (server, client) = portolan::doc_pair()?;
+///
+/// let memory = server.share(64, Access::REMOTE_WRITE)?;
+/// let written = client.request().immediate(7).write(vec![1; 64], memory.remote())?;
+/// written.wait()?;
+/// assert_eq!(server.receive()?.immediate(), Some(7));
+/// # Ok::<(), portolan::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[must_use = "nothing is posted yet"]
 pub struct Request<'a> {
@@ -49,6 +60,15 @@ impl Connection {
     /// connection: the send ends with `WorkFailed(RemInvReqErr)` and the peer's receive with
     /// `WorkFailed(LocLenErr)`. Agree on a maximum message size beforehand, for example in the
     /// private data.
+    ///
+    /// ```
+    /// # let (server, client) = portolan::doc_pair()?;
+    ///
+    /// let sending = client.send(b"ahoy".to_vec())?;
+    /// assert_eq!(&server.receive()?[..], b"ahoy");
+    /// let vector: Vec<u8> = sending.wait()?.buffer.into_memory().expect("the vector");
+    /// # Ok::<(), portolan::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The send queue is full, or the connection has ended and its device refuses work; the error returns the buffer.
@@ -90,6 +110,16 @@ impl Connection {
     /// The buffer may have any length. A write of more than 1 GiB is divided into several work requests, one for each
     /// GiB, which all count against [`Options::send_depth`](crate::Options::send_depth).
     ///
+    /// ```
+    /// use portolan::Access;
+    /// # let (server, client) = portolan::doc_pair()?;
+    ///
+    /// let memory = server.share(64, Access::REMOTE_WRITE)?;
+    /// let second_half = memory.remote().slice(32, 32).expect("within it");
+    /// client.write(vec![7; 32], second_half)?.wait()?;
+    /// # Ok::<(), portolan::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `BeyondRemoteMemory` if the buffer is longer than the memory, and `RemoteRightMissing` if the memory was offered
     /// without the right to write: nothing is sent and the connection stays usable. Otherwise as for
@@ -127,6 +157,19 @@ impl Connection {
     /// [`Options::inline`](crate::Options::inline), which is 0 by default. It needs no buffer, and the transfer returns
     /// none.
     ///
+    /// ```
+    /// use portolan::{Connector, Listener, Options};
+    ///
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr()?;
+    /// # let server = std::thread::spawn(move || listener.accept()?.accept());
+    /// let connector = Connector::new().options(Options::default().inline(64));
+    /// let client = connector.connect_to(address)?;
+    /// client.send_inline(b"no buffer")?.wait()?;
+    /// # assert_eq!(&server.join().unwrap()?.receive()?[..], b"no buffer");
+    /// # Ok::<(), portolan::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As for [`Connection::send`]; also if there are more than [`Options::inline`](crate::Options::inline) bytes.
     pub fn send_inline(&self, bytes: &[u8]) -> Posted {
@@ -147,6 +190,17 @@ impl Connection {
     /// Posts an RDMA read of the peer's memory into the buffer. Reads as many bytes as the shorter of the two has.
     ///
     /// The length is not limited, as for [`Connection::write`].
+    ///
+    /// ```
+    /// use portolan::Access;
+    /// # let (server, client) = portolan::doc_pair()?;
+    ///
+    /// let memory = server.share(64, Access::REMOTE_READ)?;
+    /// memory.store(0, b"seven fathoms");
+    /// let bytes = client.read(vec![0; 13], memory.remote())?.wait()?.buffer;
+    /// assert_eq!(&bytes[..], b"seven fathoms");
+    /// # Ok::<(), portolan::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `RemoteRightMissing` if the memory was offered without the right to read, and `Unsupported` on an unreliable
@@ -173,6 +227,16 @@ impl Connection {
     /// Posts an atomic compare and swap of eight bytes of the peer's memory: stores `swap` if they
     /// equal `compare`. [`Done::original`](crate::Done::original) holds the previous value in
     /// either case.
+    ///
+    /// ```
+    /// use portolan::Access;
+    /// # let (server, client) = portolan::doc_pair()?;
+    ///
+    /// let lock = server.share(8, Access::REMOTE_ATOMIC)?;
+    /// let done = client.compare_swap(vec![0; 8], lock.remote(), 0, 1)?.wait()?;
+    /// assert_eq!(done.original(), Some(0), "the lock was free");
+    /// # Ok::<(), portolan::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As for [`Connection::fetch_add`].

@@ -26,6 +26,27 @@ pub(super) const UDP: ServiceKind = ServiceKind {
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A UD queue pair with its buffers: sends to any destination, and receives.
+///
+/// ```
+/// use portolan::datagram::{Arrival, Options, Service, Socket};
+/// use std::time::Duration;
+///
+/// let mut service = Service::bind("127.0.0.1:0", &Options::default())?;
+/// let address = service.local_addr()?.to_string();
+/// let client = std::thread::spawn(move || -> portolan::Result<()> {
+///     let (mut socket, found) = Socket::connect(&address, &Options::default())?;
+///     socket.send(&found.destination, b"ahoy", None)?;
+///     socket.flush()
+/// });
+/// loop {
+///     if let Arrival::Datagram { datagram, .. } = service.next_within(Duration::from_secs(5))? {
+///         assert_eq!(datagram.data, b"ahoy");
+///         break;
+///     }
+/// }
+/// # client.join().unwrap()?;
+/// # Ok::<(), portolan::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Socket {
     queues: Queues,

@@ -92,6 +92,13 @@ static PINNED: AtomicU8 = AtomicU8::new(0);
 
 /// Pins this process's provider; `None` returns the choice to the environment. Existing objects
 /// keep their provider.
+///
+/// ```
+/// use portolan::provider::{Choice, pin};
+///
+/// // Before anything else: this program never uses hardware.
+/// pin(Some(Choice::Software));
+/// ```
 pub fn pin(choice: Option<Choice>) {
     PINNED.store(choice.map_or(0, |choice| choice as u8), Ordering::Release);
 }

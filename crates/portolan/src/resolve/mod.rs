@@ -68,6 +68,13 @@ pub struct Resolved {
 /// Resolves `host:port` (`[ipv6%zone]:port`, `host`) to addresses to connect to, in order of
 /// preference.
 ///
+/// ```
+/// for found in portolan::resolve("127.0.0.1:7471")? {
+///     println!("{} from {:?}", found.addr, found.source);
+/// }
+/// # Ok::<(), portolan::Error>(())
+/// ```
+///
 /// # Errors
 /// The text is not an endpoint (`InvalidArgument`), the host or service is unknown
 /// (`NameNotKnown`), or the name server failed temporarily (`NameTemporaryFailure`).

@@ -22,6 +22,21 @@ use crate::deadline;
 /// Listens for streams, like a `TcpListener`.
 ///
 /// Requests of peers that do not use rsocket are rejected.
+///
+/// ```
+/// use std::io::{Read, Write};
+/// use portolan::{Stream, StreamListener};
+///
+/// let listener = StreamListener::bind("127.0.0.1:0")?;
+/// let address = listener.local_addr()?.to_string();
+/// let client = std::thread::spawn(move || Stream::connect(&address)?.write_all(b"ahoy"));
+/// let (mut stream, peer) = listener.accept()?;
+/// let mut text = [0; 4];
+/// stream.read_exact(&mut text)?;
+/// println!("{peer} says {text:?}");
+/// # client.join().unwrap()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct StreamListener {
     listener: Listener,

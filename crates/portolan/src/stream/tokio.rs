@@ -46,6 +46,28 @@ pub struct ReadHalf(Arc<Watched>);
 pub struct WriteHalf(Arc<Watched>);
 
 /// A [`StreamListener`] for tasks.
+///
+/// ```
+/// use portolan::stream::{AsyncStream, AsyncStreamListener};
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+///
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// let listener = AsyncStreamListener::bind("127.0.0.1:0").await?;
+/// let address = listener.local_addr()?.to_string();
+/// let client = tokio::spawn(async move {
+///     let mut stream = AsyncStream::connect(&address).await?;
+///     stream.write_all(b"ahoy").await?;
+///     stream.flush().await?;
+///     Ok::<_, std::io::Error>(stream)
+/// });
+/// let (mut stream, _) = listener.accept().await?;
+/// let mut text = [0; 4];
+/// stream.read_exact(&mut text).await?;
+/// assert_eq!(&text, b"ahoy");
+/// # drop(client.await.unwrap()?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 pub struct AsyncStreamListener {
     listener: AsyncFd<ListenerFd>,

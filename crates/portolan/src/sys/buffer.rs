@@ -74,6 +74,14 @@ impl Buffer {
 
     /// Deregisters the memory that the buffer was created from, and returns it.
     ///
+    /// ```
+    /// use portolan::Buffer;
+    ///
+    /// let buffer = Buffer::from(vec![1, 2, 3]);
+    /// let vector: Vec<u8> = buffer.into_memory().expect("the vector that it is made of");
+    /// assert_eq!(vector, [1, 2, 3]);
+    /// ```
+    ///
     /// # Errors
     /// The buffer itself, if it is a slice whose rest is elsewhere, or was created from another type.
     pub fn into_memory<M: Memory>(self) -> std::result::Result<M, Self> {

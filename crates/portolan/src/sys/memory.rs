@@ -62,6 +62,17 @@ impl RemoteMemory {
     }
 
     /// Encodes the description for a peer: address, length, key and rights (`enum ibv_access_flags`), each big-endian.
+    ///
+    /// ```
+    /// use portolan::{Access, RemoteMemory};
+    /// # let (server, client) = portolan::doc_pair()?;
+    ///
+    /// let memory = server.share(16, Access::REMOTE_READ)?;
+    /// server.send(memory.remote().to_bytes().to_vec())?.wait()?;
+    /// let offer = RemoteMemory::from_bytes(&client.receive()?).expect("an offer");
+    /// assert_eq!(offer, memory.remote());
+    /// # Ok::<(), portolan::Error>(())
+    /// ```
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..8].copy_from_slice(&self.addr.to_be_bytes());

@@ -223,6 +223,18 @@ impl SharedMemory {
 
     /// Copies bytes from `offset` on to `into`. Bytes that a peer writes meanwhile may be old or new.
     ///
+    /// ```
+    /// use portolan::Access;
+    /// # let (server, client) = portolan::doc_pair()?;
+    ///
+    /// let memory = server.share(16, Access::REMOTE_READ)?;
+    /// memory.store(8, &7u64.to_ne_bytes());
+    /// let mut word = [0; 8];
+    /// memory.load(8, &mut word);
+    /// assert_eq!(u64::from_ne_bytes(word), 7);
+    /// # Ok::<(), portolan::Error>(())
+    /// ```
+    ///
     /// # Panics
     /// If the range is outside the memory.
     #[track_caller]
@@ -300,6 +312,17 @@ impl SharedMemory {
 
     /// Withdraws the peers' rights on every device. Returns the memory as an ordinary buffer. If a process of this host
     /// was stopped in the middle of a write to memory of the library's, it returns a copy instead.
+    ///
+    /// ```
+    /// use portolan::Access;
+    /// # let (server, client) = portolan::doc_pair()?;
+    ///
+    /// let memory = server.share(16, Access::REMOTE_WRITE)?;
+    /// client.write(b"ahoy".to_vec(), memory.remote())?.wait()?;
+    /// let buffer = memory.revoke()?;
+    /// assert_eq!(&buffer[..4], b"ahoy");
+    /// # Ok::<(), portolan::Error>(())
+    /// ```
     ///
     /// # Errors
     /// A region cannot be deregistered, or cannot be registered again for local use.

@@ -13,6 +13,19 @@ use crate::sys::SharedMemory;
 use crate::work::Message;
 
 /// A [`Connection`] for tokio tasks.
+///
+/// ```
+/// use portolan::tasks::AsyncConnection;
+///
+/// # let (server, client) = portolan::doc_pair()?;
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// let (server, client) = (AsyncConnection::new(server)?, AsyncConnection::new(client)?);
+/// client.send(b"ahoy".to_vec())?.await?;
+/// assert_eq!(&server.receive().await?[..], b"ahoy");
+/// # Ok::<(), portolan::Error>(())
+/// # })?;
+/// # Ok::<(), portolan::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct AsyncConnection {
     connection: Connection,

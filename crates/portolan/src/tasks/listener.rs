@@ -11,6 +11,21 @@ use crate::connection::{Connection, Incoming, Listener, Options, accept_outcome,
 use crate::deadline;
 
 /// A [`Listener`] for tokio tasks.
+///
+/// ```
+/// use portolan::tasks::AsyncListener;
+/// use portolan::{Connector, Options};
+///
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// let listener = AsyncListener::bind("127.0.0.1:0").await?;
+/// let address = listener.local_addr()?.to_string();
+/// let connector = Connector::new();
+/// let accept = async { listener.accept().await?.accept_async(&Options::default()).await };
+/// let (client, server) = tokio::join!(connector.connect_async(&address), accept);
+/// # drop((client?, server?));
+/// # Ok::<(), portolan::Error>(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 pub struct AsyncListener {
     listener: AsyncFd<Watched<Listener>>,

@@ -15,6 +15,16 @@ use crate::sys::Buffer;
 /// Dropping it reposts the receive. If the program holds [`Options::held_messages`](crate::Options::held_messages)
 /// messages, the peer's next message waits. A program that keeps messages for a long time should take their buffers
 /// ([`Message::into_buffer`]).
+///
+/// ```
+/// # let (server, client) = portolan::doc_pair()?;
+/// client.send_with_immediate(b"ahoy".to_vec(), 7)?.wait()?;
+/// let message = server.receive()?;
+/// assert_eq!((&message[..], message.immediate()), (&b"ahoy"[..], Some(7)));
+/// // It may be kept without holding a receive.
+/// let kept = message.into_buffer()?;
+/// # Ok::<(), portolan::Error>(())
+/// ```
 pub struct Message {
     connection: Arc<Inner>,
     buffer: Option<Buffer>,

@@ -7,6 +7,17 @@ use portolan_provider::Error;
 use crate::sys::Buffer;
 
 /// A successful transfer.
+///
+/// ```
+/// # let (server, client) = portolan::doc_pair()?;
+/// let mut buffer = client.buffer_from(b"one")?;
+/// for text in [b"two", b"six"] {
+///     buffer.copy_from_slice(text);
+///     buffer = client.send(buffer)?.wait()?.buffer;
+///     assert_eq!(&server.receive()?[..], text);
+/// }
+/// # Ok::<(), portolan::Error>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Done {
@@ -31,6 +42,19 @@ impl Done {
 }
 
 /// A transfer that failed or could not be posted.
+///
+/// ```
+/// use portolan::Options;
+/// # let (server, client) = portolan::doc_pair()?;
+///
+/// // The connection's options permit no inline data.
+/// let failed = client.send_inline(b"ahoy").unwrap_err();
+/// println!("{}", failed.error);
+/// // It converts into the error, for `?`.
+/// let error = portolan::Error::from(failed);
+/// # drop((server, error));
+/// # Ok::<(), portolan::Error>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Failed {

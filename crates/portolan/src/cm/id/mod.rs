@@ -35,6 +35,17 @@ use super::name_lookup::NameLookup;
 ///
 /// Clones refer to the same id. Dropping the last one destroys it without waiting;
 /// [`CmId::destroy`] also waits until its events are acknowledged.
+///
+/// ```
+/// use portolan::cm::{CmId, EventChannel};
+///
+/// let channel = EventChannel::open()?;
+/// let id = CmId::new(&channel)?;
+/// id.bind("127.0.0.1:0".parse().unwrap())?;
+/// id.listen(8)?;
+/// println!("{:?}", id.addresses()?.local);
+/// # Ok::<(), portolan::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct CmId {
     pub(super) shared: Arc<IdShared>,
