@@ -81,7 +81,7 @@ pub(super) unsafe fn copy(source: *const u8, target: *mut u8, len: usize) {
 mod tests {
     #[test]
     fn every_alignment_and_length_is_copied_exactly() {
-        let source: Vec<u8> = (0..100_000u32).map(|at| (at * 7 >> 3) as u8).collect();
+        let source: Vec<u8> = (0..100_000u32).map(|at| ((at * 7) >> 3) as u8).collect();
         for (from, to) in [(0, 0), (1, 0), (0, 1), (5, 63), (64, 64), (3, 17)] {
             for len in [0, 1, 63, 64, 65, 4096, 16_383, 16_384, 16_450, 50_000] {
                 let mut target = vec![0x55; 60_000];
