@@ -197,6 +197,17 @@ impl Connection {
     /// A peer of this library confirms at once, whatever its program does. A C program confirms when it takes the
     /// event.
     ///
+    /// ```
+    /// # let (server, client) = portolan::doc_pair()?;
+    ///
+    /// # use std::time::Duration;
+    /// client.send(b"the last one".to_vec())?.wait()?;
+    /// client.close(Duration::from_secs(5))?;
+    /// assert_eq!(&server.receive()?[..], b"the last one");
+    /// assert!(server.receive().unwrap_err().is_disconnected());
+    /// # Ok::<(), portolan::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `TimedOut` if the peer does not answer; the connection is closed in any case.
     pub fn close(self, timeout: Duration) -> Result<()> {

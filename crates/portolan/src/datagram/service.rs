@@ -23,6 +23,30 @@ const BACKLOG: i32 = 128;
 /// A service that answers resolution requests and receives its clients' datagrams. It has one queue
 /// pair on each device at which it received a request. (The type of service of an id is a
 /// [`provider::cm::Service`](crate::provider::cm::Service).)
+///
+/// ```
+/// use portolan::datagram::{Arrival, Options, Service};
+/// use std::time::Duration;
+///
+/// let mut service = Service::bind("127.0.0.1:0", &Options::default())?;
+/// # let address = service.local_addr()?.to_string();
+/// # let client = std::thread::spawn(move || -> portolan::Result<()> {
+/// #     use portolan::datagram::Socket;
+/// #     let (mut socket, found) = Socket::connect(&address, &Options::default())?;
+/// #     socket.send(&found.destination, b"ahoy", None)?;
+/// #     assert_eq!(socket.receive_within(Duration::from_secs(5))?.data, b"ahoy");
+/// #     Ok(())
+/// # });
+/// loop {
+///     if let Arrival::Datagram { datagram, qpn } = service.next_within(Duration::from_secs(5))? {
+///         let client = service.sender(&datagram, qpn)?;
+///         service.send(qpn, &client, &datagram.data, None)?;
+///         break;
+///     }
+/// }
+/// # client.join().unwrap()?;
+/// # Ok::<(), portolan::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Service {
     listener: CmId,

@@ -127,6 +127,17 @@ pub fn get_addrinfo(
 }
 
 /// A resolution request. (Work to post is a [`connection::Request`](crate::connection::Request).)
+///
+/// ```
+/// use portolan::resolve::{Family, Hints, Request};
+///
+/// let request = Request::new(Some("localhost"), Some("7471"));
+/// let request = request.hints(Hints::new().family(Family::Inet));
+/// for address in request.addresses()? {
+///     println!("{:?}", address.dst_addr);
+/// }
+/// # Ok::<(), portolan::Error>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     node: Option<String>,

@@ -31,6 +31,28 @@ use crate::tasks::runtime::{of_ended_task, off_runtime, runtime_error, watch, wi
 ///
 /// Reads and writes may be dropped at any await point: a dropped write has written nothing, or has reported how much
 /// it wrote. Shutting down ends this side's direction; the peer's data can still be read.
+///
+/// ```
+/// use portolan::stream::{AsyncStream, AsyncStreamListener};
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+///
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # let listener = AsyncStreamListener::bind("127.0.0.1:0").await?;
+/// # let address = listener.local_addr()?.to_string();
+/// # let server = tokio::spawn(async move {
+/// #     let (mut stream, _) = listener.accept().await?;
+/// #     stream.write_all(b"ahoy").await?;
+/// #     stream.shutdown().await?;
+/// #     Ok::<_, std::io::Error>(stream)
+/// # });
+/// let mut stream = AsyncStream::connect(&address).await?;
+/// let mut text = String::new();
+/// stream.read_to_string(&mut text).await?;
+/// assert_eq!(text, "ahoy");
+/// # drop(server.await.unwrap()?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 pub struct AsyncStream {
     reads: ReadHalf,

@@ -46,6 +46,20 @@ const WORD_BYTES: usize = 8;
 ///   peers on software devices. On a kernel device they are if its
 ///   [`atomic_cap`](crate::provider::verbs::DeviceAttr::atomic_cap) is `IBV_ATOMIC_GLOB`. Otherwise this program must use
 ///   the device for its own atomics, too, by a connection to its own host.
+///
+/// ```
+/// use portolan::Access;
+/// # let (server, client) = portolan::doc_pair()?;
+///
+/// let memory = server.share(16, Access::REMOTE_READ | Access::REMOTE_WRITE)?;
+/// memory.store(0, b"ahoy");
+/// let bytes = client.read(vec![0; 4], memory.remote())?.wait()?.buffer;
+/// client.write(bytes, memory.remote().slice(8, 4).expect("within it"))?.wait()?;
+/// let mut copy = [0; 4];
+/// memory.load(8, &mut copy);
+/// assert_eq!(&copy, b"ahoy");
+/// # Ok::<(), portolan::Error>(())
+/// ```
 pub struct SharedMemory {
     backing: Backing,
     access: Access,
