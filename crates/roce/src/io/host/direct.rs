@@ -28,7 +28,7 @@ use crate::io::net::transmit::SendSocket;
 
 /// Bytes copied under one announcement. A withdrawal waits for at most this much.
 pub(super) const CHUNK: u32 = 1 << 20;
-/// Bytes copied in one turn under the queue pair's lock. What follows is copied in later turns ([`turns`](super::turns)).
+/// Bytes copied in one turn under the queue pair's lock. What follows is copied in later turns ([`copying`](super::copying)).
 pub(super) const TURN_MAX: u32 = 16 << 20;
 
 /// How an attempt to execute a request ended.

@@ -8,6 +8,7 @@ pub(crate) mod async_events;
 pub(crate) mod async_listener;
 pub(crate) mod completion_channel;
 pub(crate) mod completion_queue;
+mod copying;
 pub(crate) mod datagram;
 pub(crate) mod datagram_memory;
 pub(crate) mod device;
@@ -36,7 +37,6 @@ mod send_only;
 pub(crate) mod settle;
 pub(crate) mod shared_receive_queue;
 mod stage;
-mod turns;
 pub(crate) mod way;
 pub(crate) mod xrc_domain;
 
