@@ -12,6 +12,7 @@ use portolan_wire::icrc::{self, Flow, Identification};
 use crate::harness::*;
 
 const LEN: usize = 10_000;
+const PART: usize = 2500;
 
 /// With memory that only packets reach.
 const IN_RINGS: Shape = Shape {
@@ -54,12 +55,12 @@ impl Ends {
         let [a, b] = &self.ends;
         for (from, to) in [(a, b), (b, a)] {
             from.memory.write(0, &pattern(self.next, LEN));
-            from.post(
-                self.next,
-                SendOp::RdmaWrite(to.remote(LEN)),
-                from.sge(0, LEN),
-            );
-            from.expect(self.next);
+            // Longer writes would be copied without packets.
+            for at in (0..LEN).step_by(PART) {
+                let to = SendOp::RdmaWrite(to.remote(LEN + at));
+                from.post(self.next, to, from.sge(at, PART));
+                from.expect(self.next);
+            }
             assert!(to.memory.read(LEN, LEN) == pattern(self.next, LEN));
         }
     }
