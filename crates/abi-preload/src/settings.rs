@@ -18,7 +18,7 @@ const PORTS_ENV: &str = "PORTOLAN_SOCKETS_PORTS";
 const TIMEOUT_ENV: &str = "PORTOLAN_SOCKETS_TIMEOUT_MS";
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes of a receive buffer. A sender that need not wait for the receiver saves wake-ups.
-const RECEIVE_BUFFER: u32 = 512 << 10;
+const RECEIVE_BUFFER: u32 = 256 << 10;
 /// Maximum of rules, and of port ranges.
 const RULES_MAX: usize = 1024;
 
