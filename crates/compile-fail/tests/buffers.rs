@@ -22,6 +22,7 @@ fn what_was_closed_answered_or_withdrawn_is_out_of_reach() {
     cases.compile_fail("tests/ui/memory_used_after_its_withdrawal.rs");
     cases.compile_fail("tests/ui/memory_withdrawn_under_a_window.rs");
     cases.compile_fail("tests/ui/request_answered_twice.rs");
+    cases.compile_fail("tests/ui/batch_posted_twice.rs");
     cases.compile_fail("tests/ui/transfer_waited_for_twice.rs");
     cases.compile_fail("tests/ui/window_used_after_its_close.rs");
 }
@@ -31,4 +32,5 @@ fn what_may_grow_is_made_by_the_library_alone() {
     let cases = trybuild::TestCases::new();
     cases.compile_fail("tests/ui/provider_of_the_program.rs");
     cases.compile_fail("tests/ui/result_as_a_literal.rs");
+    cases.compile_fail("tests/ui/kinds_of_arrivals_are_not_all_known.rs");
 }

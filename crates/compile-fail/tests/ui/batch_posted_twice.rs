@@ -1,0 +1,11 @@
+use portolan::{Batch, Unposted};
+
+fn twice(batch: Batch<'_>) -> Result<(), Unposted> {
+    batch.post()?;
+    batch.post()?;
+    Ok(())
+}
+
+fn main() {
+    let _ = twice;
+}
