@@ -186,7 +186,8 @@ fn options_that_contradict_themselves() {
         (
             options().send_depth(1 << 30),
             Transport::Rc,
-            "create completion queue: the limit of 4194303 posted sends and receives is reached",
+            "create completion queue: send_depth, receive_depth and posted_receives together: \
+             expected at most 4194303, as sw_lo allows, found 1073741904",
         ),
         (
             options().keepalive(keepalive),

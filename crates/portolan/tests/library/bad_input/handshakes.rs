@@ -112,10 +112,7 @@ fn zero_and_absurd_depths_are_refused_on_the_side_that_asks_for_them() {
     };
     let cases = [
         (with(|options| options.send_depth = 0), "send_depth"),
-        (
-            with(|options| options.send_depth = u32::MAX),
-            "posted sends",
-        ),
+        (with(|options| options.send_depth = u32::MAX), "send_depth"),
         (with(|options| options.send_depth = 20_000), "max_send_wr"),
         (with(|options| options.receive_depth = u32::MAX), "receives"),
         (
