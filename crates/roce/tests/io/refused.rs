@@ -30,10 +30,8 @@ pub fn refuse(call: c_long, errno: i32) {
     // SAFETY: numbers only.
     assert_eq!(unsafe { prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }, 0);
     // SAFETY: the kernel copies the program, which exists during the call.
-    assert_eq!(
-        unsafe { prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &raw const program) },
-        0
-    );
+    let set = unsafe { prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &raw const program) };
+    assert_eq!(set, 0);
 }
 
 /// Runs a test in a thread that refuses nothing, and in one that refuses a system call.
