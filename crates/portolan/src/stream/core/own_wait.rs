@@ -13,7 +13,7 @@ use rustix::event::epoll;
 use rustix::io::{Result, fcntl_dupfd_cloexec};
 
 use super::signal::NUMBER_MIN;
-use super::{Core, Readiness, Signal, State};
+use super::{Core, Signal, State};
 use crate::stream::queues::Drive;
 
 /// How often a caller that is about to sleep drives the device while more and more arrives. After that, its sleep ends
@@ -69,13 +69,6 @@ impl Core {
         match self.own_wait() {
             Some((signal, own)) => (signal.as_fd(), Some(own.device.as_fd())),
             None => (only, None),
-        }
-    }
-
-    pub(super) fn own_wait(&self) -> Option<(&Signal, &OwnWait)> {
-        match &self.readiness {
-            Readiness::Called { signal, own } => own.get().map(|own| (&**signal, own)),
-            Readiness::Watched { .. } => None,
         }
     }
 

@@ -91,4 +91,11 @@ impl Core {
             Readiness::Watched { all, .. } => all.as_fd(),
         }
     }
+
+    pub(super) fn own_wait(&self) -> Option<(&Signal, &OwnWait)> {
+        match &self.readiness {
+            Readiness::Called { signal, own } => own.get().map(|own| (&**signal, own)),
+            Readiness::Watched { .. } => None,
+        }
+    }
 }
