@@ -8,6 +8,7 @@ use portolan_wire::addr::{Gid, PKey, PortSpace, QKey, Qpn};
 pub use portolan_wire::cm::Ece;
 
 use crate::address::Address;
+use crate::error::{Error, Result, Step};
 use crate::verbs::AhAttr;
 
 /// A provider's number for a connection-manager id (`struct rdma_ucm_cmd_hdr`'s `id`).
@@ -190,6 +191,31 @@ pub struct PathRecord {
     pub rate: u8,
     /// Packet lifetime exponent: 4.096 µs × 2^n.
     pub packet_lifetime: u8,
+}
+
+impl PathRecord {
+    /// The fields of a subnet administrator's record.
+    ///
+    /// # Errors
+    /// `InvalidArgument` in `step` for an invalid MTU.
+    pub fn of_record(step: Step, record: &portolan_wire::sa::PathRecord) -> Result<Self> {
+        let mtu = record.mtu.value;
+        Ok(Self {
+            dgid: record.dgid,
+            sgid: record.sgid,
+            dlid: record.dlid,
+            slid: record.slid,
+            flow_label: record.flow_label,
+            hop_limit: record.hop_limit,
+            traffic_class: record.traffic_class,
+            pkey: record.pkey,
+            sl: record.sl,
+            mtu: crate::verbs::Mtu::from_number(mtu)
+                .ok_or_else(|| Error::invalid(step, "path MTU", "1 to 5", mtu))?,
+            rate: record.rate.value,
+            packet_lifetime: record.packet_lifetime.value,
+        })
+    }
 }
 
 /// The record in the format of management datagrams, reversible, with exact selectors.

@@ -89,23 +89,8 @@ pub(super) fn ah_attr(raw: &abi::AhAttr) -> AhAttr {
 /// # Errors
 /// `InvalidArgument` for an invalid MTU.
 pub(super) fn path_record(record: &[u8; 64]) -> Result<PathRecord> {
-    let path = portolan_wire::sa::PathRecord::from_bytes(record);
-    let mtu = path.mtu.value;
-    Ok(PathRecord {
-        dgid: path.dgid,
-        sgid: path.sgid,
-        dlid: path.dlid,
-        slid: path.slid,
-        flow_label: path.flow_label,
-        hop_limit: path.hop_limit,
-        traffic_class: path.traffic_class,
-        pkey: path.pkey,
-        sl: path.sl,
-        mtu: Mtu::from_number(mtu)
-            .ok_or_else(|| Error::invalid(Step::Query, "path MTU", "1 to 5", mtu))?,
-        rate: path.rate.value,
-        packet_lifetime: path.packet_lifetime.value,
-    })
+    let record = portolan_wire::sa::PathRecord::from_bytes(record);
+    PathRecord::of_record(Step::Query, &record)
 }
 
 #[cfg(test)]

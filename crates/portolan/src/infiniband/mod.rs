@@ -150,7 +150,7 @@ impl PortManager {
         path: &sa::PathRecord,
     ) -> Result<()> {
         let (now, destination) = (self.now(), address(path.dgid, service));
-        let route = route(path)?;
+        let route = PathRecord::of_record(Step::ResolveRoute, path)?;
         self.cm
             .resolve_ib_addr(now, id, &destination, self.device)?;
         self.cm.ib_route_resolved(now, id, ROUTE_TIME_MAX, &route)
@@ -347,28 +347,6 @@ fn address(gid: Gid, service: ServiceId) -> SockaddrIb {
         sid_mask: u64::MAX,
         scope_id: 0,
     }
-}
-
-/// Converts a path to the fields that the engine uses.
-fn route(path: &sa::PathRecord) -> Result<PathRecord> {
-    let mtu = Mtu::from_number(path.mtu.value).ok_or_else(|| {
-        let (what, expected) = ("MTU of a path", "1 to 5");
-        Error::invalid(Step::ResolveRoute, what, expected, path.mtu.value)
-    })?;
-    Ok(PathRecord {
-        dgid: path.dgid,
-        sgid: path.sgid,
-        dlid: path.dlid,
-        slid: path.slid,
-        flow_label: path.flow_label,
-        hop_limit: path.hop_limit,
-        traffic_class: path.traffic_class,
-        pkey: path.pkey,
-        sl: path.sl,
-        mtu,
-        rate: path.rate.value,
-        packet_lifetime: path.packet_lifetime.value,
-    })
 }
 
 fn failed_to_open(error: TransportError) -> Error {
