@@ -127,6 +127,11 @@ impl Queues {
 
     /// The destination for a queue pair of the peer that the id's addresses name.
     pub(super) fn towards(&self, known: &IdAddresses, qpn: Qpn) -> Result<Destination> {
+        if self.link_layer == LinkLayer::InfiniBand {
+            let what =
+                "a datagram rsocket over InfiniBand: the announcement of a peer contains no LID";
+            return Err(Error::new(Step::CreateAh, Cause::Unsupported(what)));
+        }
         let gids = self.device.gids(self.port_num)?;
         let own = gids.iter().find(|entry| Some(entry.gid) == known.sgid);
         let sgid_index = own.and_then(|entry| u8::try_from(entry.index).ok());

@@ -209,6 +209,8 @@ pub struct Shape {
     pub rnr_retry: u8,
     pub cqe: u32,
     pub depth: u32,
+    /// Pieces of a send, at most.
+    pub pieces: u32,
     /// Memory of the device's, if it has such.
     pub in_file: bool,
 }
@@ -221,6 +223,7 @@ pub const PATIENT: Shape = Shape {
     rnr_retry: 7,
     cqe: 256,
     depth: 64,
+    pieces: 4,
     in_file: true,
 };
 
@@ -247,7 +250,7 @@ impl End {
             cap: QpCap {
                 max_send_wr: shape.depth,
                 max_recv_wr: shape.depth,
-                max_send_sge: 4,
+                max_send_sge: shape.pieces,
                 max_recv_sge: 4,
                 max_inline_data: 256,
             },

@@ -29,6 +29,7 @@ pub const SHAPE: Shape = Shape {
     rnr_retry: 7,
     cqe: 256,
     depth: 64,
+    pieces: 4,
     in_file: true,
 };
 

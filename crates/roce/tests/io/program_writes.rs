@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use portolan_provider::verbs::{
-    AsyncEvent, QpAttr, QpAttrMask, QpState, RemoteAddr, SendOp, WcStatus,
+    AsyncEvent, QpAttr, QpAttrMask, QpState, RemoteAddr, SendOp, Sge, WcStatus,
 };
 use portolan_roce::io::{Tap, TappedPacket, Way, WhyUnreadable};
 use rustix::process::Signal;
@@ -90,6 +90,43 @@ fn long_writes_of_every_size_and_place_need_no_packet() {
         assert_eq!(carried_out(&pair) - before, writes + 1);
         assert_eq!(sent(&pair), packets);
     });
+}
+
+#[test]
+fn a_request_whose_later_part_has_too_many_pieces_for_one_copy_completes() {
+    // More than one turn, so that the first part is copied before the second is refused.
+    const FIRST: usize = 20 << 20;
+    let shape = Shape {
+        memory: 21 << 20,
+        pieces: 32,
+        ..PROGRAMS
+    };
+    let pair = Pair::new("127.0.0.1", shape);
+    let (a, b) = (&pair.a, &pair.b);
+    until("writes are carried out in memory", || {
+        write(&pair, 0, LEN);
+        carried_out(&pair) > 0
+    });
+    let small = |at: usize| (FIRST + 8192 * at, 4096);
+    let places: Vec<(usize, usize)> = [(0, FIRST)].into_iter().chain((0..31).map(small)).collect();
+    let pieces: Vec<Sge> = places.iter().map(|(at, len)| a.sge(*at, *len)).collect();
+    let len = FIRST + 31 * 4096;
+    a.memory.write(0, &pattern(1, 21 << 20));
+    a.post_pieces(1, SendOp::RdmaWrite(b.remote(0)), &pieces);
+    a.expect(1);
+    let sent: Vec<u8> = places
+        .iter()
+        .flat_map(|(at, len)| a.memory.read(*at, *len))
+        .collect();
+    assert!(b.memory.read(0, len) == sent);
+    b.memory.write(0, &pattern(2, len));
+    a.post_pieces(2, SendOp::RdmaRead(b.remote(0)), &pieces);
+    a.expect(2);
+    let read: Vec<u8> = places
+        .iter()
+        .flat_map(|(at, len)| a.memory.read(*at, *len))
+        .collect();
+    assert!(read == pattern(2, len));
 }
 
 #[test]

@@ -4,10 +4,35 @@
 //! withdrawn ends the copy. Packets then transfer the whole request, and the peer decides. Between turns the engine
 //! starts no request, so the one that is copied stays the next.
 
+use portolan_wire::Qpn;
+
 use crate::io::host::Host;
 use crate::io::host::direct::{CHUNK, TURN_MAX};
 use crate::io::host::queue_pair::{LockedQp, QpCore};
+use crate::io::polling::noted::Noted;
 use crate::io::polling::progress::LOOK_INTERVAL;
+
+/// Queue pairs that get a turn at a time, each of at least a chunk.
+const TURNS_MAX: u32 = TURN_MAX / CHUNK;
+
+/// Queue pairs that wait for their turn. Those that got none, as after a panic, are noted again when this is dropped.
+struct Waiting<'a> {
+    noted: &'a Noted,
+    qpns: Vec<Qpn>,
+}
+
+impl<'a> Waiting<'a> {
+    fn take(noted: &'a Noted) -> Self {
+        let qpns = std::iter::from_fn(|| noted.take()).collect();
+        Self { noted, qpns }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.qpns.drain(..).for_each(|qpn| self.noted.note(qpn));
+    }
+}
 
 impl Host {
     /// The next request goes on after `done` bytes, in a later turn.
@@ -42,11 +67,16 @@ impl Host {
 
     #[cold]
     fn take_turns(&self) {
-        // Those that go on are noted again, so take each once.
-        let copying: Vec<_> = std::iter::from_fn(|| self.copying.take()).collect();
-        // Many turns together do not take much longer than one.
-        let share = TURN_MAX / u32::try_from(copying.len()).unwrap_or(u32::MAX).max(1);
-        for qp in copying.into_iter().filter_map(|qpn| self.qps.find(qpn)) {
+        // Those that go on are noted again, so take each once. Many turns together take about as long as one.
+        let mut copying = Waiting::take(&self.copying);
+        let share = TURN_MAX / u32::try_from(copying.qpns.len()).unwrap_or(u32::MAX).max(1);
+        for _ in 0..TURNS_MAX {
+            let Some(qpn) = copying.qpns.pop() else {
+                return;
+            };
+            let Some(qp) = self.qps.find(qpn) else {
+                continue;
+            };
             let mut state = qp.lock();
             let Some(done) = state.copied.take().filter(|_| !state.closed) else {
                 continue;
@@ -55,6 +85,9 @@ impl Host {
                 self.take_turn(&qp, &mut state, done, share.max(CHUNK));
             }
             self.settle(&qp, &mut state, self.clock.recent());
+        }
+        if !copying.qpns.is_empty() {
+            self.progress.wake_before(self.clock.recent());
         }
     }
 

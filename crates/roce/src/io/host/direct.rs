@@ -77,7 +77,11 @@ impl Host {
                     done = 0;
                 }
                 Attempt::Paused(done) => return self.continue_soon(state, done),
-                Attempt::Packets => return,
+                Attempt::Packets => {
+                    // What refused a later part refuses it again. Without this, the copy would start from the beginning.
+                    state.by_packets = done > 0 && state.pulled.is_none();
+                    return;
+                }
             }
         }
     }

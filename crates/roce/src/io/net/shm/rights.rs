@@ -30,7 +30,7 @@ use super::rights_layout::{
     ANNOUNCED, FILE_LEN, HAZARDS, KEYS, PROGRAM, Slot, hazard_of, header, key_entry, key_of,
     key_slots, qp_entry, qp_of, qp_slot, rights_of, word_of,
 };
-use super::stopped::may_be_in_a_call;
+use super::stopped::{has_ended, may_be_in_a_call};
 use crate::engine::PdId;
 
 /// How long the withdrawal of a key waits for running copies. A chunk takes less than a hundredth of this, but a busy
@@ -40,6 +40,8 @@ const KEY_PATIENCE: Duration = Duration::from_millis(250);
 const GATE_PATIENCE: Duration = Duration::from_millis(10);
 /// How long it then waits for a process that may have passed the gate.
 const PASSED_PATIENCE: Duration = Duration::from_secs(2);
+/// How often the announcements of running copies are looked at.
+const LOOK_INTERVAL: Duration = Duration::from_micros(50);
 /// How long closing a queue pair waits for running copies.
 const QP_PATIENCE: Duration = Duration::from_millis(50);
 
@@ -97,7 +99,18 @@ struct Holder {
     place: u8,
     /// Its ring's file, which contains its announcements.
     ring: Arc<Mapping>,
+    /// 0 if it is in another process namespace.
     pid: u32,
+    /// Its link has ended.
+    has_left: bool,
+}
+
+impl Holder {
+    /// Whether a copy that it announced may still run. A process of another namespace ended with its link.
+    fn may_be_copying(&self) -> bool {
+        let is_announced = |hazard| hazard_of(&self.ring, hazard).announced() & ANNOUNCED != 0;
+        self.pid != 0 && (0..HAZARDS).any(is_announced) && !has_ended(self.pid)
+    }
 }
 
 /// Processes that may still be in a copy, although no new one begins.
@@ -176,13 +189,26 @@ impl Rights {
 
     /// Adds a user of the table, the process `pid`. It has `place` on the head page, and announces in its ring's file.
     pub(super) fn add_user(&self, place: u8, ring: Arc<Mapping>, pid: u32) {
-        self.users.lock().push(Holder { place, ring, pid });
+        self.users.lock().push(Holder {
+            place,
+            ring,
+            pid,
+            has_left: false,
+        });
     }
 
-    /// Removes a user that has ended.
+    /// Removes a user whose link has ended. If its process lives on, it counts until it is out of its copies.
     pub(super) fn remove_user(&self, place: u8) {
-        self.users.lock().retain(|holder| holder.place != place);
+        for holder in self.users.lock().iter_mut() {
+            holder.has_left |= holder.place == place;
+        }
+        self.forget_left();
         self.let_go();
+    }
+
+    fn forget_left(&self) {
+        let stays = |holder: &Holder| !holder.has_left || holder.may_be_copying();
+        self.users.lock().retain(stays);
     }
 
     /// Lets a queue pair's peer send direct requests. `None` if another queue pair has the slot.
@@ -207,7 +233,14 @@ impl Rights {
         fence(Ordering::SeqCst);
         if wait {
             let is_it = |word| word & ANNOUNCED != 0 && qp_of(word) == slot;
-            let _ = self.wait_for(is_it, QP_PATIENCE);
+            let busy = self.wait_for(is_it, QP_PATIENCE);
+            if !busy.is_empty() {
+                // The program's memory: a stopped process must not write to it later.
+                self.close_gate();
+                wait_until_out(busy, QP_PATIENCE, |user| {
+                    is_it(user.announced()) && may_be_in_a_call(user.pid)
+                });
+            }
         }
     }
 
@@ -292,6 +325,7 @@ impl Rights {
 
     /// Frees kept memory that no process copies any more.
     pub(crate) fn let_go(&self) {
+        self.forget_left();
         let mut keys = self.keys.lock();
         let Keys { is_taken, held } = &mut *keys;
         if held.is_empty() {
@@ -352,7 +386,7 @@ fn wait_until_out(
         if busy.is_empty() || began.elapsed() > patience {
             return busy;
         }
-        std::thread::yield_now();
+        std::thread::sleep(LOOK_INTERVAL);
     }
 }
 

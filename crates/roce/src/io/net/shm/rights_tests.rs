@@ -233,9 +233,9 @@ fn a_withdrawn_right_ends_at_once_and_can_be_granted_again() {
 }
 
 #[test]
-fn memory_that_a_stopped_process_is_copying_is_kept_until_it_is_out_or_gone() {
+fn memory_that_a_stopped_process_is_copying_is_kept_until_it_is_out_even_if_its_link_ends() {
     use portolan_provider::traits::HostMemory;
-    for dies in [false, true] {
+    for ends in [false, true] {
         let two = Two::new();
         let passage = two.peer.enter(&two.wanted()).unwrap();
         let began = Instant::now();
@@ -258,8 +258,12 @@ fn memory_that_a_stopped_process_is_copying_is_kept_until_it_is_out_or_gone() {
         let keeps = |weak: &std::sync::Weak<SharedPages>| weak.strong_count() == 2;
         assert!(keeps(&weak));
         assert_ne!(files.alloc(4096).unwrap().place(), place);
-        if dies {
+        if ends {
             rights.remove_user(9);
+            assert!(
+                keeps(&weak),
+                "the link has ended, but the process copies on"
+            );
         }
         drop(passage);
         rights.let_go();
@@ -398,8 +402,10 @@ fn the_programs_memory_stays_registered_while_a_running_process_may_be_in_its_co
     let busy = two.rights.take_program_key(key).unwrap_err();
     assert_eq!(busy, StillCopying { count: 1 });
     assert!(!two.is_allowed(&two.wanted()), "no new copy begins");
-    // Its link ends with it.
     two.rights.remove_user(9);
+    let busy = two.rights.take_program_key(key).unwrap_err();
+    assert_eq!(busy, StillCopying { count: 1 }, "only its link has ended");
+    drop(sleeper);
     two.rights.take_program_key(key).unwrap();
 }
 
