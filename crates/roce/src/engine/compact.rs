@@ -26,7 +26,7 @@ pub struct Compact {
     pub send: Option<CompactSend>,
     /// The write. A record has at most one request.
     pub write: Option<CompactWrite>,
-    /// The acknowledgement, which follows the request.
+    /// The acknowledgement, which takes effect before the request.
     pub acknowledgement: Option<CompactAck>,
 }
 

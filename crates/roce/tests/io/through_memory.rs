@@ -390,3 +390,21 @@ fn sends_in_both_directions_complete_at_both_ends_when_their_programs_only_wait(
         }
     }
 }
+
+#[test]
+fn a_send_completes_before_the_answer_to_it_arrives() {
+    let mut ends = Ends::with([true, true], "127.0.0.1");
+    ends.write_until_linked();
+    let [a, b] = &ends.ends;
+    for round in 0..200 {
+        a.receive(1000 + round, a.sge(0, 64));
+        b.receive(1000 + round, b.sge(0, 64));
+        a.post(round, SendOp::Send, a.sge(64, 64));
+        b.expect(1000 + round);
+        // The acknowledgement is due with it.
+        b.post(round, SendOp::Send, b.sge(64, 64));
+        a.expect(round);
+        a.expect(1000 + round);
+        b.expect(round);
+    }
+}

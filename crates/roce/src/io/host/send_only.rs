@@ -135,18 +135,18 @@ impl Host {
             return Handled::Dropped;
         }
         // A write has no packets. Its sender has seen no tap.
-        if (compact.write.is_some() || !self.monitor.tap.is_plugged())
-            && self.take_directly(qp, &mut state, compact, payload, answer)
-        {
-            return Handled::Done;
-        }
-        match state.path {
-            Some(path) => Handled::NeedsPackets(path),
-            None => self.drop_compact(compact),
+        let left = match compact.write.is_some() || !self.monitor.tap.is_plugged() {
+            true => self.take_directly(qp, &mut state, compact, payload, answer),
+            false => Some(*compact),
+        };
+        match (left, state.path) {
+            (None, _) => Handled::Done,
+            (Some(left), Some(path)) => Handled::NeedsPackets(path, left),
+            (Some(left), None) => self.drop_compact(&left),
         }
     }
 
-    /// Returns false if the engine needs packets. Nothing has changed then.
+    /// Returns what the engine needs packets for.
     #[inline]
     fn take_directly(
         &self,
@@ -155,16 +155,30 @@ impl Host {
         compact: &Compact,
         payload: u64,
         answer: Answer,
-    ) -> bool {
+    ) -> Option<Compact> {
         let now = match answer {
             Answer::Now => self.clock.recent(),
             Answer::AfterTheOwner(now) => now,
         };
         let now = state.not_before(now);
         let memory = self.memory.read();
+        // First: a send completes before the peer's answer to it arrives.
+        if let Some(acknowledgement) = &compact.acknowledgement {
+            let engine = &mut state.engine;
+            if !engine.take_acknowledgement(now, &memory, acknowledgement) {
+                return Some(*compact);
+            }
+        }
         if let Some(send) = &compact.send {
             let Some(place) = state.engine.take_send(&memory, send) else {
-                return false;
+                let acknowledgement = None;
+                if state.engine.has_results() {
+                    self.report(qp, state);
+                }
+                return Some(Compact {
+                    acknowledgement,
+                    ..*compact
+                });
             };
             // SAFETY: the engine checked the place against `memory` in the call above, and the table has been locked
             // since. The reader checked that the payload lies in the ring.
@@ -172,18 +186,6 @@ impl Host {
         }
         if let Some(write) = &compact.write {
             state.engine.take_write(now, &memory, write);
-        }
-        if let Some(acknowledgement) = &compact.acknowledgement {
-            let taken = state
-                .engine
-                .take_acknowledgement(now, &memory, acknowledgement);
-            debug_assert!(
-                taken || compact.send.is_none(),
-                "a queue pair that takes sends also takes acknowledgements"
-            );
-            if !taken {
-                return false;
-            }
         }
         drop(memory);
         if state.engine.has_results() {
@@ -195,7 +197,7 @@ impl Host {
                 Answer::AfterTheOwner(_) => self.settle_soon(qp, state, now),
             }
         }
-        true
+        None
     }
 }
 

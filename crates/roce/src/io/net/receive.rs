@@ -107,8 +107,8 @@ pub(crate) enum Handled {
     Done,
     /// It was not for this process's queue pairs, and is counted as dropped.
     Dropped,
-    /// The packets that it stands for, which use this path, must be handled instead.
-    NeedsPackets(Path),
+    /// The packets that the rest of it stands for, which use this path, must be handled instead.
+    NeedsPackets(Path, Compact),
 }
 
 impl<Q> Receiver<Q> {
@@ -294,9 +294,12 @@ fn drain_compact<Q>(
                 bytes += their_bytes;
             }
             Handled::Dropped => {}
-            Handled::NeedsPackets(path) => {
+            Handled::NeedsPackets(path, left) => {
+                let (all, left_of_all) = (compact.traffic(), left.traffic());
+                packets += all.0 - left_of_all.0;
+                bytes += all.1 - left_of_all.1;
                 let payload = reader.payload_of(&record);
-                deliver_packets(compact, &payload, reader.from(), &path, port, monitor, sink);
+                deliver_packets(&left, &payload, reader.from(), &path, port, monitor, sink);
             }
         }
     }
@@ -348,8 +351,8 @@ fn deliver_packets<Q>(
     sink: &mut impl RingSink<Q>,
 ) {
     let both = [
+        (compact.ack_headers(), &[][..]),
         (compact.send_headers(), payload),
-        (compact.ack_headers(), &[]),
     ];
     for (headers, payload) in both {
         let Some(headers) = headers else { continue };
