@@ -44,6 +44,27 @@ const DROP_WAIT: Duration = Duration::from_secs(1);
 ///
 /// A socket has no thread: its calls read both the UDP socket and the queue pairs. A datagram is lost if the receiver
 /// has no room for it.
+///
+/// ```
+/// use portolan::datagram::{Options, Rsocket};
+/// use portolan::provider::software_provider;
+///
+/// let open = || Rsocket::new_on(software_provider()?, false, Options::default());
+/// let (server, client) = (open()?, open()?);
+/// server.bind("127.0.0.1:0".parse()?)?;
+/// client.connect(server.local_addr()?)?;
+/// client.send(b"ahoy", true)?;
+///
+/// let (peeks, waits) = (false, true);
+/// let mut bytes = [0; 64];
+/// let (length, sender) = server.receive_from(&mut bytes, peeks, waits)?;
+/// assert_eq!(&bytes[..length], b"ahoy");
+/// assert_eq!(sender, client.local_addr()?);
+/// server.send_to(b"aye", sender, true)?;
+/// let (length, _) = client.receive_from(&mut bytes, peeks, waits)?;
+/// assert_eq!(&bytes[..length], b"aye");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Rsocket {
     udp: UdpSocket,
@@ -79,7 +100,7 @@ struct Peer {
 }
 
 impl Rsocket {
-    /// Creates a socket on a provider.
+    /// Creates a socket on a provider, for IPv6 or for IPv4.
     ///
     /// # Errors
     /// The process has reached its limit of descriptors.
@@ -148,7 +169,7 @@ impl Rsocket {
         &self.udp
     }
 
-    /// Sends to the peer of [`Rsocket::connect`].
+    /// Sends to the peer of [`Rsocket::connect`]. If the send queue is full and `waits` is set, it waits for room.
     ///
     /// # Errors
     /// `NotConnected`, or as for [`Rsocket::send_to`].
@@ -156,7 +177,8 @@ impl Rsocket {
         self.send_to(data, self.peer_addr()?, waits)
     }
 
-    /// Sends a datagram. The first datagram to a peer waits until the peer's address is resolved.
+    /// Sends a datagram. The first datagram to a peer waits until the peer's address is resolved. If the send queue is
+    /// full and `waits` is set, it waits for room.
     ///
     /// # Errors
     /// `EMSGSIZE` if the datagram does not fit into a packet; `WouldBlock` if the send queue is full and `waits` is
@@ -203,6 +225,9 @@ impl Rsocket {
     }
 
     /// Receives a datagram. Returns the number of bytes that fit, and the sender. The other bytes are lost.
+    ///
+    /// With `peeks` the datagram stays queued, and the next call returns it again. With `waits` the call waits for a
+    /// datagram if none has arrived.
     ///
     /// # Errors
     /// `WouldBlock` if no datagram has arrived and `waits` is false; the device was removed.

@@ -68,6 +68,24 @@ pub(crate) fn watch(channel: &dyn CmChannel, watcher: Option<Arc<dyn Watcher>>) 
 }
 
 /// Settings of the software provider.
+///
+/// [`configure_software`](crate::provider::configure_software) sets those of the provider that a process uses by itself.
+/// [`SoftwareProvider::start`] starts another provider. The default does not read the environment:
+/// [`trust`](crate::provider::trust) and [`local_memory`](crate::provider::local_memory) do.
+///
+/// ```
+/// use portolan::provider::traits::Provider;
+/// use portolan::software::{SoftwareConfig, SoftwareProvider};
+///
+/// let mut config = SoftwareConfig::default();
+/// config.stack.group.port = 14_791; // UDP, instead of 4791
+/// config.stack.group.name_prefix = "an-example".into();
+/// config.stack.limits.max_qp = 100;
+/// config.cm.max_cm_retries = 3; // an unreachable peer is given up sooner
+/// let provider = SoftwareProvider::start(config)?;
+/// assert_eq!(provider.devices()?[0].attr()?.max_qp, 100);
+/// # Ok::<(), portolan::Error>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct SoftwareConfig {
     /// The software devices.
@@ -101,6 +119,31 @@ pub struct Usage {
 }
 
 /// The software provider of a process.
+///
+/// Programs need it only to isolate themselves or to look into it: the [crate's](crate) calls start one when it is first
+/// used ([`software_provider`](crate::provider::software_provider)).
+///
+/// ```
+/// use portolan::software::{SoftwareConfig, SoftwareProvider, Way, WhySocket};
+/// use portolan::{Connector, Listener};
+///
+/// let mut config = SoftwareConfig::default();
+/// config.stack.group.port = 14_792;
+/// config.stack.group.name_prefix = "another-example".into();
+/// let provider = SoftwareProvider::start(config)?;
+///
+/// let listener = Listener::bind_on(provider.clone(), "127.0.0.1:0".parse().unwrap())?;
+/// let (address, connector) = (listener.local_addr()?, Connector::new().provider(provider.clone()));
+/// let client = std::thread::spawn(move || connector.connect_to(address));
+/// let server = listener.accept()?.accept()?;
+/// let client = client.join().unwrap()?;
+///
+/// assert_eq!(provider.usage().queue_pairs, 2);
+/// let way = provider.way_of(client.qp_num());
+/// assert_eq!(way, Some(Way::Socket(WhySocket::SameProcess)));
+/// # drop(server);
+/// # Ok::<(), portolan::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct SoftwareProvider {
     core: Arc<Core>,

@@ -164,6 +164,35 @@ impl AsyncSocket {
 }
 
 /// A datagram [`Service`] for tokio tasks.
+///
+/// ```
+/// use portolan::datagram::{Arrival, Options};
+/// use portolan::tasks::{AsyncService, AsyncSocket};
+///
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// let mut service = AsyncService::bind("127.0.0.1:0", &Options::default()).await?;
+/// let address = service.get_ref().local_addr()?.to_string();
+/// tokio::spawn(async move {
+///     // Answers each datagram in capitals.
+///     loop {
+///         match service.next().await? {
+///             Arrival::Datagram { datagram, qpn } => {
+///                 let client = service.sender(&datagram, qpn)?;
+///                 let answer = datagram.data.to_ascii_uppercase();
+///                 service.send(qpn, &client, &answer, None).await?;
+///             }
+///             Arrival::Asked { peer, .. } => println!("{peer:?} knows the service"),
+///             Arrival::Failed(error) => return Err::<(), _>(error),
+///             _ => {}
+///         }
+///     }
+/// });
+/// let (mut socket, found) = AsyncSocket::connect(&address, &Options::default()).await?;
+/// socket.send(&found.destination, b"ahoy", None).await?;
+/// assert_eq!(socket.receive().await?.data, b"AHOY");
+/// # Ok::<(), portolan::Error>(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 pub struct AsyncService {
     service: AsyncFd<Watched<Service>>,

@@ -97,7 +97,51 @@ impl Stream for AsyncEventChannel {
 
 /// A completion queue with its channel for tokio tasks.
 ///
-/// The channel serves this queue alone.
+/// The channel serves this queue alone. A [`QueuePairPlan`](crate::cm::QueuePairPlan) without completion queues makes such
+/// queues.
+///
+/// ```
+/// # use portolan::cm::{CmId, ConnParam, EventChannel, EventType};
+/// use portolan::cm::{QpCap, QpInit, QpType, QueuePairPlan};
+/// use portolan::provider::verbs::{RecvWr, WcStatus, WorkCompletion};
+/// # use portolan::tasks::AsyncEventChannel;
+/// use portolan::tasks::AsyncCompletions;
+///
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # let patience = std::time::Duration::from_secs(10);
+/// # let listener = portolan::Listener::bind("127.0.0.1:0")?;
+/// # let address = listener.local_addr()?;
+/// # let server = std::thread::spawn(move || -> portolan::Result<()> {
+/// #     let connection = listener.accept()?.accept()?;
+/// #     connection.send(b"".to_vec())?.wait()?;
+/// #     connection.wait_disconnected(patience)
+/// # });
+/// # let events = AsyncEventChannel::new(EventChannel::open()?)?;
+/// # let id = CmId::new(events.get_ref())?;
+/// # id.resolve_addr(None, address, patience)?;
+/// # events.expect(EventType::AddrResolved).await?;
+/// # id.resolve_route(patience)?;
+/// # events.expect(EventType::RouteResolved).await?;
+/// // The route of `id` is resolved.
+/// let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, ..QpCap::default() };
+/// let init = QpInit { qp_type: QpType::Rc, cap, sq_sig_all: true };
+/// let plan = QueuePairPlan { pd: None, send_cq: None, recv_cq: None, srq: None, init };
+/// let qp = id.create_planned_queue_pair(&plan)?;
+/// let received = id.recv_completions().expect("those of the queue pair");
+/// let received = AsyncCompletions::new(received)?;
+/// // Messages without data need no memory.
+/// qp.post_recv(&RecvWr { wr_id: 7, sges: &[] })?;
+/// # id.connect(&ConnParam { retry_count: 7, rnr_retry_count: 7, ..ConnParam::default() })?;
+/// # events.expect(EventType::Established).await?;
+///
+/// let mut batch = [WorkCompletion::EMPTY; 4];
+/// let count = received.poll(&mut batch).await?;
+/// assert_eq!((count, batch[0].wr_id, batch[0].status), (1, 7, WcStatus::Success));
+/// # id.disconnect()?;
+/// # server.join().unwrap()?;
+/// # Ok::<(), portolan::Error>(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 pub struct AsyncCompletions {
     completions: Completions,

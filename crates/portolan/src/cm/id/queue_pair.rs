@@ -25,6 +25,36 @@ pub struct NewQueuePair<'a> {
 }
 
 /// A plan for queue pairs. Missing objects are created together with the queue pair.
+///
+/// [`CmId::create_planned_queue_pair`] follows a plan once. A listening endpoint ([`CmId::endpoint`]) follows it for each
+/// request.
+///
+/// ```
+/// # use portolan::cm::{CmId, EventChannel, EventType};
+/// use portolan::cm::{QpCap, QpInit, QpType, QueuePairPlan};
+/// # let patience = std::time::Duration::from_secs(5);
+/// # let channel = EventChannel::open()?;
+/// # let id = CmId::new(&channel)?;
+/// # id.resolve_addr(None, "127.0.0.1:7471".parse().unwrap(), patience)?;
+/// # assert_eq!(channel.next_event_within(patience)?.event_type(), EventType::AddrResolved);
+///
+/// let plan = QueuePairPlan {
+///     pd: None,      // that of the device's other ids
+///     send_cq: None, // a queue for 8 completions, with a channel
+///     recv_cq: None, // a queue for 16, with a channel
+///     srq: None,
+///     init: QpInit {
+///         qp_type: QpType::Rc,
+///         cap: QpCap { max_send_wr: 8, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 },
+///         sq_sig_all: true,
+///     },
+/// };
+/// // The address of `id` is resolved, so it has a device.
+/// id.create_planned_queue_pair(&plan)?;
+/// let received = id.recv_completions().expect("those of the queue pair");
+/// assert!(received.cq.capacity() >= 16 && received.channel.is_some());
+/// # Ok::<(), portolan::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct QueuePairPlan {
     /// Protection domain; `None` uses the one that the device's endpoints share.

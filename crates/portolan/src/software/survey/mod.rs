@@ -132,6 +132,24 @@ pub struct SurveyedPort {
 /// Surveys the processes that share the UDP port of `config`, within `timeout`. Processes that do not answer in time
 /// (stopped ones) are listed without a report. `None` if there are none.
 ///
+/// ```
+/// use std::time::Duration;
+///
+/// use portolan::software::StackConfig;
+/// use portolan::software::survey::survey;
+///
+/// # let (server, _client) = portolan::doc_pair()?;
+/// let group = StackConfig::default().group;
+/// let found = survey(&group, Duration::from_secs(5))?.expect("this process takes part");
+/// let this = found.members.iter().find(|member| member.pid == std::process::id());
+/// let report = this.and_then(|this| this.report.as_ref()).expect("it answers");
+/// // `server` is one of this process's connections.
+/// let known = report.connections.iter().find(|known| known.qpn == Some(server.qp_num()));
+/// assert_eq!(known.expect("it is listed").state, "established");
+/// assert!(report.counters["sent_packets"] > 0);
+/// # Ok::<(), portolan::Error>(())
+/// ```
+///
 /// # Errors
 /// * `GroupDistrusts`: they do not trust this user.
 /// * `GroupNotTrusted`: an untrusted user holds their name, and does not answer.
