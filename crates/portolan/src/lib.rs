@@ -231,8 +231,57 @@ pub use connection::{
 };
 pub use device::devices;
 pub use domain::Domain;
+/// The cause of an [`Error`], for programs that need more than [`Error::is_disconnected`] and its likes say:
+///
+/// ```
+/// use portolan::{Cause, Connector, Listener};
+///
+/// let listener = Listener::bind("127.0.0.1:0")?;
+/// let address = listener.local_addr()?;
+/// # let server = std::thread::spawn(move || -> portolan::Result<()> {
+/// listener.accept()?.reject(b"full until noon") // in another thread
+/// # });
+/// # ;
+/// let error = Connector::new().connect_to(address).unwrap_err();
+/// # server.join().unwrap()?;
+/// let Cause::Rejected { private_data, .. } = &error.cause else {
+///     return Err(error);
+/// };
+/// assert_eq!(private_data.without_padding(), b"full until noon");
+/// # Ok::<(), portolan::Error>(())
+/// ```
+pub use portolan_provider::Cause;
+/// What calls fail with.
+///
+/// ```
+/// use portolan::{Connector, Step};
+///
+/// // Nothing listens there.
+/// let error = Connector::new().connect("127.0.0.1:9").unwrap_err();
+/// assert_eq!(error.step, Step::Connect);
+/// assert!(error.is_refused() && !error.is_timeout());
+/// // One line with the step, the cause, both addresses and the device.
+/// assert!(error.to_string().contains("127.0.0.1:9"), "{error}");
+///
+/// let error = std::io::Error::from(error);
+/// assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+/// ```
+pub use portolan_provider::Error;
+/// What peers may do with shared memory ([`Connection::share`]).
+///
+/// ```
+/// use portolan::Access;
+///
+/// # let (server, client) = portolan::doc_pair()?;
+/// let log = server.share(64, Access::REMOTE_READ | Access::REMOTE_WRITE)?;
+/// client.write(b"day 1".to_vec(), log.remote())?.wait()?;
+/// // Atomics have a right of their own.
+/// let failed = client.fetch_add(client.buffer(8)?, log.remote(), 1).unwrap_err();
+/// assert!(failed.error.to_string().contains("needs the right REMOTE_ATOMIC"), "{}", failed.error);
+/// # Ok::<(), portolan::Error>(())
+/// ```
 pub use portolan_provider::verbs::Access;
-pub use portolan_provider::{Cause, Error, Result, Step};
+pub use portolan_provider::{Result, Step};
 #[doc(inline)]
 pub use portolan_sa as sa;
 #[doc(inline)]

@@ -34,6 +34,27 @@ pub struct Batch<'a> {
 }
 
 /// A batch with requests that were not posted.
+///
+/// ```
+/// use portolan::Options;
+/// # use portolan::{Connector, Listener};
+/// # let listener = Listener::bind("127.0.0.1:0")?;
+/// # let address = listener.local_addr()?;
+/// # let server = std::thread::spawn(move || listener.accept()?.accept());
+///
+/// let small = Options::default().send_depth(4);
+/// let client = Connector::new().options(small).connect_to(address)?;
+/// let mut batch = client.batch();
+/// for number in 0..5u8 {
+///     batch.send(vec![number])?;
+/// }
+/// let unposted = batch.post().unwrap_err();
+/// assert!(unposted.error.is_limit(), "{unposted}");
+/// // The software device posts all or nothing. Wait for other work, then post the rest again.
+/// assert_eq!((unposted.posted.len(), unposted.rest.len()), (0, 5));
+/// # server.join().unwrap()?;
+/// # Ok::<(), portolan::Error>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Unposted {

@@ -7,14 +7,35 @@
 //!
 //! An [`Rsocket`] is the datagram socket of `rsocket(7)`, for peers that speak its protocol.
 //!
-//! ```no_run
-//! use portolan::datagram::{Options, Socket};
+//! ```
+//! use portolan::datagram::{Arrival, Options, Service, Socket};
 //! use std::time::Duration;
 //!
-//! let (mut socket, service) = Socket::connect("192.168.7.1:7174", &Options::default())?;
-//! socket.send(&service.destination, b"ahoy", None)?;
-//! println!("{:?}", socket.receive_within(Duration::from_secs(1))?.data);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! let mut service = Service::bind("127.0.0.1:0", &Options::default())?;
+//! let address = service.local_addr()?.to_string();
+//! # let server =
+//! std::thread::spawn(move || -> portolan::Result<()> {
+//!     loop {
+//!         match service.next_within(Duration::from_secs(10))? {
+//!             Arrival::Asked { peer, .. } => println!("{peer:?} has asked for the queue pair"),
+//!             Arrival::Failed(error) => return Err(error),
+//!             Arrival::Datagram { datagram, qpn } => {
+//!                 let client = service.sender(&datagram, qpn)?;
+//!                 service.send(qpn, &client, &datagram.data, None)?;
+//! #               return Ok(());
+//!             }
+//!             _ => {}
+//!         }
+//!     }
+//! });
+//!
+//! let (mut socket, found) = Socket::connect(&address, &Options::default())?;
+//! socket.send(&found.destination, b"ahoy", None)?;
+//! let answer = socket.receive_within(Duration::from_secs(10))?;
+//! assert_eq!(answer.data, b"ahoy");
+//! assert_eq!((answer.source, answer.source_qpn), (found.address.ip(), found.destination.qpn));
+//! # server.join().unwrap()?;
+//! # Ok::<(), portolan::Error>(())
 //! ```
 
 mod attempt;
@@ -45,7 +66,8 @@ pub use socket::{Joined, Reached, Socket};
 /// ```
 /// use portolan::datagram::Options;
 ///
-/// let options = Options::default().receive_depth(1024);
+/// let options = Options::default().receive_depth(1024).private_data(*b"a pilot");
+/// assert_eq!((options.send_depth, options.receive_depth), (64, 1024));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -82,6 +104,9 @@ setters! {
 }
 
 /// Destination of datagrams: a queue pair of a host, or a multicast group.
+///
+/// [`Socket::connect`] finds that of a service, [`Socket::join`] that of a group, and [`Socket::sender`] and
+/// [`Service::sender`] that of a datagram's sender. The [module](self) has an example.
 #[derive(Clone)]
 pub struct Destination {
     ah: Arc<dyn Ah>,

@@ -13,7 +13,7 @@ const AREA: usize = GrhRepr::LEN;
 const IPV4_LEN: usize = 20;
 const IPV4_WITHOUT_OPTIONS: u8 = 0x45;
 
-/// A received datagram.
+/// A received datagram. The [module](super) has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
     /// The data.

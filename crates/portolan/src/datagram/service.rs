@@ -75,7 +75,7 @@ impl AsFd for Service {
     }
 }
 
-/// An event of a service.
+/// An event of a service; the result of [`Service::next_within`]. The [module](super) has an example.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Arrival {

@@ -55,7 +55,22 @@ pub struct Socket {
     ready: ReadySet,
 }
 
-/// The answer of a service.
+/// The answer of a service to [`Socket::connect`].
+///
+/// ```
+/// use portolan::datagram::{Options, Service, Socket};
+/// # use std::time::Duration;
+///
+/// let options = Options::default().private_data(*b"version 2");
+/// let mut service = Service::bind("127.0.0.1:0", &options)?;
+/// # let address = service.local_addr()?.to_string();
+/// # let server = std::thread::spawn(move || service.next_within(Duration::from_secs(10)));
+/// let (socket, reached) = Socket::connect(&address, &Options::default())?;
+/// assert_eq!(reached.address.to_string(), address);
+/// assert!(reached.private_data.starts_with(b"version 2"));
+/// # server.join().unwrap()?;
+/// # Ok::<(), portolan::Error>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Reached {
@@ -68,6 +83,21 @@ pub struct Reached {
 }
 
 /// A joined multicast group.
+///
+/// ```
+/// use portolan::datagram::{JoinKind, Options, Socket};
+/// use std::time::Duration;
+///
+/// let group = "239.1.7.40:0".parse().unwrap();
+/// let interface = Some("127.0.0.1:0".parse().unwrap());
+/// let join = || Socket::join(group, interface, JoinKind::FullMember, &Options::default());
+/// let (mut one, joined) = join()?;
+/// let (mut other, _) = join()?;
+/// one.send(&joined.destination, b"all hands", None)?;
+/// assert_eq!(other.receive_within(Duration::from_secs(5))?.data, b"all hands");
+/// assert_eq!(joined.group, group.ip());
+/// # Ok::<(), portolan::Error>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Joined {

@@ -12,7 +12,7 @@ use portolan_provider::{Cause, Error, Result};
 
 use super::{Choice, PinnedBy, kernel_provider, pinned, software_provider};
 
-/// A selected provider, with the reason.
+/// A selected provider, with the reason; see [`towards`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Chosen {
@@ -23,6 +23,17 @@ pub struct Chosen {
 }
 
 /// Why a provider was selected. `Display` prints a clause to follow the provider's name.
+///
+/// ```
+/// use portolan::provider::{Choice, PinnedBy, Reason, pin, towards};
+///
+/// pin(Some(Choice::Software));
+/// let chosen = towards(None, "127.0.0.1:7471".parse().unwrap())?;
+/// assert_eq!(chosen.reason, Reason::Pinned(PinnedBy::Program));
+/// let text = format!("{}: {}", chosen.provider.name(), chosen.reason);
+/// assert_eq!(text, "software: the program pins it");
+/// # Ok::<(), portolan::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
@@ -91,6 +102,17 @@ pub(crate) struct Place {
 /// Selects the kernel's if one of its RDMA devices has the source address on the interface of the
 /// route, otherwise the software one. A pinned provider takes precedence.
 ///
+/// ```
+/// use portolan::provider::towards;
+///
+/// let server: std::net::SocketAddr = "127.0.0.1:7471".parse().unwrap();
+/// let chosen = towards(None, server)?;
+/// println!("{}: {}", chosen.provider.name(), chosen.reason);
+/// let (device, _) = chosen.provider.device_of(server.ip())?;
+/// println!("{} leads there", device.name());
+/// # Ok::<(), portolan::Error>(())
+/// ```
+///
 /// # Errors
 /// The provider cannot start; see [`super::default_provider`].
 pub fn towards(source: Option<SocketAddr>, destination: SocketAddr) -> Result<Chosen> {
@@ -103,6 +125,18 @@ pub fn towards(source: Option<SocketAddr>, destination: SocketAddr) -> Result<Ch
 /// pinned provider takes precedence. For the wildcard address this returns the software provider;
 /// see [`everywhere`].
 ///
+/// ```
+/// use portolan::Listener;
+/// use portolan::provider::at;
+///
+/// let any = "127.0.0.1:0".parse().unwrap();
+/// let chosen = at(any)?;
+/// println!("{} listens, because {}", chosen.provider.name(), chosen.reason);
+/// let listener = Listener::bind_on(chosen.provider, any)?;
+/// assert!(listener.local_addr()?.ip().is_loopback());
+/// # Ok::<(), portolan::Error>(())
+/// ```
+///
 /// # Errors
 /// As for [`towards`].
 pub fn at(local: SocketAddr) -> Result<Chosen> {
@@ -112,6 +146,19 @@ pub fn at(local: SocketAddr) -> Result<Chosen> {
 /// Selects the providers to listen at `local`: all of them for the wildcard address, otherwise that
 /// of [`at`]. For the wildcard address, providers that cannot start are left out and their errors
 /// returned.
+///
+/// ```
+/// let any = "0.0.0.0:7471".parse().unwrap();
+/// let (chosen, left_out) = portolan::provider::everywhere(any)?;
+/// for each in &chosen {
+///     println!("{}: {}", each.provider.name(), each.reason);
+/// }
+/// for error in left_out {
+///     println!("not there: {error}");
+/// }
+/// assert!(!chosen.is_empty());
+/// # Ok::<(), portolan::Error>(())
+/// ```
 ///
 /// # Errors
 /// As for [`towards`]; for the wildcard address, if no provider can start.

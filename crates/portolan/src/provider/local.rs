@@ -5,7 +5,8 @@ use portolan_provider::{Error, Result, Step};
 /// The environment variable that turns off links through memory between processes of a host.
 pub const LOCAL_ENV: &str = "PORTOLAN_LOCAL";
 
-/// Whether [`LOCAL_ENV`] permits links through memory: all values except `off` do.
+/// Whether [`LOCAL_ENV`] permits links through memory: `memory` and no value do, `off` does not.
+/// [`configure_software`](super::configure_software) shows its use.
 ///
 /// # Errors
 /// `InvalidArgument` if the variable is malformed.

@@ -119,7 +119,7 @@ pub(crate) fn pinned() -> Result<Option<(Choice, PinnedBy)>> {
     }
 }
 
-/// How a provider was pinned.
+/// How a provider was pinned; part of a [`Reason`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PinnedBy {
@@ -141,6 +141,16 @@ impl fmt::Display for PinnedBy {
 /// The provider for operations without addresses, opened on first use: the pinned one, otherwise
 /// the software one.
 ///
+/// ```
+/// use portolan::cm::EventChannel;
+/// use portolan::provider::{chosen, default_provider};
+///
+/// let provider = default_provider()?;
+/// assert_eq!(provider.name(), chosen()?.name());
+/// let channel = EventChannel::open_on(provider)?; // as EventChannel::open does
+/// # Ok::<(), portolan::Error>(())
+/// ```
+///
 /// # Errors
 /// `InvalidArgument` for an unknown name in `PORTOLAN_PROVIDER`; errors of [`software_provider`] or
 /// [`kernel_provider`]. The next call retries a failed start.
@@ -152,6 +162,14 @@ pub fn default_provider() -> Result<Arc<dyn Provider>> {
 }
 
 /// The choice of provider for operations without addresses; does not open it.
+///
+/// ```
+/// use portolan::provider::{Choice, chosen, pin};
+///
+/// pin(Some(Choice::Software));
+/// assert_eq!(chosen()?, Choice::Software);
+/// # Ok::<(), portolan::Error>(())
+/// ```
 ///
 /// # Errors
 /// `InvalidArgument` for an unknown name in `PORTOLAN_PROVIDER`.
@@ -166,6 +184,24 @@ pub(crate) fn opened_software() -> Option<Arc<dyn Provider>> {
 
 /// Sets this process's software provider configuration. It takes effect when the provider is
 /// opened.
+///
+/// ```
+/// use portolan::provider::{configure_software, local_memory, software_provider, trust};
+/// use portolan::software::SoftwareConfig;
+///
+/// // At the start of the program.
+/// let mut config = SoftwareConfig::default();
+/// config.stack.limits.max_qp = 1000;
+/// // Without these the variables of the environment have no effect.
+/// config.stack.group.trust = trust()?;
+/// config.stack.local_memory = local_memory()?;
+/// configure_software(config)?;
+///
+/// let devices = software_provider()?.devices()?;
+/// assert_eq!(devices[0].attr()?.max_qp, 1000);
+/// assert!(configure_software(SoftwareConfig::default()).is_err(), "it is too late");
+/// # Ok::<(), portolan::Error>(())
+/// ```
 ///
 /// # Errors
 /// `InvalidState` if it is already open.
@@ -182,6 +218,17 @@ pub fn configure_software(config: SoftwareConfig) -> Result<()> {
 /// This process's software provider. Every call returns the same one. A forked child has its own, with its own
 /// devices.
 ///
+/// ```
+/// use portolan::Listener;
+/// use portolan::provider::software_provider;
+///
+/// // Not at the kernel's devices, even if one has this address.
+/// let any = "127.0.0.1:0".parse().unwrap();
+/// let listener = Listener::bind_on(software_provider()?, any)?;
+/// assert_ne!(listener.local_addr()?.port(), 0);
+/// # Ok::<(), portolan::Error>(())
+/// ```
+///
 /// # Errors
 /// The software device cannot start: another program holds UDP port 4791, or the processes that
 /// share it refuse this one. `InvalidArgument` if [`TRUST_ENV`] is malformed.
@@ -190,6 +237,19 @@ pub fn software_provider() -> Result<Arc<dyn Provider>> {
 }
 
 /// This process's kernel provider. Every call returns the same one. A forked child has its own.
+///
+/// ```
+/// match portolan::provider::kernel_provider() {
+///     Ok(provider) => {
+///         for device in provider.devices()? {
+///             println!("{}", device.name());
+///         }
+///         assert_eq!(provider.name(), "kernel");
+///     }
+///     Err(error) => println!("no RDMA hardware: {error}"),
+/// }
+/// # Ok::<(), portolan::Error>(())
+/// ```
 ///
 /// # Errors
 /// `NoDevice` if the kernel has no rdma_cm device; `UnusableLibrary` if libibverbs is absent, too old, or
@@ -217,6 +277,32 @@ fn software_config() -> &'static RwLock<Option<SoftwareConfig>> {
 }
 
 /// Sets the tap that sees every packet of this process's software devices; `None` removes it.
+///
+/// ```
+/// use portolan::provider::set_tap;
+/// use portolan::software::{Direction, Tap, TappedPacket};
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicUsize, Ordering};
+///
+/// #[derive(Debug, Default)]
+/// struct SentBytes(AtomicUsize);
+///
+/// impl Tap for SentBytes {
+///     fn packet(&self, packet: &TappedPacket<'_>) {
+///         if packet.direction == Direction::Sent {
+///             self.0.fetch_add(packet.payload.len(), Ordering::Relaxed);
+///         }
+///     }
+/// }
+///
+/// let sent = Arc::new(SentBytes::default());
+/// set_tap(Some(sent.clone()))?;
+/// # let (server, client) = portolan::doc_pair()?;
+/// client.send(vec![0; 1000])?.wait()?;
+/// assert!(sent.0.load(Ordering::Relaxed) > 1000);
+/// # drop(server);
+/// # Ok::<(), portolan::Error>(())
+/// ```
 ///
 /// # Errors
 /// See [`software_provider`].

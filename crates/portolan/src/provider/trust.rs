@@ -11,7 +11,7 @@ pub const TRUST_ENV: &str = "PORTOLAN_TRUST";
 
 /// The trust that [`TRUST_ENV`] configures; without it only processes of the same user and of root
 /// are trusted. Set-user-ID and set-group-ID programs ignore the variable, because another user
-/// controls their environment.
+/// controls their environment. [`configure_software`](super::configure_software) shows its use.
 ///
 /// # Errors
 /// `InvalidArgument` if the variable is malformed.

@@ -16,6 +16,21 @@ use portolan_provider::traits::Provider;
 use super::{AddrInfo, AddrInfoError, Addresses, Machine, Request, Resolved};
 
 /// A [`Request`] in progress, as a future. Dropping it cancels the lookup.
+///
+/// ```
+/// use portolan::resolve::{Family, Hints, Request};
+/// use std::time::Duration;
+///
+/// # async_io::block_on(async {
+/// let request = Request::new(Some("localhost"), Some("7471"));
+/// let resolving = request.hints(Hints::new().family(Family::Inet)).start(Duration::from_secs(5))?;
+/// // The lookup runs already; any runtime can wait for it.
+/// let mut found = resolving.await?;
+/// let to = found.next().and_then(|first| first.dst_addr?.inet());
+/// assert_eq!(to, Some("127.0.0.1:7471".parse().unwrap()));
+/// # Ok::<(), portolan::Error>(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "a future does nothing for you unless it is awaited"]
 pub struct Resolving {
@@ -92,6 +107,17 @@ impl Future for Resolving {
 
 /// Resolves `host:port` like [`resolve()`](super::resolve()), within `timeout` and without blocking
 /// the caller's thread.
+///
+/// ```
+/// use portolan::resolve::resolve_async;
+/// use std::time::Duration;
+///
+/// # async_io::block_on(async {
+/// let found = resolve_async("localhost:7471", Duration::from_secs(5)).await?;
+/// assert!(found.iter().all(|each| each.addr.ip().is_loopback()));
+/// # Ok::<(), portolan::Error>(())
+/// # }).unwrap();
+/// ```
 ///
 /// # Errors
 /// As for [`resolve()`](super::resolve()); also `TimedOut`.

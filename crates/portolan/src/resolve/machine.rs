@@ -28,6 +28,18 @@ const PORT: u8 = 1;
 /// A lookup opens the kernel provider, which only reads its state. It does not start the software
 /// device, which would then take part in the network. Instead it uses a preview of the software
 /// devices, read at the first lookup of this value.
+///
+/// ```
+/// use portolan::provider::software_provider;
+/// use portolan::resolve::{Machine, get_addrinfo_with};
+///
+/// // Whichever devices the route leads to, use the software ones.
+/// let machine = Machine::on(software_provider()?);
+/// let found = get_addrinfo_with(&machine, Some("127.0.0.1"), Some("7471"), None)?;
+/// let source = found[0].src_addr.and_then(|address| address.inet());
+/// assert!(source.is_some_and(|source| source.ip().is_loopback()), "{}", found[0].explain);
+/// # Ok::<(), portolan::Error>(())
+/// ```
 #[derive(Debug, Default)]
 pub struct Machine {
     devices: Devices,

@@ -50,7 +50,7 @@ use portolan_provider::{Cause, Error, Result, Step};
 pub use self::future::{Resolving, resolve_async};
 pub use self::machine::Machine;
 
-/// A name's address with its route.
+/// A name's address with its route; a result of [`resolve()`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resolved {
@@ -70,7 +70,8 @@ pub struct Resolved {
 ///
 /// ```
 /// for found in portolan::resolve("127.0.0.1:7471")? {
-///     println!("{} from {:?}", found.addr, found.source);
+///     println!("{} from {:?}: {}", found.addr, found.source, found.explain);
+///     assert!(found.addr.ip().is_loopback());
 /// }
 /// # Ok::<(), portolan::Error>(())
 /// ```
@@ -98,6 +99,16 @@ impl Resolved {
 
 /// Resolves `addr:port`, `name:port` or `:port` to addresses to listen on.
 ///
+/// ```
+/// use portolan::Listener;
+/// use portolan::resolve::resolve_passive;
+///
+/// let found = resolve_passive("127.0.0.1:0")?;
+/// let listener = Listener::bind_to(found[0].addr)?;
+/// assert_ne!(listener.local_addr()?.port(), 0);
+/// # Ok::<(), portolan::Error>(())
+/// ```
+///
 /// # Errors
 /// As for [`resolve`].
 pub fn resolve_passive(text: &str) -> Result<Vec<Resolved>> {
@@ -115,6 +126,18 @@ pub fn resolve_passive(text: &str) -> Result<Vec<Resolved>> {
 
 /// Finds the addresses of a node, a service or hints on the caller's thread (rdma_getaddrinfo(3)),
 /// in order of preference. Returns at least one.
+///
+/// ```
+/// use portolan::resolve::{Eai, get_addrinfo};
+///
+/// let found = get_addrinfo(Some("127.0.0.1"), Some("7471"), None)?;
+/// let to = found[0].dst_addr.and_then(|address| address.inet());
+/// assert_eq!(to, Some("127.0.0.1:7471".parse().unwrap()));
+///
+/// let error = get_addrinfo(Some("127.0.0.1"), Some("no-such-service"), None).unwrap_err();
+/// assert_eq!(error.code(), Eai::NoName, "{error}");
+/// # Ok::<(), portolan::resolve::AddrInfoError>(())
+/// ```
 ///
 /// # Errors
 /// [`AddrInfoError`], with the manual's codes.
@@ -209,7 +232,7 @@ impl Request {
     }
 }
 
-/// The addresses found, in order of preference.
+/// The addresses found, in order of preference; the result of a [`Request`].
 #[derive(Clone, Debug)]
 pub struct Addresses {
     found: IntoIter<AddrInfo>,

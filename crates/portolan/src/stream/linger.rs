@@ -61,7 +61,7 @@ pub(super) fn end(core: Shared, is_blocking: bool) {
 /// Waits until the peers have the data of all streams that this process has dropped, at most for `timeout`.
 ///
 /// Dropped streams ([`Stream`](super::Stream)) deliver their data in the background, for up to ten seconds. A process that
-/// ends before loses the rest.
+/// ends before loses the rest. [`Stream`](super::Stream) has an example.
 pub fn deliver_dropped(timeout: Duration) {
     let until = deadline::after(timeout);
     let lingering = SERVICE.lock().lingering.clone();

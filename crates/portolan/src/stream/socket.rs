@@ -20,6 +20,28 @@ use crate::deadline;
 /// A socket that neither connects nor listens yet. Most programs use [`Stream::connect`] and [`StreamListener::bind`].
 ///
 /// A clone is the same socket. It keeps the descriptor open if [`Socket::connect`] or [`Socket::listen`] fails.
+///
+/// ```
+/// use portolan::StreamOptions;
+/// use portolan::provider::software_provider;
+/// use portolan::stream::Socket;
+///
+/// let options = StreamOptions::default();
+/// let socket = Socket::new_on(software_provider()?)?;
+/// socket.bind("127.0.0.1:0".parse()?)?;
+/// let listener = socket.listen(128, options.clone())?;
+/// # let address = listener.local_addr()?;
+/// # let server = std::thread::spawn(move || listener.accept());
+///
+/// // A client with a port of its own choice.
+/// let socket = Socket::new_on(software_provider()?)?;
+/// socket.bind("127.0.0.1:0".parse()?)?;
+/// let own = socket.id().addresses()?.local.and_then(|own| own.inet());
+/// let stream = socket.connect(address, &options)?.finish()?;
+/// assert_eq!(Some(stream.local_addr()?), own);
+/// # server.join().unwrap()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Socket {
     id: CmId,
@@ -27,6 +49,28 @@ pub struct Socket {
 }
 
 /// A connect in progress.
+///
+/// ```
+/// use portolan::provider::software_provider;
+/// use portolan::stream::Socket;
+/// use rustix::event::{PollFd, PollFlags, poll};
+///
+/// # let listener = portolan::StreamListener::bind("127.0.0.1:0")?;
+/// # let address = listener.local_addr()?;
+/// # let server = std::thread::spawn(move || listener.accept());
+/// let socket = Socket::new_on(software_provider()?)?;
+/// let mut connecting = socket.connect(address, &Default::default())?;
+/// let stream = loop {
+///     if let Some(stream) = connecting.try_finish()? {
+///         break stream;
+///     }
+///     // An event loop waits for this and other descriptors, at most until `connecting.deadline()`.
+///     poll(&mut [PollFd::new(&connecting, PollFlags::IN)], None)?;
+/// };
+/// assert_eq!(stream.peer_addr()?, address);
+/// # server.join().unwrap()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Connecting {
     options: StreamOptions,

@@ -59,11 +59,12 @@ pub struct AsyncStream {
     writes: WriteHalf,
 }
 
-/// The reading half of an [`AsyncStream`].
+/// The reading half of an [`AsyncStream`]; [`AsyncStream::into_split`] has an example.
 #[derive(Debug)]
 pub struct ReadHalf(Arc<Watched>);
 
-/// The writing half of an [`AsyncStream`]. Dropping it ends this side's direction.
+/// The writing half of an [`AsyncStream`]. Dropping it ends this side's direction. [`AsyncStream::into_split`] has an
+/// example.
 #[derive(Debug)]
 pub struct WriteHalf(Arc<Watched>);
 
@@ -258,6 +259,32 @@ impl AsyncStream {
     }
 
     /// Splits the stream into halves, for two tasks.
+    ///
+    /// ```
+    /// # use portolan::stream::{AsyncStream, AsyncStreamListener};
+    /// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    ///
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let listener = AsyncStreamListener::bind("127.0.0.1:0").await?;
+    /// # let address = listener.local_addr()?.to_string();
+    /// # let echo = tokio::spawn(async move {
+    /// #     let (mut reads, mut writes) = listener.accept().await?.0.into_split();
+    /// #     tokio::io::copy(&mut reads, &mut writes).await
+    /// # });
+    /// let stream = AsyncStream::connect(&address).await?; // to an echo
+    /// let (mut reads, mut writes) = stream.into_split();
+    /// let writing = tokio::spawn(async move {
+    ///     writes.write_all(&[7; 1 << 20]).await
+    ///     // Here `writes` is dropped, so the peer reads the end.
+    /// });
+    /// let mut back = Vec::new();
+    /// reads.read_to_end(&mut back).await?;
+    /// assert_eq!(back.len(), 1 << 20);
+    /// writing.await.unwrap()?;
+    /// # echo.await.unwrap()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
     pub fn into_split(self) -> (ReadHalf, WriteHalf) {
         (self.reads, self.writes)
     }

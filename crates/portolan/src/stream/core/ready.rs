@@ -4,7 +4,7 @@ use portolan_rsocket::Phase;
 
 use super::State;
 
-/// The direction that a caller waits for.
+/// The direction that a caller waits for; see [`Ready::is`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Data, or the end of the peer's direction.
@@ -14,6 +14,26 @@ pub enum Direction {
 }
 
 /// What can be done without waiting.
+///
+/// ```
+/// # use std::io::Write;
+/// use portolan::stream::Direction;
+/// # let listener = portolan::StreamListener::bind("127.0.0.1:0")?;
+/// # let address = listener.local_addr()?.to_string();
+/// # let client = std::thread::spawn(move || portolan::Stream::connect(&address));
+/// # let (mut server, _) = listener.accept()?;
+/// # let client = client.join().unwrap()?;
+///
+/// assert!(client.ready().is(Direction::Write));
+/// assert!(!client.ready().is(Direction::Read), "nothing has arrived");
+/// server.write_all(b"ahoy")?;
+/// while !client.ready().readable {
+///     std::thread::yield_now(); // or wait for the descriptor
+/// }
+/// let ready = client.ready();
+/// assert_eq!((ready.unread_bytes, ready.read_closed, ready.failed), (4, false, false));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Ready {
