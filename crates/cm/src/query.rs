@@ -63,6 +63,13 @@ pub struct Listed {
 }
 
 impl Cm {
+    /// The queue pair of an id whose peer has disconnected, and whose owner has not answered yet.
+    pub fn ended_by_peer(&self, id: IdNumber) -> Option<Qpn> {
+        let id = self.ids.get(id).filter(|id| id.state == State::DreqRcvd)?;
+        let connection = id.connection.as_deref()?;
+        Some(connection.local_qpn)
+    }
+
     /// Sets an option (`rdma_set_option`).
     ///
     /// # Errors

@@ -183,7 +183,10 @@ impl CmChannel for SoftwareChannel {
 
     fn disconnect(&self, id: IdNumber) -> Result<()> {
         self.core(Step::Disconnect)?
-            .run(|cm, now| cm.disconnect(now, id))
+            .run(|cm, now| cm.disconnect(now, id))?;
+        // Who disconnects itself flushes its queue pair, and need not poll to learn of the end.
+        self.queue.release(id);
+        Ok(())
     }
 
     fn init_qp_attr(&self, id: IdNumber, state: QpState) -> Result<(QpAttr, QpAttrMask)> {

@@ -19,6 +19,7 @@ use portolan_wire::addr::ServiceId;
 use super::Usage;
 use super::claim::ClaimId;
 use super::ports::Claims;
+use super::queue::Held;
 use super::state::{Outputs, ProviderState};
 
 /// The software rdma_cm of a process.
@@ -29,6 +30,8 @@ pub(super) struct Core {
     pub(super) groups: Mutex<HashMap<MembershipNumber, MulticastMembership>>,
     /// The watched next hops, by interface and address. Ids with the same next hop share its watch.
     pub(super) watches: Mutex<HashMap<(u32, IpAddr), Weak<Watch>>>,
+    /// Disconnects that wait until the program has polled.
+    pub(super) held: Mutex<Vec<Held>>,
     /// Both are set once, when the block is known and before the stack runs.
     state: OnceLock<Mutex<ProviderState>>,
     stack: OnceLock<Arc<Stack>>,
@@ -42,6 +45,7 @@ impl Core {
             claims: Arc::default(),
             groups: Mutex::default(),
             watches: Mutex::default(),
+            held: Mutex::default(),
             state: OnceLock::new(),
             stack: OnceLock::new(),
             me: me.clone(),
@@ -153,6 +157,7 @@ impl Core {
 
     /// The time until [`timeout`](Self::timeout) must be called. The progress thread asks before it sleeps.
     pub(super) fn next_timeout(&self) -> Option<Duration> {
+        let held_due = self.held_due();
         let mut state = self.state.get()?.lock();
         let now = self.epoch.elapsed();
         // A port that is released after this sees `sleeps_until`, and wakes the thread.
@@ -160,7 +165,8 @@ impl Core {
         // Each connection that is established in time moves the timeout later. Keep the earlier time: one needless
         // wake-up costs less than waking the thread for the next connection.
         let told = state.sleeps_until.filter(|until| *until > now);
-        let due = [state.cm.poll_timeout(), claims_due, told];
+        let held_due = held_due.map(|wait| now + wait);
+        let due = [state.cm.poll_timeout(), claims_due, held_due, told];
         state.sleeps_until = due.into_iter().flatten().min();
         Some(state.sleeps_until?.saturating_sub(now))
     }
@@ -172,6 +178,7 @@ impl Core {
             Ok(())
         });
         if let Some(stack) = self.stack.get() {
+            self.tell_held();
             self.claims.give_back_old(stack);
         }
     }
@@ -187,6 +194,9 @@ impl Core {
     }
 
     fn carry_out(&self, outputs: Outputs) {
+        for held in outputs.held {
+            self.tell_after_completions(held);
+        }
         for transmit in &outputs.transmits {
             let path = &transmit.path;
             let remote = match path.remote {

@@ -37,6 +37,7 @@ mod core;
 mod devices;
 mod groups;
 mod gsi;
+mod held;
 mod ids;
 mod ports;
 mod queue;

@@ -4,13 +4,18 @@ use portolan_threads::lock::Mutex;
 use std::collections::{HashSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use portolan_port_sharing::room;
 use portolan_provider::cm::{CmEvent, IdNumber};
 use portolan_provider::traits::Notify;
 use portolan_provider::{Error, Result, Step};
 use portolan_roce::io::{EventWaiter, LazyReadiness, Nudge, Readiness};
+use portolan_wire::addr::Qpn;
 use rustix::io::Errno;
+
+/// The longest time that an event is held for a program that does not poll.
+const HELD_MAX: Duration = Duration::from_millis(20);
 
 /// The queued events of a channel, and the ids that they belong to.
 ///
@@ -23,6 +28,27 @@ pub(super) struct EventQueue {
     ready: Ready,
     /// Wakes the thread that waits for the group.
     nudge: Arc<Nudge>,
+}
+
+/// The disconnect of an id, which its queue holds.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) id: IdNumber,
+    /// The queue pair that may have completions.
+    pub(super) qpn: Qpn,
+    pub(super) queue: Arc<EventQueue>,
+    pub(super) until: Instant,
+}
+
+impl Held {
+    pub(super) fn new(id: IdNumber, qpn: Qpn, queue: &Arc<EventQueue>) -> Self {
+        Self {
+            id,
+            qpn,
+            queue: queue.clone(),
+            until: Instant::now() + HELD_MAX,
+        }
+    }
 }
 
 /// What is called at each event of a queue.
@@ -63,6 +89,8 @@ impl Ready {
 struct Waiting {
     next_ticket: u64,
     events: VecDeque<(u64, CmEvent)>,
+    /// Events that wait for [`release`](EventQueue::release), and later ones of the same ids.
+    held: Vec<CmEvent>,
     /// The next event nudges a waiting thread.
     is_awaited: bool,
     watcher: Option<Arc<dyn Watcher>>,
@@ -92,6 +120,14 @@ impl EventQueue {
     /// Queues an event. Returns a ticket to take it back with.
     pub(super) fn push(&self, event: CmEvent) -> u64 {
         let mut waiting = self.waiting.lock();
+        if waiting.held.iter().any(|held| held.id == event.id) {
+            waiting.held.push(event);
+            return waiting.next_ticket;
+        }
+        self.append(&mut waiting, event)
+    }
+
+    fn append(&self, waiting: &mut Waiting, event: CmEvent) -> u64 {
         let ticket = waiting.next_ticket;
         waiting.next_ticket += 1;
         waiting.events.push_back((ticket, event));
@@ -105,6 +141,23 @@ impl EventQueue {
             self.nudge.give();
         }
         ticket
+    }
+
+    /// Keeps an event, and later ones of its id, until that id is released.
+    pub(super) fn hold(&self, event: CmEvent) {
+        self.waiting.lock().held.push(event);
+    }
+
+    /// Queues the events of an id that are held, if any.
+    pub(super) fn release(&self, id: IdNumber) {
+        let mut waiting = self.waiting.lock();
+        if waiting.held.is_empty() {
+            return;
+        }
+        let of_id: Vec<CmEvent> = waiting.held.extract_if(.., |held| held.id == id).collect();
+        for event in of_id {
+            self.append(&mut waiting, event);
+        }
     }
 
     /// Calls `watcher` at each event from now on, and now if there is one. `None` ends that.
@@ -152,8 +205,9 @@ impl EventQueue {
     /// Removes the events that `belongs` selects, and returns them in order.
     pub(super) fn extract(&self, belongs: impl Fn(&CmEvent) -> bool) -> Vec<CmEvent> {
         let mut waiting = self.waiting.lock();
+        let held: Vec<CmEvent> = waiting.held.extract_if(.., |held| belongs(held)).collect();
         if !waiting.events.iter().any(|(_, event)| belongs(event)) {
-            return Vec::new();
+            return held;
         }
         let mut out = Vec::new();
         let waiting_before = std::mem::take(&mut waiting.events);
@@ -166,6 +220,7 @@ impl EventQueue {
         if waiting.events.is_empty() {
             self.ready.lower();
         }
+        out.extend(held);
         out
     }
 

@@ -14,7 +14,7 @@ use portolan_provider::{Cause, Error, Result, Step};
 use portolan_wire::addr::Qpn;
 
 use super::claim::ClaimId;
-use super::queue::EventQueue;
+use super::queue::{EventQueue, Held};
 
 /// Everything that the engine's lock protects.
 #[derive(Debug)]
@@ -71,6 +71,8 @@ pub(super) struct Outputs {
     pub(super) transmits: Vec<Transmit>,
     pub(super) queries: Vec<Query>,
     pub(super) groups: Vec<GroupQuery>,
+    /// Events that may have to wait for completions.
+    pub(super) held: Vec<Held>,
     /// A timeout is due before the progress thread wakes.
     pub(super) wakes: bool,
 }
@@ -95,7 +97,7 @@ impl ProviderState {
     pub(super) fn drain(&mut self) -> Outputs {
         let mut outputs = Outputs::default();
         while let Some(event) = self.cm.poll_event() {
-            self.dispatch(event);
+            outputs.held.extend(self.dispatch(event));
         }
         while let Some(child) = self.cm.poll_displaced() {
             self.forget_displaced(child);
@@ -112,13 +114,13 @@ impl ProviderState {
         outputs
     }
 
-    fn dispatch(&mut self, event: CmEvent) {
+    /// Passes an event to its channel. Returns one that the channel holds.
+    fn dispatch(&mut self, event: CmEvent) -> Option<Held> {
         if event.event == EventType::ConnectRequest {
             let listener = self
                 .listeners
                 .get(&event.uid)
-                .and_then(|id| self.ids.get(id));
-            let Some(listener) = listener else { return };
+                .and_then(|id| self.ids.get(id))?;
             let (queue, service) = (listener.queue.clone(), listener.service);
             let mut child = IdEntry::new(UserId(0), service, queue.clone());
             child.awaits_answer = true;
@@ -131,10 +133,18 @@ impl ProviderState {
                 entry.uid = event.uid;
             }
             let waits = entry.hint_waiting(event.event);
-            if !waits.is_some_and(|waits| std::mem::replace(waits, true)) {
-                entry.queue.push(event);
+            if waits.is_some_and(|waits| std::mem::replace(waits, true)) {
+                return None;
             }
+            let is_end = event.event == EventType::Disconnected;
+            if let Some(qpn) = self.cm.ended_by_peer(event.id).filter(|_| is_end) {
+                let held = Held::new(event.id, qpn, &entry.queue);
+                entry.queue.hold(event);
+                return Some(held);
+            }
+            entry.queue.push(event);
         }
+        None
     }
 
     /// Stores the ticket of the request that created an id.

@@ -298,6 +298,19 @@ impl Stack {
         self.host.way_of(qpn)
     }
 
+    /// Handles the packets that have arrived, if a queue pair exists. Management datagrams can overtake them.
+    pub fn take_arrived_for(&self, qpn: Qpn) {
+        if self.host.qps.find(qpn).is_some() {
+            self.host.take_arrived();
+        }
+    }
+
+    /// Whether the program has not polled all completions of a queue pair yet.
+    pub fn has_unpolled(&self, qpn: Qpn) -> bool {
+        let qp = self.host.qps.find(qpn);
+        qp.is_some_and(|qp| qp.has_completions())
+    }
+
     /// The group from this process's side.
     pub fn group_status(&self) -> GroupStatus {
         self.host.group.status()

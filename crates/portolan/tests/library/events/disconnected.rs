@@ -1,8 +1,14 @@
 //! RDMA_CM_EVENT_DISCONNECTED: the connection has been disconnected.
 
-use portolan::cm::EventChannel;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use portolan::cm::{CmId, EventChannel};
 use portolan::provider::cm::{ConnParam, EventType};
-use portolan::provider::verbs::QpState;
+use portolan::provider::traits::Qp;
+use portolan::provider::verbs::{
+    QpState, RecvWr, SendData, SendFlags, SendOp, SendWr, WorkCompletion,
+};
 
 use crate::harness::*;
 use crate::low::*;
@@ -49,4 +55,129 @@ fn disconnected_comes_with_etimedout_from_a_peer_that_stopped_answering() {
     id.disconnect().unwrap();
     let event = next(&channel, EventType::Disconnected);
     assert_eq!((event.status(), event.id().number()), (-110, id.number()));
+}
+
+/// How long a disconnect waits for a program that has not polled a completion that came before it.
+const HELD: Duration = Duration::from_millis(20);
+
+/// A connected end with its own channel.
+struct End {
+    channel: EventChannel,
+    id: CmId,
+    verbs: Verbs,
+    qp: Arc<dyn Qp>,
+}
+
+impl End {
+    fn new(channel: EventChannel, id: CmId) -> Self {
+        let verbs = Verbs::of(&id.device().unwrap());
+        let qp = verbs.give(&id);
+        Self {
+            channel,
+            id,
+            verbs,
+            qp,
+        }
+    }
+
+    fn poll(&self) -> usize {
+        self.verbs.cq.poll(&mut [WorkCompletion::EMPTY]).unwrap()
+    }
+
+    #[track_caller]
+    fn poll_until_complete(&self) {
+        let started = Instant::now();
+        while self.poll() == 0 {
+            assert!(started.elapsed() < PATIENCE, "no completion");
+        }
+    }
+}
+
+/// Connected ends. The first one has sent an empty message, which the other has received.
+fn sent() -> [End; 2] {
+    let passive = Passive::listen();
+    let (channel, id) = routed(passive.address);
+    let active = End::new(channel, id);
+    active.id.connect(&param(b"")).unwrap();
+    let child = passive.request();
+    let own = channel_of(&child);
+    let passive = End::new(own, child);
+    passive
+        .qp
+        .post_recv(&RecvWr {
+            wr_id: 1,
+            sges: &[],
+        })
+        .unwrap();
+    passive.id.accept(&param(b"")).unwrap();
+    next(&active.channel, EventType::Established);
+    next(&passive.channel, EventType::Established);
+    let send = SendWr {
+        wr_id: 2,
+        op: SendOp::Send,
+        data: SendData::Sges(&[]),
+        flags: SendFlags::SIGNALED,
+        ud: None,
+        srq: None,
+    };
+    active.qp.post_send(&send).unwrap();
+    passive.poll_until_complete();
+    [active, passive]
+}
+
+fn channel_of(id: &CmId) -> EventChannel {
+    let own = channel();
+    id.migrate(&own, PATIENCE).unwrap();
+    own
+}
+
+#[test]
+fn disconnected_waits_until_the_completions_before_it_are_polled_for_a_limited_time() {
+    let [sender, receiver] = sent();
+    let started = Instant::now();
+    receiver.id.disconnect().unwrap();
+    next(&sender.channel, EventType::Disconnected);
+    let waited = started.elapsed();
+    assert!(waited >= HELD, "the program had not polled: {waited:?}");
+    assert_eq!(sender.poll(), 1, "the message was acknowledged");
+}
+
+#[test]
+fn disconnected_waits_no_longer_once_the_completions_before_it_are_polled() {
+    let is_soon = (0..20).any(|_| {
+        let [sender, receiver] = sent();
+        let started = Instant::now();
+        receiver.id.disconnect().unwrap();
+        sender.poll_until_complete();
+        next(&sender.channel, EventType::Disconnected);
+        started.elapsed() < HELD
+    });
+    assert!(is_soon);
+}
+
+#[test]
+fn disconnected_waits_for_nothing_if_all_completions_are_polled() {
+    let is_soon = (0..20).any(|_| {
+        let [sender, receiver] = sent();
+        sender.poll_until_complete();
+        let started = Instant::now();
+        receiver.id.disconnect().unwrap();
+        next(&sender.channel, EventType::Disconnected);
+        started.elapsed() < HELD / 4
+    });
+    assert!(is_soon);
+}
+
+#[test]
+fn disconnected_does_not_wait_at_the_end_that_disconnects_itself_meanwhile() {
+    let is_soon = (0..20).any(|_| {
+        let [sender, receiver] = sent();
+        let started = Instant::now();
+        receiver.id.disconnect().unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+        sender.id.disconnect().unwrap();
+        next(&sender.channel, EventType::Disconnected);
+        started.elapsed() < HELD
+    });
+    assert!(is_soon);
 }

@@ -157,6 +157,11 @@ impl CompletionQueue {
         self.ring.retain(|wc| wc.qp_num != qpn);
     }
 
+    /// Whether a completion of a queue pair is queued.
+    pub fn has(&self, qpn: Qpn) -> bool {
+        self.ring.iter().any(|wc| wc.qp_num == qpn)
+    }
+
     /// Requests one notification, at the next completion or the next solicited one. It is due at once if such a
     /// completion arrived since the queue was last found empty and was not announced. So an owner that polls and then
     /// arms misses nothing. Arming for any completion extends an earlier request for solicited ones, never the reverse.

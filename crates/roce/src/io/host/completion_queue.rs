@@ -74,6 +74,11 @@ impl CqCore {
         self.note_quiet(&queue);
     }
 
+    /// Whether a completion of a queue pair is queued.
+    pub(crate) fn has(&self, qpn: Qpn) -> bool {
+        !self.quiet.load(Ordering::Acquire) && self.queue.lock().has(qpn)
+    }
+
     /// Takes completions. Returns their number, and whether the queue is armed.
     #[inline]
     pub(crate) fn poll(&self, out: &mut [WorkCompletion]) -> (usize, bool) {

@@ -163,6 +163,14 @@ impl QpCore {
         self.state.is_broken()
     }
 
+    /// Whether a completion of it is queued. Those of an XRC domain's receives belong to their shared receive queue.
+    pub(crate) fn has_completions(&self) -> bool {
+        match &self.completes {
+            Completes::Own { send, receive } => send.has(self.qpn) || receive.has(self.qpn),
+            Completes::Domain(_) => false,
+        }
+    }
+
     pub(crate) fn forget_completions(&self) {
         // An XRC domain's receives complete for the shared receive queues, which outlive the queue pair.
         if let Completes::Own { send, receive } = &self.completes {
