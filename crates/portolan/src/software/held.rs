@@ -12,16 +12,22 @@ use super::queue::Held;
 /// How soon to look again whether the program has polled.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
+/// Disconnects that wait at the same time. Others do not wait: when very many connections end at once, to look at each
+/// again and again would delay all.
+const WAITING_MAX: usize = 64;
+
 impl Core {
     /// Tells of a disconnect, now or when the program has polled. Call it without the state's lock.
     pub(super) fn tell_after_completions(&self, held: Held) {
         // The acknowledgement of a last message may wait in a ring or a socket, because the program reads them when it
         // polls.
         self.stack().take_arrived_for(held.qpn);
-        if !self.stack().has_unpolled(held.qpn) {
+        let mut waiting = self.held.lock();
+        if waiting.len() == WAITING_MAX || !self.stack().may_have_unpolled(held.qpn) {
             return held.queue.release(held.id);
         }
-        self.held.lock().push(held);
+        waiting.push(held);
+        drop(waiting);
         self.stack().wake();
     }
 
@@ -32,7 +38,7 @@ impl Core {
             return;
         }
         let now = Instant::now();
-        let waits = |held: &Held| now < held.until && self.stack().has_unpolled(held.qpn);
+        let waits = |held: &Held| now < held.until && self.stack().may_have_unpolled(held.qpn);
         let (waiting, done): (Vec<_>, Vec<_>) = all.into_iter().partition(waits);
         self.held.lock().extend(waiting);
         for held in done {

@@ -96,6 +96,13 @@ struct Waiting {
     watcher: Option<Arc<dyn Watcher>>,
 }
 
+impl Waiting {
+    fn ticket(&mut self) -> u64 {
+        self.next_ticket += 1;
+        self.next_ticket
+    }
+}
+
 impl EventQueue {
     pub(super) fn new(nudge: Arc<Nudge>) -> Result<Self> {
         let ready = LazyReadiness::new(false)
@@ -122,14 +129,13 @@ impl EventQueue {
         let mut waiting = self.waiting.lock();
         if waiting.held.iter().any(|held| held.id == event.id) {
             waiting.held.push(event);
-            return waiting.next_ticket;
+            return waiting.ticket();
         }
         self.append(&mut waiting, event)
     }
 
     fn append(&self, waiting: &mut Waiting, event: CmEvent) -> u64 {
-        let ticket = waiting.next_ticket;
-        waiting.next_ticket += 1;
+        let ticket = waiting.ticket();
         waiting.events.push_back((ticket, event));
         if waiting.events.len() == 1 {
             self.ready.raise();

@@ -305,10 +305,10 @@ impl Stack {
         }
     }
 
-    /// Whether the program has not polled all completions of a queue pair yet.
-    pub fn has_unpolled(&self, qpn: Qpn) -> bool {
+    /// Whether a completion of a queue pair may wait for the program to poll.
+    pub fn may_have_unpolled(&self, qpn: Qpn) -> bool {
         let qp = self.host.qps.find(qpn);
-        qp.is_some_and(|qp| qp.has_completions())
+        qp.is_some_and(|qp| qp.may_have_completions())
     }
 
     /// The group from this process's side.

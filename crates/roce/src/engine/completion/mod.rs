@@ -6,6 +6,9 @@ use portolan_provider::verbs::{WcStatus, WorkCompletion};
 use portolan_provider::{Error, Result, Step};
 use portolan_wire::Qpn;
 
+/// The queued completions that [`CompletionQueue::may_have`] looks at.
+const LOOKED_AT_MAX: usize = 1024;
+
 /// A completion did not fit. The queue is then in error, and its owner gets
 /// [`AsyncEvent::CqErr`](portolan_provider::verbs::AsyncEvent::CqErr).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -157,9 +160,9 @@ impl CompletionQueue {
         self.ring.retain(|wc| wc.qp_num != qpn);
     }
 
-    /// Whether a completion of a queue pair is queued.
-    pub fn has(&self, qpn: Qpn) -> bool {
-        self.ring.iter().any(|wc| wc.qp_num == qpn)
+    /// Whether a completion of a queue pair may be queued. Only a limited number is looked at: it is true if there are more.
+    pub fn may_have(&self, qpn: Qpn) -> bool {
+        self.ring.len() > LOOKED_AT_MAX || self.ring.iter().any(|wc| wc.qp_num == qpn)
     }
 
     /// Requests one notification, at the next completion or the next solicited one. It is due at once if such a

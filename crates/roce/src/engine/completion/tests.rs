@@ -46,6 +46,23 @@ fn completions_are_taken_oldest_first() {
 }
 
 #[test]
+fn only_a_limited_number_of_completions_is_searched_for_a_queue_pair() {
+    let (own, other) = (Qpn::new(7), Qpn::new(8));
+    let of = |qp_num| WorkCompletion { qp_num, ..ok(1) };
+    let mut cq = CompletionQueue::new(2000, 2000).expect("a modest queue");
+    assert!(!cq.may_have(own));
+    for _ in 0..LOOKED_AT_MAX {
+        cq.push(of(other), false).unwrap();
+    }
+    assert!(!cq.may_have(own));
+    cq.push(of(other), false).unwrap();
+    assert!(cq.may_have(own), "there are too many to tell");
+    drain(&mut cq);
+    cq.push(of(own), false).unwrap();
+    assert!(cq.may_have(own) && !cq.may_have(other));
+}
+
+#[test]
 fn capacities_of_zero_and_beyond_the_limit_are_refused() {
     for capacity in [0, 101, u32::MAX] {
         let error = CompletionQueue::new(capacity, 100).expect_err("absurd");

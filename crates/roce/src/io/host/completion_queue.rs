@@ -74,9 +74,9 @@ impl CqCore {
         self.note_quiet(&queue);
     }
 
-    /// Whether a completion of a queue pair is queued.
-    pub(crate) fn has(&self, qpn: Qpn) -> bool {
-        !self.quiet.load(Ordering::Acquire) && self.queue.lock().has(qpn)
+    /// Whether a completion of a queue pair may be queued.
+    pub(crate) fn may_have(&self, qpn: Qpn) -> bool {
+        !self.quiet.load(Ordering::Acquire) && self.queue.lock().may_have(qpn)
     }
 
     /// Takes completions. Returns their number, and whether the queue is armed.

@@ -163,10 +163,12 @@ impl QpCore {
         self.state.is_broken()
     }
 
-    /// Whether a completion of it is queued. Those of an XRC domain's receives belong to their shared receive queue.
-    pub(crate) fn has_completions(&self) -> bool {
+    /// Whether a completion of it may be queued. Those of an XRC domain's receives belong to their shared receive queue.
+    pub(crate) fn may_have_completions(&self) -> bool {
         match &self.completes {
-            Completes::Own { send, receive } => send.has(self.qpn) || receive.has(self.qpn),
+            Completes::Own { send, receive } => {
+                send.may_have(self.qpn) || receive.may_have(self.qpn)
+            }
             Completes::Domain(_) => false,
         }
     }
