@@ -248,6 +248,7 @@ pub use domain::Domain;
 ///     return Err(error);
 /// };
 /// assert_eq!(private_data.without_padding(), b"full until noon");
+/// assert!(error.to_string().contains(r#"15 bytes of private data: "full until noon""#), "{error}");
 /// # Ok::<(), portolan::Error>(())
 /// ```
 pub use portolan_provider::Cause;

@@ -61,7 +61,14 @@ impl Event {
             EventType::Rejected | EventType::Disconnected if id.has_failed_to_connect() => {
                 return None;
             }
-            EventType::Rejected => id.fail_queue_pair(),
+            EventType::Rejected => {
+                id.shared.ender.note_reported();
+                id.fail_queue_pair();
+            }
+            EventType::Disconnected => {
+                id.shared.ender.note_reported();
+                data.ended_here = id.shared.ender.is_this_side();
+            }
             EventType::AddrinfoResolved | EventType::AddrinfoError => {
                 // The argument is the library's own lookup number.
                 let number = data.arg()?;
@@ -122,7 +129,8 @@ impl Event {
     }
 
     /// The failure that the event reports, with the id's addresses; `None` for a success. The end of a connection
-    /// (`Disconnected`) counts as a failure, also if this side ended it; [`EventData::failure`] lists the others.
+    /// (`Disconnected`) counts as a failure, also if this side ended it: then the cause is
+    /// [`Closed`](portolan_provider::Cause::Closed). [`EventData::failure`] lists the others.
     pub fn failure(&self) -> Option<Error> {
         let error = self.data.failure()?;
         Some(match self.id.addresses() {

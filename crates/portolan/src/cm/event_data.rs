@@ -17,6 +17,8 @@ pub struct EventData {
     pub(super) ece: Ece,
     pub(super) membership: Option<Membership>,
     pub(super) addrinfo_error: Option<AddrInfoError>,
+    /// Of `Disconnected`: this side ended the connection.
+    pub(super) ended_here: bool,
 }
 
 impl EventData {
@@ -82,7 +84,8 @@ impl EventData {
     ///
     /// Failures are `AddrError`, `RouteError`, `ConnectError`, `Unreachable`, `Rejected`, `MulticastError`,
     /// `AddrinfoError`, `DeviceRemoval` and `Disconnected`. The last is one even after the own
-    /// [`CmId::disconnect`](super::CmId::disconnect): a program that expects it compares the event's type first.
+    /// [`CmId::disconnect`](super::CmId::disconnect), whose cause is `Closed`: a program that expects it compares the
+    /// event's type first.
     pub fn failure(&self) -> Option<Error> {
         let (step, cause) = match self.event {
             EventType::AddrError => (Step::ResolveAddress, self.errno_cause()),
@@ -126,6 +129,7 @@ impl EventData {
     fn end_cause(&self) -> Cause {
         match -self.status {
             errno::ECONNRESET => Cause::PeerDied,
+            _ if self.ended_here => Cause::Closed,
             _ => Cause::Disconnected,
         }
     }
@@ -170,6 +174,7 @@ impl From<CmEvent> for EventData {
             ece: raw.ece,
             membership: None,
             addrinfo_error: None,
+            ended_here: false,
         }
     }
 }

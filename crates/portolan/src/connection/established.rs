@@ -94,6 +94,30 @@ impl Connection {
     /// [`PeerRequestRefused`](crate::Cause::PeerRequestRefused), with the memory that the request named. The kernel's
     /// devices report the refusal without the memory, if their driver raises an asynchronous event for it. Otherwise the
     /// cause is `WorkFailed(WrFlushErr)` or `Disconnected`.
+    ///
+    /// | cause | the connection ended because |
+    /// |---|---|
+    /// | `Disconnected` | the peer closed or dropped it |
+    /// | `Closed` | this end closed or dropped it, or its [id](Connection::id) disconnected |
+    /// | `PeerDied` | the peer's process ended without closing it |
+    /// | `PeerSilent` | the peer did not answer within the time of the [`Keepalive`](crate::Keepalive) |
+    /// | `DeviceRemoved` | this end's device is gone |
+    /// | `PeerRequestRefused` | this end refused a request of the peer |
+    /// | `WorkFailed` | work of this end failed, with the status: the peer refused it (`RemAccessErr`), or has not acknowledged it in any of the retries (`RetryExcErr`) |
+    ///
+    /// ```
+    /// use portolan::Cause;
+    ///
+    /// # use std::time::Duration;
+    /// # let (server, client) = portolan::doc_pair()?;
+    /// assert!(server.ended().is_none());
+    /// client.disconnect()?;
+    /// server.wait_disconnected(Duration::from_secs(10))?;
+    /// assert_eq!(client.ended().unwrap().cause, Cause::Closed);
+    /// assert_eq!(server.ended().unwrap().cause, Cause::Disconnected);
+    /// assert_eq!(server.receive().unwrap_err().cause, Cause::Disconnected);
+    /// # Ok::<(), portolan::Error>(())
+    /// ```
     pub fn ended(&self) -> Option<Error> {
         // Handle new completions and events first. An error here is also reported by the next wait.
         let _ = self.inner.take_events();

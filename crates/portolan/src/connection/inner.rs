@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::options::Options;
 use super::transport::Transport;
-use crate::cm::{CmId, EventChannel, NewQueuePair};
+use crate::cm::{CmId, Event, EventChannel, NewQueuePair};
 use crate::deadline;
 use crate::domain::Domain;
 use crate::sys::Buffer;
@@ -42,7 +42,6 @@ pub(crate) struct Inner {
     held: AtomicU32,
     held_max: u32,
     has_told_held: AtomicBool,
-    is_iwarp: bool,
     /// When work was first seen flushed although neither side had ended the connection.
     flushed: OnceLock<Instant>,
     /// This side has ended the connection.
@@ -51,6 +50,8 @@ pub(crate) struct Inner {
     disconnected: AtomicBool,
     /// The connection ended because the peer's process died.
     peer_died: AtomicBool,
+    /// The connection ended because the device was removed.
+    device_removed: AtomicBool,
     /// How long the peer was silent, in milliseconds, if that ended the connection; otherwise 0.
     silent_ms: AtomicU64,
 }
@@ -105,7 +106,6 @@ impl Inner {
                 pool,
             ),
             device: device.name().to_owned(),
-            is_iwarp: device.is_iwarp(),
             receive_depth: options.receive_depth,
             receive_size: options.receive_size,
             held: AtomicU32::new(0),
@@ -116,6 +116,7 @@ impl Inner {
             closing: AtomicBool::new(false),
             disconnected: AtomicBool::new(false),
             peer_died: AtomicBool::new(false),
+            device_removed: AtomicBool::new(false),
             silent_ms: AtomicU64::new(0),
             id,
             events,
@@ -234,14 +235,10 @@ impl Inner {
         while let Some(event) = self.events.try_next_event()? {
             any = true;
             if ends_connection(event.event_type()) {
-                let peer_died = matches!(
-                    event.failure(),
-                    Some(Error {
-                        cause: Cause::PeerDied,
-                        ..
-                    })
-                );
-                self.peer_died.fetch_or(peer_died, Ordering::Relaxed);
+                // A later event only confirms the end.
+                if !self.is_disconnected() {
+                    self.note_reason(&event);
+                }
                 self.disconnected.store(true, Ordering::Release);
                 // Answers the peer's disconnect request. Fails harmlessly if both requests crossed.
                 let _ = self.id.disconnect();
@@ -249,6 +246,16 @@ impl Inner {
             }
         }
         Ok(any)
+    }
+
+    fn note_reason(&self, end: &Event) {
+        match (end.event_type(), end.failure().map(|end| end.cause)) {
+            (EventType::DeviceRemoval, _) => self.device_removed.store(true, Ordering::Relaxed),
+            (_, Some(Cause::PeerDied)) => self.peer_died.store(true, Ordering::Relaxed),
+            // The program disconnected by the id.
+            (_, Some(Cause::Closed)) => self.closing.store(true, Ordering::Release),
+            _ => {}
+        }
     }
 
     /// Checks a silent peer if keepalives are enabled, and ends the connection if it stays silent.
@@ -324,13 +331,14 @@ impl Inner {
     /// Why the connection has ended; `None` while neither side has ended it.
     pub(crate) fn how_ended(&self) -> Option<Cause> {
         if self.closing.load(Ordering::Acquire) {
-            return Some(Cause::Disconnected);
+            return Some(Cause::Closed);
         }
         self.is_disconnected().then(|| {
             let after_ms = self.silent_ms.load(Ordering::Relaxed);
             match self.peer_died.load(Ordering::Relaxed) {
                 _ if after_ms > 0 => Cause::PeerSilent { after_ms },
                 true => Cause::PeerDied,
+                _ if self.device_removed.load(Ordering::Relaxed) => Cause::DeviceRemoved,
                 // The peer disconnects because its request failed.
                 false => self.refused().unwrap_or(Cause::Disconnected),
             }
@@ -355,12 +363,12 @@ impl Inner {
 
     /// The time until which to wait for the event that explains flushed work; `None` if there is nothing to wait for.
     ///
-    /// An iWARP queue pair ends with its stream, so its work is flushed before the event of the peer's disconnect
-    /// arrives.
+    /// An iWARP queue pair ends with its stream, and any queue pair with its device. Its work is flushed before the event
+    /// of the peer's disconnect or the device's removal arrives.
     pub(crate) fn reason_due(&self) -> Option<Instant> {
-        let is_unexplained = self.is_iwarp
+        let is_unexplained = self.work.broken() == Some(WcStatus::WrFlushErr)
             && self.how_ended().is_none()
-            && self.work.broken() == Some(WcStatus::WrFlushErr);
+            && self.refused().is_none();
         let due = is_unexplained.then(|| *self.flushed.get_or_init(Instant::now) + REASON_LIMIT);
         due.filter(|due| Instant::now() < *due)
     }

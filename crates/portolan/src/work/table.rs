@@ -3,6 +3,7 @@
 use portolan_threads::lock::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -43,6 +44,8 @@ pub(crate) struct Work {
     /// The receives, if they are not the queue pair's own.
     pub(crate) pool: Option<Arc<Pool>>,
     pub(super) state: Mutex<TableState>,
+    /// Whether [`TableState::broken`] is known, for waits to look without the lock.
+    has_broken: AtomicBool,
     turned: Condvar,
     /// Readable if completions were dispatched while the driver slept; see [`Work::fall_asleep`].
     /// Created at the first sleep: most connections of a busy server never sleep.
@@ -112,6 +115,7 @@ impl Work {
                 survives_long: transport == Transport::Uc,
                 ..TableState::default()
             }),
+            has_broken: AtomicBool::new(false),
             turned: Condvar::new(),
             roused: OnceLock::new(),
         }
@@ -300,7 +304,8 @@ impl Work {
 
     /// The completion error that broke the queue pair.
     pub(crate) fn broken(&self) -> Option<WcStatus> {
-        self.state.lock().broken
+        let has_broken = self.has_broken.load(Ordering::Acquire);
+        has_broken.then(|| self.state.lock().broken)?
     }
 
     /// The number of dispatches so far. While it is unchanged, no work has completed.
@@ -342,6 +347,9 @@ impl Work {
                 && completions.iter().any(succeeded)
             {
                 silence.arrived(Instant::now());
+            }
+            if state.broken.is_some() {
+                self.has_broken.store(true, Ordering::Release);
             }
             let again = std::mem::take(&mut state.unused);
             (self.wake_all(&mut state), again)

@@ -514,7 +514,7 @@ fn dropping_a_connection_disconnects_even_if_its_messages_and_transfers_are_kept
     passive.wait_disconnected(PATIENCE).unwrap();
     assert_eq!(&message[..], b"kept");
     let failed = transfer.wait().unwrap_err();
-    assert_eq!(failed.error.cause, portolan::Cause::Disconnected);
+    assert_eq!(failed.error.cause, portolan::Cause::Closed);
     assert!(failed.buffer.is_some(), "the buffer comes back");
 }
 

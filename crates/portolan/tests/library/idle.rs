@@ -49,7 +49,7 @@ fn waiting_for_the_end_after_the_own_disconnect_waits_for_the_peers_confirmation
     connection.disconnect().unwrap();
     let early = connection.wait_disconnected(Duration::from_millis(50));
     assert!(early.unwrap_err().is_timeout());
-    assert_eq!(connection.ended().unwrap().cause, Cause::Disconnected);
+    assert_eq!(connection.ended().unwrap().cause, Cause::Closed);
     drop(stopped);
     connection.wait_disconnected(PATIENCE).unwrap();
 }

@@ -40,4 +40,5 @@ mod survey;
 mod tasks;
 mod unreliable;
 mod usage;
+mod who_ended;
 mod windows;

@@ -151,10 +151,7 @@ fn a_connection_of_a_removed_device_ends_and_one_of_another_continues() {
         ip_batch("link del tgone");
         for connection in [&ends, &peer] {
             let error = connection.receive_within(PATIENCE).unwrap_err();
-            assert!(
-                matches!(error.cause, Cause::Disconnected | Cause::WorkFailed(_)),
-                "{error}"
-            );
+            assert_eq!(error.cause, Cause::DeviceRemoved, "{error}");
             let buffer = connection.buffer(8);
             assert!(buffer.is_err() || connection.send(buffer.unwrap()).is_err());
         }

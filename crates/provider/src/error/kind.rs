@@ -22,6 +22,7 @@ impl Error {
     pub fn is_disconnected(&self) -> bool {
         match self.cause {
             Cause::Disconnected
+            | Cause::Closed
             | Cause::PeerDied
             | Cause::PeerSilent { .. }
             | Cause::Displaced
@@ -77,7 +78,7 @@ impl Error {
             | Cause::DescriptorLimit { .. }
             | Cause::PortsExhausted { .. } => ErrorKind::QuotaExceeded,
             // ENOTCONN reads as "not connected yet".
-            Cause::Disconnected => ErrorKind::ConnectionAborted,
+            Cause::Disconnected | Cause::Closed => ErrorKind::ConnectionAborted,
             Cause::NoDevice { .. } | Cause::UnusableLibrary { .. } => ErrorKind::NotFound,
             Cause::DeviceRemoved => ErrorKind::ConnectionAborted,
             // EFAULT has no kind of its own.
@@ -118,6 +119,7 @@ impl From<Error> for std::io::Error {
 
 #[cfg(all(test, feature = "std"))]
 mod tests {
+    use std::borrow::ToOwned;
     use std::error::Error as _;
     use std::io::{self, ErrorKind};
     use std::string::ToString;
@@ -151,6 +153,7 @@ mod tests {
             (limit, ErrorKind::QuotaExceeded),
             (rejected, ErrorKind::ConnectionRefused),
             (Cause::Disconnected, ErrorKind::ConnectionAborted),
+            (Cause::Closed, ErrorKind::ConnectionAborted),
             (Cause::PeerDied, ErrorKind::ConnectionReset),
             (Cause::WouldBlock, ErrorKind::WouldBlock),
             (Cause::HostUnreachable, ErrorKind::HostUnreachable),
@@ -210,6 +213,43 @@ mod tests {
         assert!(line.starts_with("connect: rejected by the peer"), "{line}");
         let cause = format!("{:?}", error.cause);
         assert!(cause.ends_with(r#"private_data: b"" }"#), "{cause}");
+    }
+
+    #[test]
+    fn a_rejection_prints_the_peers_private_data_if_it_is_text_and_its_length() {
+        let says = |data: &[u8]| {
+            let mut field = data.to_vec();
+            field.resize(148, 0);
+            let private_data = field.into();
+            let reason = RejectReason::CONSUMER_DEFINED;
+            let text = of(Cause::Rejected {
+                reason,
+                private_data,
+            });
+            let said = format!("connect: rejected by the peer, reason {reason}");
+            let text = text.to_string();
+            text.strip_prefix(&said).expect("the reason").to_owned()
+        };
+        assert_eq!(says(b""), "");
+        assert_eq!(says(b"don't"), r#", with 5 bytes of private data: "don't""#);
+        assert_eq!(says(b"x"), r#", with 1 byte of private data: "x""#);
+        assert_eq!(
+            says("a \"b\" caf\u{e9}".as_bytes()),
+            ", with 11 bytes of private data: \"a \\\"b\\\" caf\u{e9}\""
+        );
+        // A terminal is not to obey the peer, and binary data is no text.
+        for unprintable in [
+            &b"line\n\x1b[2J"[..],
+            b"\x00\x01",
+            b"\xff\xfe",
+            "\u{202e}txt".as_bytes(),
+        ] {
+            let length = unprintable.len();
+            assert_eq!(
+                says(unprintable),
+                format!(", with {length} bytes of private data")
+            );
+        }
     }
 
     #[test]

@@ -124,7 +124,7 @@ pub enum Cause {
         retries: u32,
     },
     /// The peer rejected the connection.
-    #[error("rejected by the peer, reason {reason}")]
+    #[error("rejected by the peer, reason {reason}{}", .private_data.clause())]
     Rejected {
         /// IBTA reject reason (12.6.7.2).
         reason: RejectReason,
@@ -134,9 +134,12 @@ pub enum Cause {
     /// The peer refused the service id resolution.
     #[error("service resolution failed, status {0}")]
     SidrRefused(SidrStatus),
-    /// The connection ended during the step.
-    #[error("the connection is closed")]
+    /// The peer ended the connection, or withdrew its request for one.
+    #[error("the peer closed the connection")]
     Disconnected,
+    /// This side ended the connection: it was closed, disconnected or dropped, or its id was.
+    #[error("this end closed or dropped the connection")]
+    Closed,
     /// The connection ended because the peer process died.
     #[error("the process at the other end died")]
     PeerDied,
@@ -442,7 +445,7 @@ impl Cause {
             Self::NameTemporaryFailure(_) | Self::WouldBlock | Self::PeerNotReady { .. } => EAGAIN,
             Self::TimedOut { .. } | Self::GroupSilent { .. } | Self::PeerSilent { .. } => ETIMEDOUT,
             Self::Rejected { .. } | Self::SidrRefused(_) => ECONNREFUSED,
-            Self::Disconnected => ENOTCONN,
+            Self::Disconnected | Self::Closed => ENOTCONN,
             Self::InUse { .. } => EBUSY,
             Self::PeerDied => ECONNRESET,
             Self::Displaced | Self::PeerRequestRefused(_) => ECONNABORTED,

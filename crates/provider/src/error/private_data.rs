@@ -16,6 +16,34 @@ impl PrivateData {
         let end = self.0.iter().rposition(|byte| *byte != 0);
         &self.0[..end.map_or(0, |last| last + 1)]
     }
+
+    /// A clause for an error's text.
+    pub(super) fn clause(&self) -> impl fmt::Display {
+        Clause(self)
+    }
+}
+
+/// The length of private data, and the data if it is text without characters that control a terminal.
+struct Clause<'a>(&'a PrivateData);
+
+impl fmt::Display for Clause<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let data = self.0.without_padding();
+        match data.len() {
+            0 => return Ok(()),
+            1 => f.write_str(", with 1 byte of private data")?,
+            length => write!(f, ", with {length} bytes of private data")?,
+        }
+        match core::str::from_utf8(data) {
+            Ok(text) if text.chars().all(is_printable) => write!(f, ": {text:?}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether `Debug` prints a character as itself, except for quotation marks and backslashes.
+fn is_printable(character: char) -> bool {
+    matches!(character, '"' | '\'' | '\\') || character.escape_debug().eq([character])
 }
 
 impl Deref for PrivateData {

@@ -160,7 +160,14 @@ impl CmId {
     /// The id is not connected.
     pub fn disconnect(&self) -> Result<()> {
         self.fail_queue_pair();
-        self.channel().disconnect(self.number())?;
+        // Before the event can arrive.
+        let was_noted = self.shared.ender.note_this_side();
+        if let Err(error) = self.channel().disconnect(self.number()) {
+            if was_noted {
+                self.shared.ender.take_back();
+            }
+            return Err(error);
+        }
         if self.is_datagram() {
             return Ok(());
         }

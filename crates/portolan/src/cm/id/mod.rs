@@ -3,6 +3,7 @@
 mod channel_ids;
 mod connection;
 mod end;
+mod ender;
 mod queue_pair;
 
 use portolan_threads::lock::Mutex;
@@ -23,6 +24,7 @@ pub(super) use self::channel_ids::ChannelIds;
 pub(super) use self::connection::Finished;
 use self::connection::Offer;
 pub use self::connection::RESOURCES_MAX;
+use self::ender::Ender;
 use self::queue_pair::OwnQueuePair;
 pub use self::queue_pair::{Completions, NewQueuePair, QueuePairPlan};
 use super::counts::Counts;
@@ -66,6 +68,7 @@ pub(in crate::cm) struct IdShared {
     has_failed_to_connect: AtomicBool,
     /// Whether the program has rejected the peer.
     has_rejected: AtomicBool,
+    pub(in crate::cm) ender: Ender,
     counts: Arc<Counts>,
     pub(in crate::cm) memberships: Mutex<NumberMap<UserId, Held>>,
     // Most ids have neither of these two; boxes keep the empty case small.
@@ -309,6 +312,7 @@ impl IdShared {
             request: Mutex::default(),
             has_failed_to_connect: AtomicBool::new(false),
             has_rejected: AtomicBool::new(false),
+            ender: Ender::default(),
             counts: Arc::default(),
             memberships: Mutex::default(),
             synchronous: Mutex::default(),

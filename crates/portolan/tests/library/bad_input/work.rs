@@ -344,7 +344,7 @@ fn nothing_is_received_sent_or_posted_after_the_end() {
     active.wait_disconnected(PATIENCE).unwrap();
     let error = active.receive().unwrap_err();
     assert_eq!(error.cause, Cause::Disconnected);
-    says(&error, Step::Receive, &["the connection is closed"]);
+    says(&error, Step::Receive, &["the peer closed the connection"]);
     assert_eq!(active.try_receive().unwrap_err().cause, Cause::Disconnected);
     let ended = |posted: Result<portolan::Transfer, Failed>| {
         posted.and_then(portolan::Transfer::wait).unwrap_err()
@@ -363,8 +363,8 @@ fn after_its_own_disconnect_a_side_gets_that_error_and_not_a_flush() {
     let (active, _passive) = pair();
     let receive = active.post_receive(active.buffer(1).unwrap()).unwrap();
     active.disconnect().unwrap();
-    assert_eq!(receive.wait().unwrap_err().error.cause, Cause::Disconnected);
-    assert_eq!(active.receive().unwrap_err().cause, Cause::Disconnected);
+    assert_eq!(receive.wait().unwrap_err().error.cause, Cause::Closed);
+    assert_eq!(active.receive().unwrap_err().cause, Cause::Closed);
     active
         .disconnect()
         .expect("a second disconnect is no error");

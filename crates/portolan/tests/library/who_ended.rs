@@ -1,0 +1,91 @@
+//! Who ended a connection, as errors report it.
+
+use portolan::cm::EventChannel;
+use portolan::provider::cm::EventType;
+use portolan::{Cause, Error, Transfer};
+
+use crate::harness::*;
+use crate::low::*;
+
+#[track_caller]
+fn peer_did(error: &Error) {
+    assert_eq!(error.cause, Cause::Disconnected, "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains(": the peer closed the connection ["),
+        "{text}"
+    );
+    assert!(error.is_disconnected());
+}
+
+#[track_caller]
+fn this_end_did(error: &Error) {
+    assert_eq!(error.cause, Cause::Closed, "{error}");
+    let text = error.to_string();
+    let said = ": this end closed or dropped the connection [";
+    assert!(text.contains(said), "{text}");
+    assert!(error.is_disconnected());
+}
+
+#[test]
+fn the_end_that_closes_hears_that_it_did_and_the_other_that_the_peer_did() {
+    let (active, passive) = pair();
+    let kept = active.post_receive(active.buffer(1).unwrap()).unwrap();
+    active.disconnect().unwrap();
+    active.wait_disconnected(PATIENCE).unwrap();
+    passive.wait_disconnected(PATIENCE).unwrap();
+    this_end_did(&active.receive().unwrap_err());
+    this_end_did(&active.ended().unwrap());
+    this_end_did(&kept.wait().unwrap_err().error);
+    let sent = active.send(vec![1]).and_then(Transfer::wait);
+    this_end_did(&sent.unwrap_err().error);
+    peer_did(&passive.receive().unwrap_err());
+    peer_did(&passive.ended().unwrap());
+    // A close that comes later changes nothing.
+    passive.disconnect().unwrap();
+    peer_did(&passive.receive().unwrap_err());
+}
+
+#[test]
+fn transfers_that_outlive_their_connection_hear_that_this_end_dropped_it() {
+    let (active, passive) = pair();
+    let kept = active.post_receive(active.buffer(1).unwrap()).unwrap();
+    drop(active);
+    this_end_did(&kept.wait().unwrap_err().error);
+    peer_did(&passive.receive().unwrap_err());
+}
+
+#[test]
+fn a_disconnect_by_the_connections_id_is_this_ends() {
+    let (active, passive) = pair();
+    active.id().disconnect().unwrap();
+    active.wait_disconnected(PATIENCE).unwrap();
+    this_end_did(&active.receive().unwrap_err());
+    peer_did(&passive.receive().unwrap_err());
+}
+
+#[test]
+fn events_of_ids_tell_who_ended_the_connection() {
+    let passive = Passive::listen();
+    let (channel, id) = routed(passive.address);
+    let _qp = Verbs::of(&id.device().unwrap()).give(&id);
+    id.connect(&param(b"")).unwrap();
+    let child = passive.request();
+    child.accept(&param(b"")).unwrap();
+    next(&channel, EventType::Established);
+    next(&passive.channel, EventType::Established);
+    let ended = |channel: &EventChannel| next(channel, EventType::Disconnected).failure().unwrap();
+    child.disconnect().unwrap();
+    peer_did(&ended(&channel));
+    id.disconnect().unwrap();
+    this_end_did(&ended(&passive.channel));
+}
+
+#[test]
+fn a_disconnect_that_fails_is_not_an_end() {
+    let (active, passive) = pair();
+    let (_channel, id) = routed("127.0.0.1:7471".parse().unwrap());
+    id.disconnect().unwrap_err();
+    drop(passive);
+    peer_did(&active.receive().unwrap_err());
+}
