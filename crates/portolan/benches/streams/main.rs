@@ -1,7 +1,8 @@
 //! Streams by turns with TCP, between two processes over the loopback interface.
 //!
-//! `cargo bench -p portolan --features tokio --bench streams -- [ROUNDS [MEASUREMENT]]` prints a line for each
-//! measurement: the medians of both, and the median of the rounds' ratios. `cargo xtask figures sockets` runs it.
+//! `cargo bench -p portolan --features tokio --bench streams -- [ROUNDS [MEASUREMENT [TRANSPORT]]]` prints a line for
+//! each measurement: the medians of both, and the median of the rounds' ratios. `cargo xtask figures sockets` runs it.
+//! With a transport, `TCP` or `streams`, only that one runs, for a profiler.
 
 mod calls;
 mod ping_pong;
@@ -66,6 +67,16 @@ struct Plan {
     rounds: usize,
     /// The name of the only measurement; `None` for all.
     only: Option<String>,
+    /// The name of the only transport; `None` for both.
+    transport: Option<String>,
+}
+
+impl Plan {
+    fn has(&self, transport: &str) -> bool {
+        self.transport
+            .as_deref()
+            .is_none_or(|only| only == transport)
+    }
 }
 
 /// Measures by turns and prints the medians.
@@ -79,10 +90,19 @@ fn compare(
     }
     let (mut tcp, mut streams, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..plan.rounds {
-        let (one, other) = (measure(Transport::Tcp)?, measure(Transport::Stream)?);
-        ratios.push(other.as_secs_f64() / one.as_secs_f64());
-        tcp.push(one.as_secs_f64() * 1e6);
-        streams.push(other.as_secs_f64() * 1e6);
+        let mut times = [f64::NAN; 2];
+        for (time, transport, name) in [
+            (0, Transport::Tcp, "TCP"),
+            (1, Transport::Stream, "streams"),
+        ] {
+            if plan.has(name) {
+                times[time] = measure(transport)?.as_secs_f64();
+            }
+        }
+        let [one, other] = times;
+        ratios.push(other / one);
+        tcp.push(one * 1e6);
+        streams.push(other * 1e6);
     }
     println!(
         "{what}: streams {:.2} us, TCP {:.2} us, ratio {:.3}",
@@ -113,6 +133,7 @@ fn main() -> Result<(), Error> {
     let plan = Plan {
         rounds: first.map_or(Ok(7), |rounds| rounds.parse())?,
         only: arguments.next(),
+        transport: arguments.next(),
     };
     let peer = Peer::start()?;
     let (pings, calls) = peer.addresses.split_at(ping_pong::LISTENERS);
