@@ -20,6 +20,8 @@ pub trait DeviceWait: Send + Sync + std::fmt::Debug {
     fn as_fd(&self) -> BorrowedFd<'_>;
     /// Handles what has arrived, for all queues of the process.
     fn drive(&self);
+    /// Whether something has arrived that [`drive`](Self::drive) would handle. Changes nothing, and takes little time.
+    fn has_more(&self) -> bool;
     /// Called before a sleep until the descriptor is readable. Returns false if something has already arrived: drive,
     /// and call this again.
     fn rest(&self) -> bool;

@@ -128,43 +128,58 @@ impl Watched {
 
     /// Retries `call` until it does not block, or registers the task to be woken when it may not.
     ///
-    /// The task does not poll: that would keep one thread of the runtime from sleeping, and wake another one.
+    /// The task does not poll: that would keep one thread of the runtime from sleeping, and wake another one. While
+    /// nothing has arrived, further calls change nothing and make no system call.
     fn poll<T>(
         &self,
         context: &mut Context<'_>,
         direction: Direction,
-        mut call: impl FnMut(&Stream) -> io::Result<T>,
+        mut call: impl FnMut(&Stream, Wait) -> io::Result<T>,
     ) -> Poll<io::Result<T>> {
+        let core = self.stream.core();
+        core.come(direction, context.waker());
+        let mut is_prepared = false;
         loop {
-            match call(&self.stream) {
+            match call(&self.stream, Wait::Look) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 done => return Poll::Ready(done),
             }
-            self.tasks.0.lock()[direction as usize] = Some(context.waker().clone());
-            let core = self.stream.core();
-            if core.ready_or_wake(direction, context.waker()).is(direction) {
-                continue;
+            let was_rung = self.was_rung(context, direction)?;
+            if !was_rung && (is_prepared || core.waits_on(direction, context.waker())) {
+                return Poll::Pending;
             }
-            let both = Waker::from(self.tasks.clone());
-            let mut both = Context::from_waker(&both);
-            // The runtime keeps one waker for a descriptor's readers. It serves both directions here.
-            ready!(self.fd.poll_read_ready(&mut both))?.clear_ready();
+            match call(&self.stream, Wait::Glance) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                done => return Poll::Ready(done),
+            }
+            is_prepared = !core.ready_or_wake(direction, context.waker()).is(direction);
         }
     }
-}
 
-impl Watched {
+    /// Whether the descriptor has become readable since the last call. If not, the task will be woken when it does.
+    fn was_rung(&self, context: &mut Context<'_>, direction: Direction) -> io::Result<bool> {
+        self.tasks.0.lock()[direction as usize] = Some(context.waker().clone());
+        let both = Waker::from(self.tasks.clone());
+        // The runtime keeps one waker for a descriptor's readers. It serves both directions here.
+        match self.fd.poll_read_ready(&mut Context::from_waker(&both)) {
+            Poll::Ready(guard) => {
+                guard?.clear_ready();
+                Ok(true)
+            }
+            Poll::Pending => Ok(false),
+        }
+    }
+
     /// Waits until all sent data has reached the peer or never will.
     fn poll_flushed(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let core = self.stream.core();
         loop {
-            self.tasks.0.lock()[Direction::Write as usize] = Some(context.waker().clone());
             if core.is_flushed() || core.prepare_flush() {
                 return Poll::Ready(Ok(()));
             }
-            let both = Waker::from(self.tasks.clone());
-            let mut both = Context::from_waker(&both);
-            ready!(self.fd.poll_read_ready(&mut both))?.clear_ready();
+            if !self.was_rung(context, Direction::Write)? {
+                return Poll::Pending;
+            }
         }
     }
 }
@@ -307,8 +322,8 @@ impl AsyncStream {
 
     async fn ready(&self, direction: Direction) -> io::Result<()> {
         std::future::poll_fn(|context| {
-            self.reads.0.poll(context, direction, |stream| {
-                match stream.ready().is(direction) {
+            self.reads.0.poll(context, direction, |stream, wait| {
+                match stream.core().is_ready(direction, wait) {
                     true => Ok(()),
                     false => Err(io::ErrorKind::WouldBlock.into()),
                 }
@@ -347,9 +362,9 @@ impl AsyncRead for ReadHalf {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.0.poll(context, Direction::Read, |stream| {
+        self.0.poll(context, Direction::Read, |stream, wait| {
             let unfilled = into.initialize_unfilled();
-            let length = stream.core().read(unfilled, Wait::Glance, false)?;
+            let length = stream.core().read(unfilled, wait, false)?;
             into.advance(length);
             Ok(())
         })
@@ -362,8 +377,8 @@ impl AsyncWrite for WriteHalf {
         context: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.0.poll(context, Direction::Write, |stream| {
-            stream.core().write(data, Wait::Glance)
+        self.0.poll(context, Direction::Write, |stream, wait| {
+            stream.core().write(data, wait)
         })
     }
 

@@ -16,3 +16,5 @@ mod pair;
 mod readiness;
 #[cfg(feature = "tokio")]
 mod tasks;
+#[cfg(feature = "tokio")]
+mod wakes;

@@ -12,7 +12,7 @@ use crate::harness::*;
 use crate::pair::*;
 
 /// `count` streams between two providers: the active ends, the passive ones.
-fn streams_of_two(count: usize) -> Vec<(Stream, Stream)> {
+pub(crate) fn streams_of_two(count: usize) -> Vec<(Stream, Stream)> {
     let port = free_port();
     let (one, other) = (start(port), start(port));
     let listener = listener_on(other, "127.0.0.1:0");

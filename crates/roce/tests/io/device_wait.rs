@@ -68,6 +68,24 @@ fn a_thread_that_waits_for_the_device_is_woken_by_the_other_process_and_finds_it
 }
 
 #[test]
+fn a_waiting_thread_sees_without_driving_whether_there_is_something_to_drive_for() {
+    let pair = linked();
+    let wait = pair.b.cq.wait_for_device().unwrap();
+    for number in 0..50 {
+        pair.b.receive(number, pair.b.sge(64, 64));
+        rest(&*wait);
+        until("the rings are empty", || !wait.has_more());
+        pair.a.post(number, SendOp::Send, pair.a.sge(0, 64));
+        until(
+            "it sees the message, or the progress thread takes it",
+            || wait.has_more() || take(&pair.b).is_some(),
+        );
+        wait.drive();
+        pair.a.expect(number);
+    }
+}
+
+#[test]
 fn the_progress_thread_reads_the_rings_for_a_waiting_thread_that_does_not_come() {
     let pair = linked();
     let wait = pair.b.cq.wait_for_device().unwrap();

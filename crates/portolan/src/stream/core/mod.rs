@@ -7,6 +7,8 @@ mod progress;
 mod readiness;
 mod ready;
 mod signal;
+#[cfg(feature = "tokio")]
+mod tasks;
 mod wait;
 
 use std::io;
@@ -42,6 +44,9 @@ pub(crate) enum Wait {
     No,
     /// Not at all, and the descriptor signals nothing: the caller tries again, or prepares a wait.
     Glance,
+    /// As [`Wait::Glance`], and without driving the device: what was prepared for a wait stays prepared.
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "tasks only"))]
+    Look,
     /// Until this time; forever for `None`.
     Until(Option<Instant>),
 }
@@ -80,6 +85,8 @@ struct State {
     /// Number of the program's threads that wait for each direction by the descriptor.
     awaited: [u32; 2],
     is_ringing: bool,
+    /// The directions for which a notification is requested, since the last completion and the last drive.
+    is_prepared: [bool; 2],
     /// The peer or this side broke the connection: the reason is in a completion of what was sent.
     has_flushed_receives: bool,
     /// This side has written since it last read, so an answer may arrive soon.
@@ -128,6 +135,7 @@ impl Core {
                 wanted: [false; 2],
                 awaited: [0; 2],
                 is_ringing: false,
+                is_prepared: [false; 2],
                 has_flushed_receives: false,
                 expects_answer: false,
                 wakers: [None, None],
@@ -439,25 +447,6 @@ impl Core {
             Readiness::Watched { .. } => return false,
         }
         true
-    }
-
-    #[cfg(feature = "tokio")]
-    /// As [`Core::ready`], and wakes a task when another direction becomes ready.
-    pub(crate) fn ready_or_wake(&self, direction: Direction, waker: &Waker) -> Ready {
-        // Dropped without the lock.
-        let mut former = None;
-        let mut state = self.lock();
-        let place = &mut state.wakers[direction as usize];
-        if !place.as_ref().is_some_and(|known| known.will_wake(waker)) {
-            former = place.replace(waker.clone());
-        }
-        let sends = state.wakers[Direction::Write as usize].is_some();
-        self.rest(&mut state, sends);
-        self.check(&mut state);
-        let ready = Ready::of(&state);
-        drop(state);
-        drop(former);
-        ready
     }
 
     /// Returns and clears the error that ended the stream.

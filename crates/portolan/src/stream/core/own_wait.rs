@@ -94,6 +94,13 @@ impl Core {
         is_called && self.take_events(state) || any
     }
 
+    /// Whether something that nobody has read waits for this stream's owner.
+    #[cfg(feature = "tokio")]
+    pub(super) fn may_have_arrived(&self) -> bool {
+        self.own_wait()
+            .is_some_and(|(_, own)| own.device.has_more())
+    }
+
     /// The caller is about to sleep until the descriptor is readable.
     pub(super) fn rest_waiting(&self, own: &OwnWait) {
         for _ in 0..TURNS_MAX {

@@ -69,6 +69,9 @@ impl Core {
         };
         // What was sent completes without a need of the program, so it is not asked for at each turn.
         any |= self.collect_from(state, &*self.queues.sends_cq, Drive::No);
+        if any || drives != Drive::No {
+            state.is_prepared = [false; 2];
+        }
         any
     }
 

@@ -34,6 +34,9 @@ impl Core {
             }
             return Ok(found);
         }
+        if let Wait::Look = wait {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         let mut polling = None;
         // Without a descriptor no event loop waits, and such a caller calls again and again.
         let polls = match &self.readiness {
@@ -74,7 +77,7 @@ impl Core {
                     state = self.lock();
                     continue;
                 }
-                Wait::Glance => return Err(io::ErrorKind::WouldBlock.into()),
+                Wait::Glance | Wait::Look => return Err(io::ErrorKind::WouldBlock.into()),
                 Wait::No => {
                     state.wanted[direction as usize] = true;
                     self.rest(&mut state, direction == Direction::Write);
@@ -215,6 +218,7 @@ impl Core {
             // As above.
             self.announce(state);
         }
+        state.is_prepared = [true, sends];
     }
 
     /// Requests notifications. `polls`: the caller goes on polling.

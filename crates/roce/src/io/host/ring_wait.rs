@@ -52,6 +52,12 @@ impl DeviceWait for RingWait {
         self.host.drive_briefly();
     }
 
+    fn has_more(&self) -> bool {
+        // If another thread reads, it leaves nothing behind that nobody rings for.
+        let receiver = self.host.receiver.try_lock();
+        self.is_owner() && receiver.is_some_and(|receiver| receiver.has_more())
+    }
+
     fn rest(&self) -> bool {
         if !self.is_owner() {
             return true;

@@ -1,0 +1,64 @@
+//! What tasks of tokio need: they are woken by calls, and poll again without a reason.
+
+use std::task::Waker;
+
+use super::{Core, Direction, Ready, Wait};
+use crate::stream::queues::Drive;
+
+impl Core {
+    /// The task of a waker has come: what it finds itself need not wake it.
+    pub(crate) fn come(&self, direction: Direction, waker: &Waker) {
+        let mut state = self.lock();
+        let place = &mut state.wakers[direction as usize];
+        let former = place.take_if(|known| known.will_wake(waker));
+        drop(state);
+        // It may do anything when it is dropped.
+        drop(former);
+    }
+
+    /// Makes a task wait on, if nothing has changed since [`Core::ready_or_wake`]. Returns whether it waits.
+    pub(crate) fn waits_on(&self, direction: Direction, waker: &Waker) -> bool {
+        let mut state = self.lock();
+        let waits = state.is_prepared[direction as usize] && !self.may_have_arrived();
+        let former = match waits {
+            true => state.wakers[direction as usize].replace(waker.clone()),
+            false => None,
+        };
+        drop(state);
+        drop(former);
+        waits
+    }
+
+    /// As [`Core::ready`], and wakes a task when another direction becomes ready.
+    pub(crate) fn ready_or_wake(&self, direction: Direction, waker: &Waker) -> Ready {
+        // Dropped without the lock.
+        let mut former = None;
+        let mut state = self.lock();
+        let place = &mut state.wakers[direction as usize];
+        if !place.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            former = place.replace(waker.clone());
+        }
+        let sends = state.wakers[Direction::Write as usize].is_some();
+        self.rest(&mut state, sends);
+        self.check(&mut state);
+        let ready = Ready::of(&state);
+        drop(state);
+        drop(former);
+        ready
+    }
+
+    /// Whether a direction is ready. Drives the device unless `wait` excludes it.
+    pub(crate) fn is_ready(&self, direction: Direction, wait: Wait) -> bool {
+        let mut state = self.lock();
+        match wait {
+            Wait::Look => {
+                let any = self.collect(&mut state, Drive::No);
+                self.handled(&mut state, any, false);
+            }
+            _ => {
+                self.advance(&mut state, true);
+            }
+        }
+        Ready::of(&state).is(direction)
+    }
+}

@@ -1,0 +1,89 @@
+//! Which tasks of tokio are woken, and when. The streams are between two processes of a host, each a provider of its own.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use portolan::stream::AsyncStream;
+use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
+use tokio::time::sleep;
+
+use crate::harness::*;
+use crate::own_waits::streams_of_two;
+
+/// Counts its wakes.
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Wakes {
+    fn count(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    async fn first(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.count() == 0 {
+            assert!(Instant::now() < deadline, "nobody wakes the task");
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+fn async_streams_of_two() -> (AsyncStream, AsyncStream) {
+    let (active, passive) = streams_of_two(1).remove(0);
+    let of = |stream| AsyncStream::new(stream).unwrap();
+    (of(active), of(passive))
+}
+
+/// Reads at most 64 bytes.
+fn poll_read(stream: &mut AsyncStream, wakes: &Arc<Wakes>) -> Poll<usize> {
+    let waker = Waker::from(wakes.clone());
+    let mut bytes = [0; 64];
+    let mut into = ReadBuf::new(&mut bytes);
+    let read = Pin::new(stream).poll_read(&mut Context::from_waker(&waker), &mut into);
+    read.map(|read| {
+        read.unwrap();
+        into.filled().len()
+    })
+}
+
+#[tokio::test]
+async fn a_read_that_finds_a_message_does_not_wake_its_own_task() {
+    let (mut active, mut passive) = async_streams_of_two();
+    for _ in 0..50 {
+        let wakes = Arc::default();
+        assert!(poll_read(&mut passive, &wakes).is_pending());
+        active.write_all(&[7; 64]).await.unwrap();
+        wakes.first().await;
+        let before = wakes.count();
+        assert_eq!(poll_read(&mut passive, &wakes), Poll::Ready(64));
+        assert_eq!(wakes.count(), before);
+    }
+}
+
+#[tokio::test]
+async fn a_task_that_polls_again_while_nothing_has_arrived_is_woken_for_the_next_message() {
+    let (mut active, mut passive) = async_streams_of_two();
+    for polls in 1..50 {
+        let earlier = Arc::default();
+        for _ in 0..polls {
+            assert!(poll_read(&mut passive, &earlier).is_pending());
+        }
+        // The last waker counts.
+        let wakes = Arc::default();
+        assert!(poll_read(&mut passive, &wakes).is_pending());
+        active.write_all(&[7; 64]).await.unwrap();
+        wakes.first().await;
+        while poll_read(&mut passive, &wakes) != Poll::Ready(64) {
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
