@@ -2,6 +2,7 @@
 //! locks that survive a panic, how long they poll, and what a fork means.
 
 mod cancel;
+mod fence;
 pub mod fork;
 pub mod lock;
 mod process_cell;
@@ -13,6 +14,7 @@ use std::num::NonZeroUsize;
 use once_cell::race::OnceNonZeroUsize;
 
 pub use cancel::uncancelled;
+pub use fence::fence;
 pub use process_cell::ProcessCell;
 pub use sys::with_signals_blocked;
 

@@ -98,8 +98,9 @@ impl Host {
                 break;
             }
         }
-        drop(memory);
+        // Before the table is unlocked: that locked instruction waits until the record is in memory.
         ring.publish();
+        drop(memory);
         engine.is_transmit_idle()
     }
 

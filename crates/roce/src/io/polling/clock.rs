@@ -97,7 +97,8 @@ mod recent {
 /// Nanoseconds for an atomic; saturates after 584 years.
 #[inline]
 pub(crate) fn as_nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+    let of_seconds = time.as_secs().saturating_mul(1_000_000_000);
+    of_seconds.saturating_add(time.subsec_nanos().into())
 }
 
 #[cfg(test)]
