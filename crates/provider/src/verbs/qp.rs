@@ -32,6 +32,7 @@ impl QpType {
     }
 
     /// Whether it is an end of an extended reliable connection.
+    #[inline]
     pub fn is_xrc(self) -> bool {
         matches!(self, Self::XrcSend | Self::XrcRecv)
     }
@@ -76,6 +77,7 @@ crate::enum_table! {
 
 impl Mtu {
     /// Payload bytes of a full packet.
+    #[inline]
     pub fn bytes(self) -> usize {
         128 << self as usize
     }

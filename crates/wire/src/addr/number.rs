@@ -17,11 +17,13 @@ impl Qpn {
     pub const MAX: Qpn = Qpn(MASK_24);
 
     /// The low 24 bits of `value`.
+    #[inline]
     pub const fn new(value: u32) -> Qpn {
         Qpn(value & MASK_24)
     }
 
     /// The number, at most 24 bits.
+    #[inline]
     pub const fn value(self) -> u32 {
         self.0
     }
@@ -55,35 +57,41 @@ impl Psn {
     pub const MAX: Psn = Psn(MASK_24);
 
     /// The low 24 bits of `value`.
+    #[inline]
     pub const fn new(value: u32) -> Psn {
         Psn(value & MASK_24)
     }
 
     /// The number, at most 24 bits.
+    #[inline]
     pub const fn value(self) -> u32 {
         self.0
     }
 
     /// `count` packets later.
     #[must_use]
+    #[inline]
     pub const fn add(self, count: u32) -> Psn {
         Psn::new(self.0.wrapping_add(count))
     }
 
     /// `count` packets earlier.
     #[must_use]
+    #[inline]
     pub const fn sub(self, count: u32) -> Psn {
         Psn::new(self.0.wrapping_sub(count))
     }
 
     /// The next number.
     #[must_use]
+    #[inline]
     pub const fn next(self) -> Psn {
         self.add(1)
     }
 
     /// The signed distance from `other` to `self`, negative if `self` is behind: the shorter way
     /// around, from −2^23 to 2^23 − 1 (IBTA 9.7.1, the valid and the duplicate region).
+    #[inline]
     pub const fn diff(self, other: Psn) -> i32 {
         // The left shift moves the 24-bit sign to the word's sign bit; the arithmetic right shift
         // extends it.

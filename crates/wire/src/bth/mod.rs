@@ -43,6 +43,7 @@ pub struct BthRepr {
 
 impl BthRepr {
     /// A header with the given opcode, destination and PSN; default partition, no flags.
+    #[inline]
     pub const fn new(opcode: Opcode, dest_qp: Qpn, psn: Psn) -> BthRepr {
         BthRepr {
             opcode,

@@ -16,6 +16,7 @@ pub const MAX_HEADERS_LEN: usize = 44;
 pub const ICRC_LEN: usize = 4;
 
 /// Bytes of padding that bring `payload_len` to a multiple of four.
+#[inline]
 pub const fn pad_len(payload_len: usize) -> usize {
     payload_len.wrapping_neg() % 4
 }

@@ -108,6 +108,7 @@ impl CompletionQueue {
     }
 
     /// Whether a completion was lost because the queue was full.
+    #[inline]
     pub fn is_overflowed(&self) -> bool {
         self.overflowed
     }
@@ -116,6 +117,7 @@ impl CompletionQueue {
     ///
     /// # Errors
     /// [`CqOverflow`]: the completion is lost. The host then moves the attached queue pairs to the error state.
+    #[inline]
     pub fn push(
         &mut self,
         wc: WorkCompletion,
@@ -140,6 +142,7 @@ impl CompletionQueue {
 
     /// Takes completions, oldest first, into the front of `out`; returns their number. Fewer than `out.len()` means
     /// that the queue is now empty.
+    #[inline]
     pub fn poll(&mut self, out: &mut [WorkCompletion]) -> usize {
         let mut count = 0;
         for slot in out.iter_mut() {
@@ -178,16 +181,19 @@ impl CompletionQueue {
     }
 
     /// Whether a requested notification is still pending.
+    #[inline]
     pub fn is_armed(&self) -> bool {
         self.armed.is_some()
     }
 
     /// Takes the notification: returns whether one is due.
+    #[inline]
     pub fn take_notification(&mut self) -> bool {
         core::mem::take(&mut self.notification)
     }
 
     /// Makes a notification due if the queue is armed and has unannounced completions.
+    #[inline]
     fn announce(&mut self) {
         let due = match (self.armed, self.unannounced) {
             (Some(Arming::Any), Some(_)) => true,

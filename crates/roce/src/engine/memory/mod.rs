@@ -164,6 +164,7 @@ impl MemoryTable {
     ///
     /// # Errors
     /// See [`LocalAccessError`]; the work request completes with `LocProtErr`.
+    #[inline]
     pub fn check_local(
         &self,
         pd: PdId,
@@ -276,6 +277,7 @@ impl Region {
     }
 
     /// The process's address for `iova`, if `len` bytes from there are within the region.
+    #[inline]
     fn translate(&self, iova: u64, len: u64) -> Option<u64> {
         translate(self.iova, self.addr, self.length, iova, len)
     }
@@ -283,6 +285,7 @@ impl Region {
 
 /// The process's address for `iova`, if `len` bytes from there are within a range of `length` bytes. The range starts
 /// at `base_iova` for peers and at `base` for the process.
+#[inline]
 fn translate(base_iova: u64, base: u64, length: u64, iova: u64, len: u64) -> Option<u64> {
     let offset = iova.checked_sub(base_iova)?;
     let end = offset.checked_add(len)?;
@@ -302,6 +305,7 @@ impl Hasher for KeyHasher {
         }
     }
 
+    #[inline]
     fn write_u32(&mut self, key: u32) {
         self.0 = (self.0.rotate_left(5) ^ u64::from(key)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     }

@@ -25,6 +25,7 @@ pub(super) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
+    #[inline]
     pub(super) fn new(
         config: &QpConfig,
         attr: &'a QpAttr,
@@ -43,6 +44,7 @@ impl<'a> Context<'a> {
     }
 
     /// Payload bytes of a full packet.
+    #[inline]
     pub(super) fn mtu(&self) -> u32 {
         // At most 4096.
         self.attr.path_mtu.bytes() as u32

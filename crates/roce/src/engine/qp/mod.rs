@@ -129,6 +129,7 @@ impl QueuePair {
     }
 
     /// Its state.
+    #[inline]
     pub fn state(&self) -> QpState {
         self.attr.state
     }
@@ -196,6 +197,7 @@ impl QueuePair {
     /// `InvalidState` in RESET, INIT and RTR; `LimitReached` if the queue is full;
     /// `InvalidArgument` for too many scatter/gather elements, too much inline data, more than 2^31 bytes, an operation
     /// that the type lacks, a read or atomic if `max_rd_atomic` is zero, or the type UD. An error posts nothing.
+    #[inline]
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<()> {
         self.check_posting()?;
         self.service.post_message(wr, &self.attr)?;
@@ -213,6 +215,7 @@ impl QueuePair {
 
     /// Whether a few packets are queued behind others in flight. Sent a moment later, they lose little time and can
     /// share a datagram with later ones. Never on a queue pair without acknowledgements.
+    #[inline]
     pub fn tail_can_wait(&self) -> bool {
         let is_stream = |halves: &Reliable| {
             (1..STREAM_WAITING_MAX).contains(&halves.requester.waiting())
@@ -269,6 +272,7 @@ impl QueuePair {
         Ok(())
     }
 
+    #[inline]
     fn check_posting(&self) -> Result<()> {
         match self.attr.state {
             QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => Ok(()),
@@ -277,6 +281,7 @@ impl QueuePair {
     }
 
     /// Flushes requests that are posted in an error state.
+    #[inline]
     fn flush_if_in_error(&mut self) {
         if matches!(self.attr.state, QpState::Sqe | QpState::Err) {
             self.flush_sends();
@@ -288,6 +293,7 @@ impl QueuePair {
     /// # Errors
     /// `InvalidState` in RESET; `LimitReached` if the queue is full; `InvalidArgument` for too many scatter/gather
     /// elements. An error posts nothing.
+    #[inline]
     pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<()> {
         match self.attr.state {
             QpState::Reset => Err(wrong_state(
@@ -507,12 +513,20 @@ impl QueuePair {
         }
     }
 
+    /// The completion that [`poll_completion`](Self::poll_completion) returns next.
+    #[inline]
+    pub fn next_completion(&self) -> Option<&Completion> {
+        self.outbox.completions.front()
+    }
+
     /// The next completion.
+    #[inline]
     pub fn poll_completion(&mut self) -> Option<Completion> {
         self.outbox.completions.pop_front()
     }
 
     /// The next asynchronous event.
+    #[inline]
     pub fn poll_async_event(&mut self) -> Option<AsyncEvent> {
         self.outbox.events.pop_front()
     }

@@ -23,6 +23,7 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
+    #[inline]
     pub(super) fn complete_send(&mut self, wc: WorkCompletion) {
         self.completions.push_back(Completion {
             queue: Queue::Send,
@@ -31,6 +32,7 @@ impl Outbox {
         });
     }
 
+    #[inline]
     pub(super) fn complete_receive(&mut self, wc: WorkCompletion, solicited: bool) {
         self.completions.push_back(Completion {
             queue: self.receives,

@@ -25,6 +25,7 @@ pub struct ReceiveEntry {
 
 impl ReceiveEntry {
     /// Stores a work request; its scatter/gather elements are copied to `sges`, an empty list.
+    #[inline]
     pub(in crate::engine) fn new(wr: &RecvWr<'_>, mut sges: Vec<Sge>) -> Self {
         sges.extend_from_slice(wr.sges);
         Self {
@@ -94,6 +95,7 @@ impl ReceiveQueue {
     /// # Errors
     /// `LimitReached` for a full queue; `InvalidArgument` for too many scatter/gather elements, or if a shared receive
     /// queue is used instead.
+    #[inline]
     pub(super) fn push(&mut self, wr: &RecvWr<'_>) -> Result<()> {
         if self.shared.is_some() {
             let (what, expected) = ("receive queue", "the shared one");
@@ -111,6 +113,7 @@ impl ReceiveQueue {
 
     /// The oldest request, which gets the arriving message. If taken from a shared receive queue, it stays with this
     /// queue pair.
+    #[inline]
     pub(super) fn front(&mut self) -> Option<&ReceiveEntry> {
         if self.entries.is_empty()
             && let Some(source) = &self.shared
@@ -122,6 +125,7 @@ impl ReceiveQueue {
     }
 
     /// Removes the oldest request, if this queue pair has it; returns its `wr_id`.
+    #[inline]
     pub(super) fn pop_front(&mut self) -> Option<u64> {
         let mut entry = self.entries.pop_front()?;
         entry.sges.clear();

@@ -88,12 +88,14 @@ impl Retransmit {
     }
 
     /// When [`on_timeout`](Self::on_timeout) or [`end_rnr_wait`](Self::end_rnr_wait) is due.
+    #[inline]
     pub(super) fn next_timeout(&self) -> Option<Duration> {
         self.rnr_until.or(self.deadline)
     }
 
     /// Packets up to number `end` were sent. `idle` means that nothing was in flight before, `fresh` that they were
     /// sent for the first time.
+    #[inline]
     pub(super) fn on_transmit(&mut self, now: Duration, end: u64, idle: bool, fresh: bool) {
         if idle {
             self.note_progress(now);
@@ -115,6 +117,7 @@ impl Retransmit {
 
     /// Everything before number `una` was acknowledged, which is progress. `pending` means that packets are still in
     /// flight.
+    #[inline]
     pub(super) fn on_progress(&mut self, now: Duration, una: u64, pending: bool) {
         if let Some((end, sent_at)) = self.sample
             && una >= end
@@ -158,6 +161,7 @@ impl Retransmit {
     }
 
     /// Whether a wait that the peer requested is in progress.
+    #[inline]
     pub(super) fn is_rnr_waiting(&self) -> bool {
         self.rnr_until.is_some()
     }
@@ -171,6 +175,7 @@ impl Retransmit {
     /// Ends the wait that the peer requested, if it is over at `now`. The peer is alive, so its deadline restarts. A
     /// wait for an answer that started in the meantime restarts as well: if its end has passed, the timer was not late,
     /// because none was running.
+    #[inline]
     pub(super) fn end_rnr_wait(&mut self, now: Duration) {
         if self.rnr_until.is_some_and(|until| until <= now) {
             self.rnr_until = None;

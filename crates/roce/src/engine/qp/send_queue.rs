@@ -90,6 +90,7 @@ impl SendEntry {
         }
     }
 
+    #[inline]
     pub(super) fn completion(&self, status: WcStatus, qpn: Qpn) -> WorkCompletion {
         let opcode = match self.op {
             SendOp::RdmaWrite(_) | SendOp::RdmaWriteWithImm(..) => WcOpcode::RdmaWrite,
@@ -152,6 +153,7 @@ impl SendQueue {
     /// # Errors
     /// `LimitReached` for a full queue; `InvalidArgument` for too many scatter/gather elements, too much inline data,
     /// too long a message, or an atomic whose destination is not exactly eight bytes.
+    #[inline]
     pub(super) fn push(&mut self, wr: &SendWr<'_>, mtu: u32) -> Result<()> {
         self.check_room()?;
         let len = self.check_data(wr)?;
@@ -183,6 +185,7 @@ impl SendQueue {
         Ok(())
     }
 
+    #[inline]
     fn check_room(&self) -> Result<()> {
         match self.entries.len() >= self.depth as usize {
             true => Err(full(Step::PostSend, "send work requests", self.depth)),
@@ -190,6 +193,7 @@ impl SendQueue {
         }
     }
 
+    #[inline]
     fn append(
         &mut self,
         wr: &SendWr<'_>,
@@ -219,6 +223,7 @@ impl SendQueue {
     }
 
     /// Length of the message, if its data is valid.
+    #[inline]
     fn check_data(&self, wr: &SendWr<'_>) -> Result<u32> {
         let invalid = |what, max: u64, found: u64| {
             let expected = format_args!("at most {max}");
@@ -257,6 +262,7 @@ impl SendQueue {
     }
 
     /// The entry at `index`, counted from the oldest.
+    #[inline]
     pub(super) fn get(&self, index: usize) -> Option<&SendEntry> {
         self.entries.get(index)
     }
@@ -265,6 +271,7 @@ impl SendQueue {
         self.entries.get_mut(index)
     }
 
+    #[inline]
     pub(super) fn front(&self) -> Option<&SendEntry> {
         self.entries.front()
     }
@@ -285,6 +292,7 @@ impl SendQueue {
 
     /// Removes the oldest entry and completes it with `status`. Returns the completion if it must be reported, as
     /// errors always must.
+    #[inline]
     pub(super) fn complete_front(&mut self, status: WcStatus, qpn: Qpn) -> Option<WorkCompletion> {
         let entry = self.entries.pop_front()?;
         let report = entry.signaled || status != WcStatus::Success;
@@ -293,6 +301,7 @@ impl SendQueue {
         wc
     }
 
+    #[inline]
     fn recycle(&mut self, data: EntryData) {
         match data {
             EntryData::Sges(mut sges) => {

@@ -99,6 +99,7 @@ impl Service {
     }
 
     /// Posts to the send queue of a connection.
+    #[inline]
     pub(super) fn post_message(&mut self, wr: &SendWr<'_>, attr: &QpAttr) -> Result<()> {
         match self {
             Rc(halves) => halves.requester.post(wr, attr),
@@ -137,6 +138,7 @@ impl Service {
         }
     }
 
+    #[inline]
     pub(super) fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<()> {
         match self {
             Rc(halves) => halves.responder.post(wr),

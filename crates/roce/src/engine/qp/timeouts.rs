@@ -21,6 +21,7 @@ impl QueuePair {
 
     /// When to call [`handle_timeout`](Self::handle_timeout) next; `None` if no timer runs. May change with every other
     /// call.
+    #[inline]
     pub fn poll_timeout(&self) -> Option<Duration> {
         let halves = self.service.reliable()?;
         let timeouts = [

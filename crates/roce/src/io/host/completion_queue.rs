@@ -85,6 +85,10 @@ impl CqCore {
         if self.quiet.load(Ordering::Acquire) {
             return (0, false);
         }
+        self.poll_locked(out)
+    }
+
+    fn poll_locked(&self, out: &mut [WorkCompletion]) -> (usize, bool) {
         let mut queue = self.queue.lock();
         let taken = queue.poll(out);
         self.note_quiet(&queue);
@@ -106,10 +110,14 @@ impl CqCore {
         }
     }
 
+    #[inline]
     fn notify_if_due(&self, queue: &mut CompletionQueue) {
-        if !queue.take_notification() {
-            return;
+        if queue.take_notification() {
+            self.notify();
         }
+    }
+
+    fn notify(&self) {
         match &self.event {
             Some(CqEvent::Queue(channel, cookie)) => channel.notify(self.id, *cookie),
             Some(CqEvent::Call(notify)) => notify.notify(),
@@ -147,17 +155,25 @@ impl OpenCq<'_> {
     ///
     /// # Errors
     /// The queue has lost a completion, this one or an earlier one.
+    #[inline]
     pub(crate) fn deliver(
         &mut self,
         completion: &Completion,
         lost: &Cell,
     ) -> std::result::Result<(), Overflowed> {
-        let mut wc = completion.wc;
-        if let Some(clock) = self.cq.stamps {
-            // Under the lock, so that timestamps increase along the queue.
-            wc.timestamp_ns = as_nanos(clock.now());
-        }
-        if self.queue.push(wc, completion.solicited).is_err() {
+        let pushed = match self.cq.stamps {
+            None => self.queue.push(completion.wc, completion.solicited),
+            Some(clock) => {
+                // Under the lock, so that timestamps increase along the queue.
+                let timestamp_ns = as_nanos(clock.now());
+                let wc = WorkCompletion {
+                    timestamp_ns,
+                    ..completion.wc
+                };
+                self.queue.push(wc, completion.solicited)
+            }
+        };
+        if pushed.is_err() {
             lost.up();
         }
         self.cq.notify_if_due(&mut self.queue);

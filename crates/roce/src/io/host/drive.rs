@@ -94,6 +94,7 @@ impl Host {
     /// Drives the device from a thread that polls a completion queue: handles packets and then timeouts, unless another
     /// thread is doing that. Yields the processor if polls have found nothing for a while. Returns false if nothing
     /// happened.
+    #[inline]
     pub(crate) fn drive(&self) -> bool {
         let now = self.clock.recent();
         let (found, is_done) = self.drive_at(now);
@@ -107,6 +108,7 @@ impl Host {
     }
 
     /// Returns whether packets had arrived, and whether anything else happened.
+    #[inline]
     fn drive_at(&self, now: Duration) -> (bool, bool) {
         self.progress.poller_is_here(now);
         if let Some(links) = &self.links {
@@ -190,6 +192,7 @@ impl Host {
     }
 
     /// Reads the sockets of connected queue pairs, within bounds.
+    #[inline]
     pub(crate) fn read_sockets(&self, receiver: &mut Receiver, answer: Answer) -> Taken {
         let mut taken = Taken::default();
         if self.progress.is_stopping() {
@@ -206,6 +209,12 @@ impl Host {
                 return taken;
             }
         }
+        taken += self.read_connected(receiver, answer);
+        taken
+    }
+
+    fn read_connected(&self, receiver: &mut Receiver, answer: Answer) -> Taken {
+        let mut taken = Taken::default();
         for socket in self.group.sockets() {
             if self.progress.is_connected(socket.family().into()) {
                 taken += self.read_socket(receiver, socket, answer);
@@ -215,6 +224,7 @@ impl Host {
     }
 
     /// Reads the rings of other processes of this host, within bounds.
+    #[inline]
     pub(crate) fn read_rings(
         &self,
         receiver: &mut Receiver,
@@ -342,10 +352,16 @@ impl Host {
 
     /// Handles the timeouts that are due at `now`. The caller has read the sockets since then, so an answer that has
     /// already arrived does not count as missing. Returns whether any timeout was due.
+    #[inline]
     fn serve_timers(&self, now: Duration) -> bool {
-        if self.deadlines.next_ns() > as_nanos(now) {
-            return false;
+        let is_due = self.deadlines.next_ns() <= as_nanos(now);
+        if is_due {
+            self.serve_due(now);
         }
+        is_due
+    }
+
+    fn serve_due(&self, now: Duration) {
         for _ in 0..TIMERS_PER_TURN {
             let Some((due, qpn)) = self.deadlines.take_due(now) else {
                 break;
@@ -365,7 +381,6 @@ impl Host {
             state.engine.handle_timeout(now);
             self.settle(&qp, &mut state, now);
         }
-        true
     }
 
     /// Passes packets to a queue pair, in order. `answer` selects when it acknowledges them.

@@ -151,6 +151,7 @@ impl QpCore {
     }
 
     /// Locks the queue pair. If a thread panicked while it held the lock, the queue pair fails.
+    #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, LockedQp> {
         self.state.lock_or_mend(|state| {
             tracing::error!(qpn = %self.qpn, "a thread panicked with the queue pair locked: it fails");

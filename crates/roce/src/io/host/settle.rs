@@ -13,11 +13,11 @@ use std::time::Duration;
 use portolan_provider::verbs::{AsyncEvent, Cqn, QpState, QpType};
 use portolan_wire::bth::Opcode;
 
-use crate::engine::{Completion, MemoryOperation, MemoryTable, Queue};
+use crate::engine::{MemoryOperation, MemoryTable, Queue};
 use crate::io::host::Host;
-use crate::io::host::completion_queue::CqCore;
 use crate::io::host::queue_pair::{Completes, LockedQp, QpCore};
 use crate::io::host::stage::{stage, stage_headers, with_batch};
+use crate::io::host::xrc_domain::XrcDomain;
 use crate::io::net::path::Path;
 use crate::io::net::send_batch::{PACKET_LEN_MAX, SendBatch};
 use crate::io::net::sockopt::IpVersion;
@@ -29,6 +29,7 @@ impl Host {
     ///
     /// If the owner polls, the last packets of a stream may wait until it polls or posts again. Packets that are sent
     /// together form one datagram, and cost one system call at both ends.
+    #[inline]
     pub(crate) fn posted(&self, qp: &QpCore, state: &mut LockedQp) {
         if state.owes && state.engine.tail_can_wait() {
             // The queue pair will be settled soon, and that sends this request as well.
@@ -260,6 +261,7 @@ impl Host {
     }
 
     /// Delivers completions and events, and stores the next timeout.
+    #[inline]
     pub(crate) fn report(&self, qp: &QpCore, state: &mut LockedQp) {
         let raise = |event| {
             if !qp.device.push_async_event(event) {
@@ -293,40 +295,45 @@ impl Host {
     /// Delivers completions. Locks a completion queue once for several in a row.
     #[inline]
     fn deliver(&self, qp: &QpCore, state: &mut LockedQp, overflowed: &mut Option<Cqn>) {
+        let (send, receive) = match &qp.completes {
+            Completes::Own { send, receive } => (send, receive),
+            Completes::Domain(domain) => return self.deliver_in(domain, state, overflowed),
+        };
         let lost = &self.monitor.counters.completion_overflows;
-        let mut next = state.engine.poll_completion();
-        while let Some(first) = next.take() {
+        let is_shared = Arc::ptr_eq(send, receive);
+        while let Some(first) = state.engine.next_completion() {
             let is_send = first.queue == Queue::Send;
-            let of_domain = match (&qp.completes, first.queue) {
-                (Completes::Domain(domain), Queue::Shared(srqn)) => domain.cq_of(srqn),
-                // An XRC receiving queue pair has no work requests of its own.
-                _ => None,
-            };
-            let (cq, is_shared) = match &qp.completes {
-                Completes::Own { send, receive } => {
-                    let cq = if is_send { send } else { receive };
-                    (Some(&**cq), Arc::ptr_eq(send, receive))
+            let cq = if is_send { send } else { receive };
+            let mut open = cq.open();
+            while let Some(completion) = state.engine.next_completion()
+                && (is_shared || (completion.queue == Queue::Send) == is_send)
+            {
+                if open.deliver(completion, lost).is_err() {
+                    *overflowed = overflowed.or(Some(cq.number()));
                 }
-                Completes::Domain(_) => (of_domain.as_deref(), false),
-            };
-            let is_domain = matches!(qp.completes, Completes::Domain(_));
-            let mut open = cq.map(CqCore::open);
-            let mut current = Some(first);
-            while let Some(completion) = current.take() {
-                if let Some(open) = &mut open
-                    && open.deliver(&completion, lost).is_err()
-                {
-                    *overflowed = overflowed.or(cq.map(CqCore::number));
-                }
-                next = state.engine.poll_completion();
-                let goes_on = |next: &mut Completion| {
-                    !is_domain && (is_shared || (next.queue == Queue::Send) == is_send)
-                };
-                current = next.take_if(goes_on);
+                state.engine.poll_completion();
             }
         }
     }
 
+    /// Delivers completions to the completion queues of a domain's shared receive queues. An XRC receiving queue pair has
+    /// no work requests of its own.
+    fn deliver_in(&self, domain: &XrcDomain, state: &mut LockedQp, overflowed: &mut Option<Cqn>) {
+        let lost = &self.monitor.counters.completion_overflows;
+        while let Some(completion) = state.engine.poll_completion() {
+            let cq = match completion.queue {
+                Queue::Shared(srqn) => domain.cq_of(srqn),
+                _ => None,
+            };
+            if let Some(cq) = cq
+                && cq.open().deliver(&completion, lost).is_err()
+            {
+                *overflowed = overflowed.or(Some(cq.number()));
+            }
+        }
+    }
+
+    #[inline]
     fn keep_timer(&self, qp: &QpCore, state: &mut LockedQp) {
         let of_pull = state.pulled.map(|pulled| pulled.deadline);
         let timeouts = [state.engine.poll_timeout(), of_pull];

@@ -44,6 +44,7 @@ impl Polls {
     };
 
     /// Records a poll. Returns whether the thread should yield.
+    #[inline]
     fn note(&mut self, found_something: bool, now: u64) -> bool {
         // A thread that did something else since its last poll starts over.
         let was_away = now.saturating_sub(self.ended) > AFTER_NANOS;
@@ -78,6 +79,7 @@ impl Polls {
 }
 
 /// Yields if this thread's polls have found nothing for a while. `clock` returns the time in nanoseconds, as `now`.
+#[inline]
 pub(crate) fn after_poll(found_something: bool, now: u64, clock: impl FnOnce() -> u64) {
     thread_local! {
         static POLLS: Cell<Polls> = const { Cell::new(Polls::NEW) };

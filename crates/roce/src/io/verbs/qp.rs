@@ -136,6 +136,7 @@ impl SoftQp {
     }
 
     /// Locks it for a verb. Fails if it is destroyed.
+    #[inline]
     fn open(&self, step: Step) -> Result<MutexGuard<'_, LockedQp>> {
         self.host.entry.check(step)?;
         let state = self.core.lock();

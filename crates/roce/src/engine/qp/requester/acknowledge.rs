@@ -65,6 +65,7 @@ impl Requester {
 
     /// The number of the packet in flight with this PSN. Half of the PSN space before the first unacknowledged packet
     /// is past; the rest was never sent.
+    #[inline]
     fn number_of(&self, psn: Psn) -> Result<u64, DropReason> {
         let distance = distance(psn, self.psn(self.una));
         let distance = u64::try_from(distance).map_err(|_| DropReason::StaleAck)?;
@@ -78,6 +79,7 @@ impl Requester {
 
     /// Acknowledges everything up to and including packet `number`, except for reads and atomics. Their data
     /// acknowledge them, and missing data are requested again (IBTA 9.7.6.1, implied NAK).
+    #[inline]
     fn on_ack(&mut self, cx: &Context<'_>, number: u64, out: &mut Outbox) {
         let mut end = number + 1;
         if is_planted(Mutant::AcknowledgesTooMuch) {
@@ -193,6 +195,7 @@ impl Requester {
 
     /// The responder has everything before packet `to`. Returns true if that is now acknowledged; false if earlier read
     /// data are missing.
+    #[inline]
     pub(super) fn acknowledge_to(&mut self, cx: &Context<'_>, to: u64, out: &mut Outbox) -> bool {
         let missing_from = self.reads.oldest().map(|read| read.first.max(self.una));
         let limit = missing_from.map_or(to, |missing| missing.min(to));

@@ -104,6 +104,7 @@ impl Requester {
         self.retransmit.configure(attr);
     }
 
+    #[inline]
     pub(super) fn post(&mut self, wr: &SendWr<'_>, attr: &QpAttr) -> Result<()> {
         if awaits_data(&wr.op) && attr.max_rd_atomic == 0 {
             let (what, expected) = (
@@ -117,21 +118,25 @@ impl Requester {
     }
 
     /// Number of requests in the send queue.
+    #[inline]
     pub(super) fn posted(&self) -> usize {
         self.queue.len()
     }
 
     /// Number of packets in flight.
+    #[inline]
     pub(super) fn under_way(&self) -> u64 {
         self.next - self.una
     }
 
     /// Whether packets are in flight, and not only records.
+    #[inline]
     pub(super) fn has_packets_under_way(&self) -> bool {
         self.una < self.packets_until
     }
 
     /// Number of packets of posted requests that are unsent or must be sent again.
+    #[inline]
     pub(super) fn waiting(&self) -> u64 {
         self.queue.end() - self.next
     }
@@ -141,6 +146,7 @@ impl Requester {
         self.queue.truncate(posted);
     }
 
+    #[inline]
     pub(super) fn next_timeout(&self) -> Option<Duration> {
         self.retransmit.next_timeout()
     }
@@ -200,6 +206,7 @@ impl Requester {
     }
 
     /// Completes finished requests, oldest first.
+    #[inline]
     fn complete_finished(&mut self, qpn: Qpn, out: &mut Outbox) {
         let una = self.una;
         let is_finished =
@@ -210,6 +217,7 @@ impl Requester {
         }
     }
 
+    #[inline]
     fn complete_front(&mut self, status: WcStatus, qpn: Qpn, out: &mut Outbox) {
         if let Some(wc) = self.queue.complete_front(status, qpn) {
             out.complete_send(wc);
@@ -226,6 +234,7 @@ impl Requester {
         self.retransmit.on_rewind();
     }
 
+    #[inline]
     fn psn(&self, number: u64) -> Psn {
         // 2^24 divides 2^32, so truncating the number to 32 bits changes nothing.
         self.sq_psn.add(number as u32)
@@ -233,6 +242,7 @@ impl Requester {
 
     /// Bytes in flight, with each packet counted as a full one, because packets fill the peer's socket buffer as much
     /// as their bytes do.
+    #[inline]
     fn in_flight(&self, mtu: u32) -> u64 {
         self.under_way() * u64::from(mtu)
     }

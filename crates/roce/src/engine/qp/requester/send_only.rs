@@ -27,6 +27,7 @@ pub(in crate::engine::qp) struct SendOnlyHead {
 impl Requester {
     /// The next request, if it is a send of one packet that may be sent immediately. Fills `segments` with the memory
     /// of its payload, unless that is inline.
+    #[inline]
     pub(in crate::engine::qp) fn send_only(
         &mut self,
         cx: &Context<'_>,
@@ -70,6 +71,7 @@ impl Requester {
     }
 
     /// Whether there is nothing to send until something is posted or arrives.
+    #[inline]
     pub(in crate::engine::qp) fn has_sent_all(&self) -> bool {
         self.held || self.entry >= self.queue.len() && !self.retransmit.is_rnr_waiting()
     }

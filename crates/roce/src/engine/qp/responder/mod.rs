@@ -142,6 +142,7 @@ impl Responder {
         self.expected = attr.rq_psn;
     }
 
+    #[inline]
     pub(super) fn post(&mut self, wr: &RecvWr<'_>) -> Result<()> {
         self.queue.push(wr)
     }
@@ -289,6 +290,7 @@ impl Responder {
         Refused
     }
 
+    #[inline]
     fn acknowledge(&mut self, psn: Psn, syndrome: Syndrome) {
         self.unacknowledged = 0;
         self.acknowledge_at = None;
@@ -300,6 +302,7 @@ impl Responder {
     }
 
     /// The packet with the expected PSN was executed; acknowledges it on request or when due.
+    #[inline]
     fn accept(&mut self, ack_request: bool) {
         let psn = self.expected;
         self.expected = psn.next();
@@ -318,6 +321,7 @@ impl Responder {
         self.progress_unreported = false;
     }
 
+    #[inline]
     fn complete_message(&mut self) {
         self.inbound = Inbound::Idle;
         self.msn = (self.msn + 1) & MSN_MASK;
