@@ -15,7 +15,7 @@ use portolan_lab::machine::{Cache, Job, Machine, OnFailure, Step, Suite};
 use super::case::{Case, End, Network};
 use super::namespace::Namespace;
 use super::side::{Files, Side, Sides};
-use super::{document, pair};
+use super::{document, figures, pair};
 use crate::parallel::side_by_side;
 use crate::test::Workspace;
 
@@ -24,7 +24,7 @@ const SCRIPT: &str = include_str!("guest.sh");
 const ROW_TIME_MAX: Duration = Duration::from_secs(180);
 /// Time limit of all rows of one way. Longer than they take.
 const WAY_TIME_MAX: Duration = Duration::from_secs(2 * 3600);
-/// Prefix of a line of results: the row's number, `right` or `failed`, seconds, and the reason.
+/// Prefix of a line of results: the row's number, `right` or `failed`, seconds, and what it measured or why it failed.
 const MARK: &str = "row\t";
 const BEGIN: &str =
     "<!-- Written by `cargo xtask programs --beside` from its run: do not edit. -->\n";
@@ -82,6 +82,8 @@ fn cases() -> Vec<Case> {
 struct Played {
     /// Why the row failed. Empty if it succeeded.
     why: String,
+    /// What its programs measured, if anything.
+    figure: String,
     seconds: f64,
 }
 
@@ -166,13 +168,12 @@ pub(super) fn play(workspace: &Workspace, way: Way, only: &str) -> Result<ExitCo
             continue;
         }
         let started = Instant::now();
-        let why = match pair::play(&sides, case) {
-            Ok(()) => String::new(),
-            Err(error) => format!("{error:#}").replace(['\t', '\n'], " "),
+        let (word, text) = match pair::play(&sides, case) {
+            Ok(said) => ("right", figures::of(&said)),
+            Err(error) => ("failed", format!("{error:#}").replace(['\t', '\n'], " ")),
         };
-        let word = if why.is_empty() { "right" } else { "failed" };
         let seconds = started.elapsed().as_secs_f64();
-        println!("{MARK}{number}\t{word}\t{seconds:.1}\t{why}");
+        println!("{MARK}{number}\t{word}\t{seconds:.1}\t{text}");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -214,11 +215,18 @@ fn parse(line: &str) -> Option<(usize, Played)> {
     let number = words.next()?.parse().ok()?;
     let is_right = words.next()? == "right";
     let seconds = words.next()?.parse().ok()?;
-    let why = match (is_right, words.next()) {
-        (true, _) => String::new(),
-        (false, why) => why.unwrap_or("failed").trim().to_owned(),
+    let text = words.next().unwrap_or_default().trim().to_owned();
+    let (why, figure) = match is_right {
+        true => (String::new(), text),
+        false if text.is_empty() => ("failed".to_owned(), text),
+        false => (text, String::new()),
     };
-    Some((number, Played { why, seconds }))
+    let played = Played {
+        why,
+        figure,
+        seconds,
+    };
+    Some((number, played))
 }
 
 /// The table, and whether every row that succeeds on rdma_rxe also succeeds with ours.
@@ -235,9 +243,10 @@ fn section(
     let mut worse = String::new();
     for (number, case) in cases().iter().enumerate() {
         let cell = |way| match results.get(&(number, way)) {
-            None => "",
-            Some(played) if played.why.is_empty() => "right",
-            Some(_) => "**failed**",
+            None => String::new(),
+            Some(played) if !played.why.is_empty() => "**failed**".to_owned(),
+            Some(played) if played.figure.is_empty() => format!("right, {:.1} s", played.seconds),
+            Some(played) => format!("right: {}", played.figure),
         };
         let cells = Way::ALL.map(cell);
         if cells.iter().all(|cell| cell.is_empty()) {
@@ -279,14 +288,18 @@ mod tests {
 
     #[test]
     fn a_line_of_results_is_read_and_others_are_not() {
-        let played = |why: &str, seconds| Played {
+        let played = |why: &str, figure: &str, seconds| Played {
             why: why.into(),
+            figure: figure.into(),
             seconds,
         };
-        assert_eq!(parse("row\t3\tright\t1.5\t"), Some((3, played("", 1.5))));
+        assert_eq!(
+            parse("row\t3\tright\t1.5\t7 µs"),
+            Some((3, played("", "7 µs", 1.5)))
+        );
         assert_eq!(
             parse("row\t4\tfailed\t2.0\tno way"),
-            Some((4, played("no way", 2.0)))
+            Some((4, played("no way", "", 2.0)))
         );
         assert_eq!(parse("  1.0 s  rping passed"), None);
     }
@@ -295,6 +308,7 @@ mod tests {
     fn a_row_that_fails_where_the_kernels_is_right_is_found() {
         let played = |why: &str| Played {
             why: why.into(),
+            figure: String::new(),
             seconds: 1.0,
         };
         let mut results = BTreeMap::new();
@@ -304,7 +318,7 @@ mod tests {
         results.insert((0, Way::Kernel), played(""));
         let (text, is_right) = section("6.1", &results, Duration::ZERO);
         assert!(!is_right);
-        assert!(text.contains("| right | **failed** |"));
+        assert!(text.contains("| right, 1.0 s | **failed** |"));
         assert!(text.contains("ours, 1 s: broken"));
     }
 }

@@ -8,6 +8,7 @@ mod cases;
 pub(crate) mod crates;
 mod document;
 mod fabtests;
+mod figures;
 mod pair;
 mod ready;
 mod running;

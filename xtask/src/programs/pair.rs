@@ -14,11 +14,11 @@ use super::side::{Side, Sides};
 const TRIES_MAX: u32 = 5;
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// Plays a row. Repeats it if the client started before the server was ready.
+/// Plays a row, and returns the output of its first client. Repeats it if the client started before the server was ready.
 ///
 /// # Errors
 /// The end that failed, and its output.
-pub(super) fn play(sides: &Sides<'_>, case: &Case) -> Result<()> {
+pub(super) fn play(sides: &Sides<'_>, case: &Case) -> Result<String> {
     let mut tries = 1;
     loop {
         match play_once(sides, case) {
@@ -33,7 +33,7 @@ fn was_hasty(case: &Case, error: &anyhow::Error) -> bool {
     case.haste.is_some_and(|haste| text.contains(haste))
 }
 
-fn play_once(sides: &Sides<'_>, case: &Case) -> Result<()> {
+fn play_once(sides: &Sides<'_>, case: &Case) -> Result<String> {
     let deadline = Instant::now() + sides.row_time_max;
     let mut server = match &case.server {
         Some(server) => Some((serve(&sides.server, server, deadline)?, server.expected)),
@@ -51,7 +51,7 @@ fn play_once(sides: &Sides<'_>, case: &Case) -> Result<()> {
         return called;
     };
     match called {
-        Ok(()) => finish_server(running, expected, deadline),
+        Ok(said) => finish_server(running, expected, deadline).map(|()| said),
         // The server may wait forever for a client that failed.
         Err(error) => bail!("{error:#}; the server: {}", running.last_words()?),
     }
@@ -72,13 +72,19 @@ fn serve(side: &Side<'_>, server: &Server, deadline: Instant) -> Result<Running>
     Ok(running)
 }
 
-fn finish_clients(clients: &mut [Running], expected: Expected, deadline: Instant) -> Result<()> {
+fn finish_clients(
+    clients: &mut [Running],
+    expected: Expected,
+    deadline: Instant,
+) -> Result<String> {
     let count = clients.len();
-    let mut failures = clients
+    let ended = clients
         .iter_mut()
-        .filter_map(|client| client.must_end(expected, deadline).err());
+        .map(|client| client.must_end(expected, deadline));
+    let (said, failures): (Vec<_>, Vec<_>) = ended.partition(Result::is_ok);
+    let mut failures = failures.into_iter().filter_map(Result::err);
     let Some(first) = failures.next() else {
-        return Ok(());
+        return Ok(said.into_iter().flatten().next().unwrap_or_default());
     };
     let failed = 1 + failures.count();
     Err(match count {
@@ -90,5 +96,6 @@ fn finish_clients(clients: &mut [Running], expected: Expected, deadline: Instant
 }
 
 fn finish_server(mut running: Running, expected: Expected, deadline: Instant) -> Result<()> {
-    running.must_end(expected, deadline).context("the server")
+    let ended = running.must_end(expected, deadline);
+    ended.map(drop).context("the server")
 }

@@ -67,10 +67,10 @@ impl Running {
         }
     }
 
-    /// Waits until the process ends. It must end as expected.
-    pub(super) fn must_end(&mut self, expected: Expected, deadline: Instant) -> Result<()> {
+    /// Waits until the process ends. It must end as expected. Returns its output, unless it is to stay.
+    pub(super) fn must_end(&mut self, expected: Expected, deadline: Instant) -> Result<String> {
         let status = match expected.ending {
-            Ending::Stays => return self.must_be_there(),
+            Ending::Stays => return self.must_be_there().map(|()| String::new()),
             Ending::Well | Ending::Refused => self.wait(deadline)?,
         };
         let said = self.said()?;
@@ -81,7 +81,8 @@ impl Running {
             _ => is_well,
         };
         ensure!(is_right, "{}: {}", text(status), short(&said));
-        must_say(&said, expected.says)
+        must_say(&said, expected.says)?;
+        Ok(said)
     }
 
     fn must_be_there(&mut self) -> Result<()> {
