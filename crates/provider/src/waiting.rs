@@ -14,7 +14,7 @@ pub trait Notify: Send + Sync + std::fmt::Debug {
 }
 
 /// The result of [`Cq::wait_for_device`](crate::traits::Cq::wait_for_device). Its owner waits for packets of the host's other processes in the place of the
-/// device's own thread, until it drops this.
+/// device's own thread, until it gives this up or drops it.
 pub trait DeviceWait: Send + Sync + std::fmt::Debug {
     /// A descriptor that is readable when packets have arrived since [`rest`](Self::rest), and sometimes without.
     fn as_fd(&self) -> BorrowedFd<'_>;
@@ -25,4 +25,7 @@ pub trait DeviceWait: Send + Sync + std::fmt::Debug {
     /// Called before a sleep until the descriptor is readable. Returns false if something has already arrived: drive,
     /// and call this again.
     fn rest(&self) -> bool;
+    /// Leaves the packets to the device's own thread again, or to another caller of
+    /// [`Cq::wait_for_device`](crate::traits::Cq::wait_for_device). The descriptor belongs to that one then.
+    fn give_up(&self);
 }

@@ -51,6 +51,7 @@ struct Handle(Shared);
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        self.0.leave_device();
         let is_blocking = !self.0.nonblocking.load(Ordering::Relaxed);
         linger::end(self.0.clone(), is_blocking);
     }

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker, ready};
 use std::time::Instant;
 
@@ -96,13 +96,16 @@ pub struct AsyncStreamListener {
     listener: AsyncFd<ListenerFd>,
 }
 
-/// A stream whose descriptor the runtime watches.
+/// A stream whose descriptors the runtime watches.
 #[derive(Debug)]
 struct Watched {
-    stream: Stream,
-    fd: AsyncFd<ReadinessFd>,
-    /// The waiting tasks, by direction. One of them polls the descriptor for both.
+    /// What other processes ring, if the stream waits for the device itself. Dropped before the stream, after which
+    /// another stream may have the same descriptor watched.
+    device: OnceLock<AsyncFd<DeviceFd>>,
+    fd: AsyncFd<SignalFd>,
+    /// The waiting tasks, by direction. One of them polls the descriptors for both.
     tasks: Arc<Tasks>,
+    stream: Stream,
 }
 
 #[derive(Debug, Default)]
@@ -118,12 +121,33 @@ impl Wake for Tasks {
 impl Watched {
     fn new(stream: Stream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        let fd = watch(ReadinessFd(stream.core().clone()), Step::Watch).map_err(io_error)?;
-        Ok(Self {
-            stream,
+        let fd = watch(SignalFd(stream.core().clone()), Step::Watch).map_err(io_error)?;
+        let watched = Self {
+            device: OnceLock::new(),
             fd,
             tasks: Arc::default(),
-        })
+            stream,
+        };
+        watched.wait_for_device();
+        Ok(watched)
+    }
+
+    /// Waits for the device, too, unless another stream does.
+    fn wait_for_device(&self) {
+        if self.device.get().is_some() {
+            return;
+        }
+        let core = self.stream.core();
+        let Some(fd) = core.wait_for_device() else {
+            return;
+        };
+        let of_device = DeviceFd(core.clone(), fd.as_raw_fd());
+        match watch(of_device, Step::Watch) {
+            // Another task of this stream may have been faster.
+            Ok(made) => drop(self.device.set(made)),
+            // For example while the runtime shuts down.
+            Err(_) => core.leave_device(),
+        }
     }
 
     /// Retries `call` until it does not block, or registers the task to be woken when it may not.
@@ -148,6 +172,7 @@ impl Watched {
             if !was_rung && (is_prepared || core.waits_on(direction, context.waker())) {
                 return Poll::Pending;
             }
+            self.wait_for_device();
             match call(&self.stream, Wait::Glance) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 done => return Poll::Ready(done),
@@ -160,14 +185,20 @@ impl Watched {
     fn was_rung(&self, context: &mut Context<'_>, direction: Direction) -> io::Result<bool> {
         self.tasks.0.lock()[direction as usize] = Some(context.waker().clone());
         let both = Waker::from(self.tasks.clone());
-        // The runtime keeps one waker for a descriptor's readers. It serves both directions here.
-        match self.fd.poll_read_ready(&mut Context::from_waker(&both)) {
-            Poll::Ready(guard) => {
-                guard?.clear_ready();
-                Ok(true)
-            }
-            Poll::Pending => Ok(false),
+        let mut both = Context::from_waker(&both);
+        let mut was_rung = false;
+        if let Some(device) = self.device.get()
+            && let Poll::Ready(guard) = device.poll_read_ready(&mut both)
+        {
+            guard?.clear_ready();
+            was_rung = true;
         }
+        // The runtime keeps one waker for a descriptor's readers. It serves both directions here.
+        if let Poll::Ready(guard) = self.fd.poll_read_ready(&mut both) {
+            guard?.clear_ready();
+            was_rung = true;
+        }
+        Ok(was_rung)
     }
 
     /// Waits until all sent data has reached the peer or never will.
@@ -555,11 +586,21 @@ async fn connect_to(
 }
 
 #[derive(Debug)]
-struct ReadinessFd(Shared);
+struct SignalFd(Shared);
 
-impl AsRawFd for ReadinessFd {
+impl AsRawFd for SignalFd {
     fn as_raw_fd(&self) -> RawFd {
-        self.0.readiness().as_raw_fd()
+        self.0.signal().as_raw_fd()
+    }
+}
+
+/// What other processes ring for a stream that waits for the device. The stream keeps it open.
+#[derive(Debug)]
+struct DeviceFd(#[expect(dead_code, reason = "keeps it open")] Shared, RawFd);
+
+impl AsRawFd for DeviceFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.1
     }
 }
 

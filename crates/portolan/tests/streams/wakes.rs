@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use portolan::stream::AsyncStream;
-use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
 use tokio::time::sleep;
 
 use crate::harness::*;
@@ -38,9 +38,13 @@ impl Wakes {
 }
 
 fn async_streams_of_two() -> (AsyncStream, AsyncStream) {
-    let (active, passive) = streams_of_two(1).remove(0);
+    many_async_streams_of_two(1).remove(0)
+}
+
+fn many_async_streams_of_two(count: usize) -> Vec<(AsyncStream, AsyncStream)> {
     let of = |stream| AsyncStream::new(stream).unwrap();
-    (of(active), of(passive))
+    let pairs = streams_of_two(count).into_iter();
+    pairs.map(|(a, b)| (of(a), of(b))).collect()
 }
 
 /// Reads at most 64 bytes.
@@ -86,4 +90,38 @@ async fn a_task_that_polls_again_while_nothing_has_arrived_is_woken_for_the_next
             sleep(Duration::from_millis(1)).await;
         }
     }
+}
+
+#[tokio::test]
+async fn another_task_waits_for_the_device_after_the_stream_that_did_has_ended() {
+    let mut pairs = many_async_streams_of_two(3);
+    let (mut active, mut passive) = pairs.remove(2);
+    let is_free = |stream: &AsyncStream| stream.get_ref().wait_for_device().is_some();
+    assert!(!is_free(&passive), "the first stream waits");
+    drop(pairs.remove(0));
+    assert!(is_free(&passive));
+    assert!(poll_read(&mut passive, &Arc::default()).is_pending());
+    assert!(!is_free(&pairs[0].1), "the stream that was polled waits");
+    for _ in 0..50 {
+        let wakes = Arc::default();
+        assert!(poll_read(&mut passive, &wakes).is_pending());
+        active.write_all(&[7; 64]).await.unwrap();
+        wakes.first().await;
+        assert_eq!(poll_read(&mut passive, &wakes), Poll::Ready(64));
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_stream_that_still_delivers_its_data_does_not_wait_for_the_device() {
+    let mut pairs = many_async_streams_of_two(2);
+    let (other, _kept) = pairs.remove(1);
+    let (active, mut passive) = pairs.remove(0);
+    let sent = pattern(100_000, 7);
+    assert_eq!(active.get_ref().try_write(&sent).unwrap(), sent.len());
+    assert!(other.get_ref().wait_for_device().is_none());
+    drop(active);
+    assert!(other.get_ref().wait_for_device().is_some());
+    let mut found = Vec::new();
+    passive.read_to_end(&mut found).await.unwrap();
+    assert_same(&found, &sent);
 }

@@ -5,7 +5,8 @@
 //! ring. Whoever finds it readable drives the device by its next call, for all streams of the process.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use portolan_port_sharing::room::with_room;
 use portolan_provider::traits::{DeviceWait, Notify};
@@ -13,7 +14,7 @@ use rustix::event::epoll;
 use rustix::io::{Result, fcntl_dupfd_cloexec};
 
 use super::signal::NUMBER_MIN;
-use super::{Core, Signal, State};
+use super::{Core, Readiness, Signal, State};
 use crate::stream::queues::Drive;
 
 /// How often a caller that is about to sleep drives the device while more and more arrives. After that, its sleep ends
@@ -22,44 +23,82 @@ const TURNS_MAX: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct OwnWait {
-    /// Readable while the signal is raised or the device was rung.
-    both: OwnedFd,
     device: Box<dyn DeviceWait>,
+    /// Readable while the signal is raised or the device was rung. Made when an event loop asks for one descriptor.
+    both: OnceLock<OwnedFd>,
+    is_given_up: AtomicBool,
 }
 
 impl OwnWait {
-    fn new(signal: &Signal, device: Box<dyn DeviceWait>) -> Result<Self> {
+    fn new(device: Box<dyn DeviceWait>) -> Self {
+        Self {
+            device,
+            both: OnceLock::new(),
+            is_given_up: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn is_given_up(&self) -> bool {
+        self.is_given_up.load(Ordering::Relaxed)
+    }
+
+    fn give_up(&self) {
+        self.is_given_up.store(true, Ordering::Relaxed);
+        self.device.give_up();
+        if let Some(both) = self.both.get() {
+            // Both are open, and this one is in the set unless it was removed before.
+            let _ = epoll::delete(both, self.device.as_fd());
+        }
+    }
+
+    /// The one descriptor.
+    pub(super) fn descriptor<'a>(&'a self, signal: &'a Signal) -> BorrowedFd<'a> {
+        if let Some(both) = self.both.get() {
+            return both.as_fd();
+        }
+        if self.is_given_up() {
+            return signal.as_fd();
+        }
+        match self.make(signal) {
+            Ok(made) => self.both.get_or_init(|| made).as_fd(),
+            Err(_) => {
+                self.give_up();
+                signal.as_fd()
+            }
+        }
+    }
+
+    fn make(&self, signal: &Signal) -> Result<OwnedFd> {
         let both = with_room(|| epoll::create(epoll::CreateFlags::CLOEXEC))?;
         // The program may be about to use the number that it has just closed.
         let both = fcntl_dupfd_cloexec(&both, NUMBER_MIN).unwrap_or(both);
         let data = epoll::EventData::new_u64(0);
-        for fd in [signal.as_fd(), device.as_fd()] {
+        for fd in [signal.as_fd(), self.device.as_fd()] {
             epoll::add(&both, fd, data, epoll::EventFlags::IN)?;
         }
-        Ok(Self { both, device })
-    }
-}
-
-impl AsFd for OwnWait {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.both.as_fd()
+        Ok(both)
     }
 }
 
 impl Core {
-    /// Makes the stream's descriptor.
-    pub(super) fn make_descriptor<'a>(
-        &self,
-        signal: &'a Arc<Signal>,
-        own: &'a OnceLock<OwnWait>,
-    ) -> BorrowedFd<'a> {
-        let bell = signal.as_fd();
-        if let Some(device) = self.queues.receives_cq.wait_for_device()
-            && let Ok(made) = OwnWait::new(signal, device)
-        {
-            return own.get_or_init(|| made).as_fd();
+    /// Makes the stream wait for the device, unless another one does. Returns what the other processes ring.
+    pub(crate) fn wait_for_device(&self) -> Option<BorrowedFd<'_>> {
+        let Readiness::Called { own, .. } = &self.readiness else {
+            return None;
+        };
+        if own.get().is_none() {
+            let device = self.queues.receives_cq.wait_for_device()?;
+            own.get_or_init(|| OwnWait::new(device));
         }
-        bell
+        let (_, own) = self.own_wait()?;
+        Some(own.device.as_fd())
+    }
+
+    /// Nobody waits for the device by this stream any more.
+    pub(crate) fn leave_device(&self) {
+        if let Some((_, own)) = self.own_wait() {
+            own.give_up();
+        }
     }
 
     /// What a thread waits for that calls poll(2) itself, in the place of [`Core::readiness`]: the kernel takes longer to

@@ -70,12 +70,26 @@ impl Core {
     pub(crate) fn readiness(&self) -> BorrowedFd<'_> {
         match &self.readiness {
             Readiness::Called { signal, own } => {
-                if let Some(own) = own.get() {
-                    return own.as_fd();
+                if !signal.has_bell() {
+                    self.wait_for_device();
                 }
+                let fd = self.signal();
+                match own.get() {
+                    Some(own) => own.descriptor(signal),
+                    None => fd,
+                }
+            }
+            Readiness::Watched { all, .. } => all.as_fd(),
+        }
+    }
+
+    /// As [`Core::readiness`], without what only [`Core::wait_for_device`] returns.
+    pub(crate) fn signal(&self) -> BorrowedFd<'_> {
+        match &self.readiness {
+            Readiness::Called { signal, .. } => {
                 if !signal.has_bell() {
                     // Calls that failed with `WouldBlock` before did not prepare it.
-                    let fd = self.make_descriptor(signal, own);
+                    let fd = signal.as_fd();
                     let mut state = self.lock();
                     self.rest(&mut state, true);
                     self.check(&mut state);
@@ -94,7 +108,10 @@ impl Core {
 
     pub(super) fn own_wait(&self) -> Option<(&Signal, &OwnWait)> {
         match &self.readiness {
-            Readiness::Called { signal, own } => own.get().map(|own| (&**signal, own)),
+            Readiness::Called { signal, own } => {
+                let own = own.get().filter(|own| !own.is_given_up())?;
+                Some((signal, own))
+            }
             Readiness::Watched { .. } => None,
         }
     }

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use portolan_provider::Step;
 use portolan_provider::traits::DeviceWait;
@@ -10,10 +11,11 @@ use crate::io::host::Host;
 use crate::io::net::shm::links::Links;
 use crate::io::polling::progress::Sources;
 
-/// While it exists, its owner waits for the rings.
+/// Until it is given up, its owner waits for the rings.
 #[derive(Debug)]
 pub(crate) struct RingWait {
     host: Arc<Host>,
+    is_given_up: AtomicBool,
 }
 
 impl RingWait {
@@ -22,6 +24,7 @@ impl RingWait {
         let begins = host.links.is_some() && host.progress.ring_waiter().take();
         begins.then(|| Self {
             host: Arc::clone(host),
+            is_given_up: AtomicBool::new(false),
         })
     }
 
@@ -32,8 +35,13 @@ impl RingWait {
         }
     }
 
+    /// Whether this process may use it: a forked child may not.
     fn is_owner(&self) -> bool {
         self.host.entry.check(Step::PollCq).is_ok()
+    }
+
+    fn waits(&self) -> bool {
+        !self.is_given_up.load(Ordering::Relaxed)
     }
 }
 
@@ -46,7 +54,7 @@ impl DeviceWait for RingWait {
         if !self.is_owner() {
             return;
         }
-        if self.host.progress.ring_waiter().rise() {
+        if self.waits() && self.host.progress.ring_waiter().rise() {
             self.links().waiter_bell().reset();
         }
         self.host.drive_briefly();
@@ -55,7 +63,7 @@ impl DeviceWait for RingWait {
     fn has_more(&self) -> bool {
         // If another thread reads, it leaves nothing behind that nobody rings for.
         let receiver = self.host.receiver.try_lock();
-        self.is_owner() && receiver.is_some_and(|receiver| receiver.has_more())
+        self.is_owner() && self.waits() && receiver.is_some_and(|receiver| receiver.has_more())
     }
 
     fn rest(&self) -> bool {
@@ -64,7 +72,7 @@ impl DeviceWait for RingWait {
         }
         let host = &self.host;
         host.settle_deferred();
-        if host.progress.needs_sockets() {
+        if host.progress.needs_sockets() || !self.waits() {
             // Nobody rings for what arrives by a socket.
             host.poller_leaves();
             return true;
@@ -81,16 +89,20 @@ impl DeviceWait for RingWait {
             }
         }
     }
-}
 
-impl Drop for RingWait {
-    fn drop(&mut self) {
-        if !self.is_owner() {
+    fn give_up(&self) {
+        if !self.is_owner() || self.is_given_up.swap(true, Ordering::AcqRel) {
             return;
         }
         self.host.progress.ring_waiter().release();
         self.links().head_page().asleep().end_waiter();
         self.host.poller_leaves();
+    }
+}
+
+impl Drop for RingWait {
+    fn drop(&mut self) {
+        self.give_up();
     }
 }
 

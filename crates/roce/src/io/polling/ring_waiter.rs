@@ -18,7 +18,7 @@ pub(crate) struct RingWaiter {
 impl RingWaiter {
     /// The caller waits from now on. `false` if another one does.
     pub(crate) fn take(&self) -> bool {
-        !self.is_taken.swap(true, Ordering::AcqRel)
+        !self.is_taken.load(Ordering::Relaxed) && !self.is_taken.swap(true, Ordering::AcqRel)
     }
 
     /// Undoes [`take`](Self::take).
