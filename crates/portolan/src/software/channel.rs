@@ -81,7 +81,8 @@ impl CmChannel for SoftwareChannel {
         loop {
             let event = self.queue.pop();
             let event = event.ok_or(Error::new(Step::Event, Cause::WouldBlock))?;
-            if core.note_reported(&event) {
+            let event = core.refuse_before_completions(&self.queue, event);
+            if let Some(event) = event.filter(|event| core.note_reported(event)) {
                 return Ok(event);
             }
         }

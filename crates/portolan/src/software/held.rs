@@ -4,17 +4,17 @@
 //! message and the disconnect may both arrive. A program that then takes the disconnect destroys the queue pair and so
 //! discards the completion, as if its message had failed (libfabric's ofi_rxm).
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use portolan_provider::Step;
+use portolan_provider::cm::{CmEvent, EventType};
+
 use super::core::Core;
-use super::queue::Held;
+use super::queue::{EventQueue, HELD_AT_ONCE_MAX, Held};
 
 /// How soon to look again whether the program has polled.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
-
-/// Disconnects that wait at the same time. Others do not wait: when very many connections end at once, to look at each
-/// again and again would delay all.
-const WAITING_MAX: usize = 64;
 
 impl Core {
     /// Tells of a disconnect, now or when the program has polled. Call it without the state's lock.
@@ -22,13 +22,50 @@ impl Core {
         // The acknowledgement of a last message may wait in a ring or a socket, because the program reads them when it
         // polls.
         self.stack().take_arrived_for(held.qpn);
+        if !self.stack().may_have_unpolled(held.qpn) {
+            return held.queue.release(held.id);
+        }
+        // A program that does not wait for events is refused this one when it looks for it: that may be long after it
+        // last polled, because another program had the processor.
+        if held.queue.is_nonblocking().unwrap_or(false) {
+            return held.queue.release_refusable(held.id, held.qpn);
+        }
+        self.wait_for_polls(held);
+    }
+
+    fn wait_for_polls(&self, held: Held) {
         let mut waiting = self.held.lock();
-        if waiting.len() == WAITING_MAX || !self.stack().may_have_unpolled(held.qpn) {
+        if waiting.len() == HELD_AT_ONCE_MAX {
             return held.queue.release(held.id);
         }
         waiting.push(held);
         drop(waiting);
         self.stack().wake();
+    }
+
+    /// Holds an event that a program has just taken, if it is the disconnect of a queue pair with completions that it
+    /// has not polled. Each is refused once. Returns the others.
+    pub(super) fn refuse_before_completions(
+        &self,
+        queue: &Arc<EventQueue>,
+        event: CmEvent,
+    ) -> Option<CmEvent> {
+        if event.event != EventType::Disconnected {
+            return Some(event);
+        }
+        let qpn = queue.take_refusable(event.id);
+        let Some(qpn) = qpn.filter(|qpn| self.stack().may_have_unpolled(*qpn)) else {
+            return Some(event);
+        };
+        let id = event.id;
+        queue.hold_again(event);
+        if self.state().entry(id, Step::Event).is_err() {
+            // It was destroyed since the event was taken.
+            queue.extract(|event| event.id == id);
+            return None;
+        }
+        self.wait_for_polls(Held::new(id, qpn, queue));
+        None
     }
 
     /// Tells of the disconnects whose completions are polled, and of those that have waited long enough.

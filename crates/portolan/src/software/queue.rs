@@ -17,6 +17,10 @@ use rustix::io::Errno;
 /// The longest time that an event is held for a program that does not poll.
 const HELD_MAX: Duration = Duration::from_millis(20);
 
+/// Disconnects that wait for programs to poll at the same time. Others do not wait: when very many connections end at
+/// once, to look at each again and again would delay all.
+pub(super) const HELD_AT_ONCE_MAX: usize = 64;
+
 /// The queued events of a channel, and the ids that they belong to.
 ///
 /// The number of events is bounded by that of the ids: an id has a bounded number of events in its life, and of
@@ -91,6 +95,8 @@ struct Waiting {
     events: VecDeque<(u64, CmEvent)>,
     /// Events that wait for [`release`](EventQueue::release), and later ones of the same ids.
     held: Vec<CmEvent>,
+    /// Ids whose queued disconnect may be held again when it is taken, and their queue pairs.
+    refusable: Vec<(IdNumber, Qpn)>,
     /// The next event nudges a waiting thread.
     is_awaited: bool,
     watcher: Option<Arc<dyn Watcher>>,
@@ -152,6 +158,31 @@ impl EventQueue {
     /// Keeps an event, and later ones of its id, until that id is released.
     pub(super) fn hold(&self, event: CmEvent) {
         self.waiting.lock().held.push(event);
+    }
+
+    /// Queues the events of an id that are held, and stores that the first of them may be held again.
+    pub(super) fn release_refusable(&self, id: IdNumber, qpn: Qpn) {
+        let mut waiting = self.waiting.lock();
+        if waiting.refusable.len() < HELD_AT_ONCE_MAX {
+            waiting.refusable.push((id, qpn));
+        }
+        drop(waiting);
+        self.release(id);
+    }
+
+    /// The queue pair of a disconnect that was just taken and may be held again, once.
+    pub(super) fn take_refusable(&self, id: IdNumber) -> Option<Qpn> {
+        let mut waiting = self.waiting.lock();
+        let place = waiting.refusable.iter().position(|(of, _)| *of == id)?;
+        Some(waiting.refusable.swap_remove(place).1)
+    }
+
+    /// Holds an event that was taken, and the queued ones of its id.
+    pub(super) fn hold_again(&self, event: CmEvent) {
+        let later = self.extract(|later| later.id == event.id);
+        let mut waiting = self.waiting.lock();
+        waiting.held.push(event);
+        waiting.held.extend(later);
     }
 
     /// Queues the events of an id that are held, if any.
@@ -238,6 +269,7 @@ impl EventQueue {
     /// Removes an id.
     pub(super) fn remove(&self, id: IdNumber) {
         self.ids.lock().remove(&id);
+        self.waiting.lock().refusable.retain(|(of, _)| *of != id);
     }
 
     /// The ids whose events go to this queue.

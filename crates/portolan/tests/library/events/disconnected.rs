@@ -10,6 +10,8 @@ use portolan::provider::verbs::{
     QpState, RecvWr, SendData, SendFlags, SendOp, SendWr, WorkCompletion,
 };
 
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
 use crate::harness::*;
 use crate::low::*;
 use crate::process::Peer;
@@ -180,4 +182,42 @@ fn disconnected_does_not_wait_at_the_end_that_disconnects_itself_meanwhile() {
         started.elapsed() < HELD
     });
     assert!(is_soon);
+}
+
+/// An end whose channel does not block, with a completion that it has not polled, and a disconnect after it.
+fn not_blocking() -> [End; 2] {
+    let [sender, receiver] = sent();
+    let flags = fcntl_getfl(&sender.channel).unwrap();
+    fcntl_setfl(&sender.channel, flags | OFlags::NONBLOCK).unwrap();
+    receiver.id.disconnect().unwrap();
+    wait_until_readable(&sender.channel);
+    [sender, receiver]
+}
+
+#[track_caller]
+fn wait_until_readable(channel: &EventChannel) {
+    let started = Instant::now();
+    while !readable(channel) {
+        assert!(started.elapsed() < PATIENCE, "no event");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn disconnected_is_not_taken_before_the_completions_however_late_a_program_looks_for_it() {
+    let [sender, _receiver] = not_blocking();
+    std::thread::sleep(2 * HELD);
+    assert!(sender.channel.try_next_event().unwrap().is_none());
+    assert_eq!(sender.poll(), 1, "the message was acknowledged");
+    wait_until_readable(&sender.channel);
+    next(&sender.channel, EventType::Disconnected);
+}
+
+#[test]
+fn disconnected_is_refused_only_once_to_a_program_that_does_not_poll() {
+    let [sender, _receiver] = not_blocking();
+    assert!(sender.channel.try_next_event().unwrap().is_none());
+    wait_until_readable(&sender.channel);
+    next(&sender.channel, EventType::Disconnected);
+    assert_eq!(sender.poll(), 1, "the message was acknowledged");
 }
