@@ -5,6 +5,10 @@
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
+    pub(crate) fn fence_after_exchange() {
+        fence(Ordering::SeqCst);
+    }
+
     #[derive(Debug)]
     pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
@@ -37,7 +41,7 @@ fn a_timer_set_while_the_thread_falls_asleep_is_seen_or_wakes_it() {
         let setter = {
             let (sleep, next_timer) = (sleep.clone(), next_timer.clone());
             thread::spawn(move || {
-                next_timer.store(5, Ordering::Relaxed);
+                next_timer.swap(5, Ordering::Relaxed);
                 sleep.misses(5)
             })
         };

@@ -6,6 +6,10 @@
 
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+    pub(crate) fn fence_after_exchange() {
+        fence(Ordering::SeqCst);
+    }
 }
 
 #[path = "../src/io/net/shm/cursor.rs"]
@@ -138,7 +142,9 @@ fn right() -> Arc<Right> {
 
 /// Copies if the right is still given after the announcement.
 fn copy(right: &Right) -> bool {
-    right.hazard.announce(1);
+    if !right.hazard.announce(1) {
+        return false;
+    }
     let version = right.version.given();
     let allowed = version.is_some_and(|version| right.version.is_still(version));
     if allowed {
@@ -163,6 +169,23 @@ fn memory_whose_right_is_withdrawn_is_not_copied_after_the_last_announcement() {
             right.memory.with_mut(|memory| unsafe { *memory = 100 });
         }
         peer.join().unwrap();
+    });
+}
+
+#[test]
+fn two_threads_of_a_process_do_not_announce_in_one_place_at_a_time() {
+    loom::model(|| {
+        let right = right();
+        let other = {
+            let right = Arc::clone(&right);
+            thread::spawn(move || copy(&right))
+        };
+        let own = copy(&right);
+        assert!(other.join().unwrap() || own);
+        // SAFETY: both have ended.
+        let copies = right.memory.with(|memory| unsafe { *memory });
+        assert!(copies > 0);
+        assert_eq!(right.hazard.announced(), 0);
     });
 }
 
@@ -191,7 +214,7 @@ fn a_writer_that_nobody_waited_for_ends_at_the_gate() {
             let gated = Arc::clone(&gated);
             thread::spawn(move || {
                 let gate = gated.told.load(Ordering::Acquire);
-                gated.hazard.announce(1);
+                assert!(gated.hazard.announce(1));
                 let version = gated.version.given();
                 if version.is_some_and(|version| gated.version.is_still(version)) {
                     let mut mapped = gated.mapped.lock().unwrap();

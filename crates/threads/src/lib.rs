@@ -14,7 +14,7 @@ use std::num::NonZeroUsize;
 use once_cell::race::OnceNonZeroUsize;
 
 pub use cancel::uncancelled;
-pub use fence::fence;
+pub use fence::{fence, fence_after_exchange};
 pub use process_cell::ProcessCell;
 pub use sys::with_signals_blocked;
 

@@ -43,8 +43,7 @@
 //! 6. Leaves, under which nothing else is locked: a completion channel's events, the deadlines, a socket's or ring's
 //!    waiting packets (and then the ring's writing end), the table of links, the bells of a waiting thread, the lists of queue pairs noted for later, a
 //!    device's address table and events, an XRC domain's queues, a shard of the table of queue pairs, the keys that
-//!    peers may use directly (and then those peers), the memory files, a peer's memory files (locked for reading while
-//!    one is copied).
+//!    peers may use directly (and then those peers), the memory files.
 //!
 //! The caller's traits ([`Gsi`], [`portolan_port_sharing::CoordinatorService`]) are called without any of these
 //! locks, except a [`Tap`]. Two queue pairs share no lock on the path of a post or poll, except for reading.

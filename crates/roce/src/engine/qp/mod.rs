@@ -206,6 +206,7 @@ impl QueuePair {
     }
 
     /// Whether the send queue has requests: without any, posting has left nothing to be sent.
+    #[inline]
     pub fn has_sends(&self) -> bool {
         match self.service.reliable() {
             Some(halves) => halves.requester.posted() > 0,
@@ -444,6 +445,7 @@ impl QueuePair {
     /// The next request, if the host may execute it itself instead of sending packets: a one-sided request of an RC
     /// queue pair, with nothing unacknowledged before it. Afterwards [`complete_direct`](Self::complete_direct)
     /// completes it. If it is not executed, nothing has changed.
+    #[inline]
     pub fn poll_direct(&mut self, memory: &MemoryTable) -> Option<Direct<'_>> {
         if self.qp_type() != QpType::Rc {
             return None;
@@ -462,6 +464,7 @@ impl QueuePair {
     }
 
     /// The request of [`poll_direct`](Self::poll_direct) was carried out.
+    #[inline]
     pub fn complete_direct(&mut self) {
         let (qpn, out) = (self.config.qpn, &mut self.outbox);
         if let Some(halves) = self.service.reliable_mut() {

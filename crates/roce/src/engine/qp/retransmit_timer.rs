@@ -38,9 +38,12 @@ pub(super) struct Retransmit {
     retries_left: u8,
     rnr_retries_left: u8,
     wait_min: Duration,
-    wait_initial: Duration,
     /// Smoothed round trip and its variation, nanoseconds.
     round_trip: Option<(u64, u64)>,
+    /// The first wait for an answer, which follows from them.
+    first_wait: Duration,
+    /// The local ACK timeouts of all tries.
+    all_tries: Option<Duration>,
     /// A packet sent once, and its send time: its acknowledgement measures the round trip.
     sample: Option<(u64, Duration)>,
     backoff: u32,
@@ -65,8 +68,9 @@ impl Retransmit {
             retries_left: 0,
             rnr_retries_left: 0,
             wait_min: flow.retransmit_min,
-            wait_initial: flow.retransmit_initial,
             round_trip: None,
+            first_wait: flow.retransmit_initial,
+            all_tries: None,
             sample: None,
             backoff: 0,
             progress_at: Duration::ZERO,
@@ -81,6 +85,8 @@ impl Retransmit {
     pub(super) fn configure(&mut self, attr: &QpAttr) {
         self.ack_timeout =
             (attr.timeout > 0).then(|| Duration::from_micros(cm_timeout_us(attr.timeout)));
+        let tries = u32::from(attr.retry_cnt) + 1;
+        self.all_tries = self.ack_timeout.map(|ack_timeout| ack_timeout * tries);
         self.retry_cnt = attr.retry_cnt;
         self.rnr_retry = attr.rnr_retry;
         self.retries_left = attr.retry_cnt;
@@ -243,16 +249,9 @@ impl Retransmit {
         let wait = if self.retry_cnt == 0 {
             ack_timeout
         } else {
-            let first = match self.round_trip {
-                Some((smoothed, variation)) => {
-                    let wait_ns = smoothed.saturating_add(variation.saturating_mul(4));
-                    Duration::from_nanos(wait_ns).max(self.wait_min)
-                }
-                None => self.wait_initial,
-            };
             let wait = match self.backoff {
-                0 => first,
-                doublings => first.saturating_mul(1 << doublings),
+                0 => self.first_wait,
+                doublings => self.first_wait.saturating_mul(1 << doublings),
             };
             wait.min(ack_timeout)
         };
@@ -260,8 +259,7 @@ impl Retransmit {
     }
 
     fn give_up_at(&self) -> Option<Duration> {
-        let tries = u32::from(self.retry_cnt) + 1;
-        Some(self.progress_at + self.ack_timeout? * tries)
+        Some(self.progress_at + self.all_tries?)
     }
 
     /// RFC 6298, section 2.
@@ -269,13 +267,20 @@ impl Retransmit {
         // Decades are enough, and leave room for the sums.
         const NANOS_MAX: u64 = u64::MAX >> 4;
         let sample = u64::try_from(sample.as_nanos()).map_or(NANOS_MAX, |ns| ns.min(NANOS_MAX));
-        self.round_trip = Some(match self.round_trip {
+        let (smoothed, variation) = match self.round_trip {
             None => (sample, sample / 2),
             Some((smoothed, variation)) => (
                 (smoothed * 7 + sample) / 8,
                 (variation * 3 + smoothed.abs_diff(sample)) / 4,
             ),
-        });
+        };
+        self.round_trip = Some((smoothed, variation));
+        let wait_ns = smoothed.saturating_add(variation.saturating_mul(4));
+        // The common case needs no division.
+        self.first_wait = match u128::from(wait_ns) <= self.wait_min.as_nanos() {
+            true => self.wait_min,
+            false => Duration::from_nanos(wait_ns),
+        };
     }
 }
 
@@ -287,10 +292,14 @@ mod tests {
 
     /// A timer with a local ACK timeout of 268 ms.
     fn retransmit() -> Retransmit {
+        retransmit_with(7)
+    }
+
+    fn retransmit_with(retry_cnt: u8) -> Retransmit {
         let mut retransmit = Retransmit::new(&FlowConfig::default());
         let attr = QpAttr {
             timeout: 16,
-            retry_cnt: 7,
+            retry_cnt,
             rnr_retry: 7,
             ..QpAttr::default()
         };
@@ -402,8 +411,7 @@ mod tests {
 
     #[test]
     fn without_retries_nothing_is_retransmitted_but_a_late_wait_is_repeated() {
-        let mut retransmit = retransmit();
-        retransmit.retry_cnt = 0;
+        let mut retransmit = retransmit_with(0);
         retransmit.on_transmit(Duration::ZERO, 1, true, true);
         let ack_timeout = all_tries() / 8;
         assert_eq!(retransmit.on_timeout(ack_timeout + 50 * MS), Ok(false));

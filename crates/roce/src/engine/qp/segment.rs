@@ -25,6 +25,7 @@ pub(super) struct SgeCursor {
 impl SgeCursor {
     /// Moves to `range.start` and visits the parts of elements that contain `range`. Stops after its end, at the end of
     /// the elements or at the first error.
+    #[inline]
     fn walk<E>(
         &mut self,
         sges: &[Sge],
@@ -33,6 +34,19 @@ impl SgeCursor {
     ) -> Result<(), E> {
         if range.start < self.offset {
             *self = Self::default();
+        }
+        // Mostly all of a message that has one element.
+        if let [sge] = sges
+            && range == (0..u64::from(sge.length))
+            && sge.length > 0
+        {
+            visit(sge, sge.addr, sge.length)?;
+            *self = Self {
+                offset: range.end,
+                index: 1,
+                within: 0,
+            };
+            return Ok(());
         }
         while self.offset < range.end {
             let Some(sge) = sges.get(self.index) else {
@@ -60,18 +74,20 @@ impl SgeCursor {
         Ok(())
     }
 
-    /// Collects `range` of a message in `segments` (cleared first), for sending.
+    /// Collects `range` of a message in `segments` (cleared first), for sending or, with `write`, for what was there
+    /// before at the peer.
+    #[inline]
     pub(super) fn gather(
         &mut self,
         sges: &[Sge],
         range: Range<u64>,
         pd: PdId,
-        memory: &MemoryTable,
+        (memory, write): (&MemoryTable, bool),
         segments: &mut Vec<Segment>,
     ) -> Result<(), LocalAccessError> {
         segments.clear();
         self.walk(sges, range, |sge, iova, len| {
-            let addr = memory.check_local(pd, sge.lkey, iova, len, false)?;
+            let addr = memory.check_local(pd, sge.lkey, iova, len, write)?;
             segments.push(Segment { addr, len });
             Ok(())
         })
@@ -124,6 +140,35 @@ pub(super) fn check(
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn one_element_is_visited_whole_and_a_refused_visit_moves_nothing() {
+        let sges = [Sge {
+            addr: 100,
+            length: 50,
+            lkey: 1,
+        }];
+        let mut cursor = SgeCursor::default();
+        let refused = cursor.walk(&sges, 0..50, |_, _, _| Err(()));
+        assert_eq!((refused, cursor.offset), (Err(()), 0));
+        for _ in 0..2 {
+            let mut seen = Vec::new();
+            for range in [0..50, 50..60, 20..50, 0..50, 40..50] {
+                let visit = |_: &Sge, addr, len| {
+                    seen.push((addr, len));
+                    Ok::<(), ()>(())
+                };
+                cursor.walk(&sges, range, visit).unwrap();
+            }
+            assert_eq!(seen, [(100, 50), (120, 30), (100, 50), (140, 10)]);
+        }
+        let empty = [Sge {
+            length: 0,
+            ..sges[0]
+        }];
+        let visited = SgeCursor::default().walk(&empty, 0..0, |_, _, _| Err(()));
+        assert_eq!(visited, Ok(()), "memory of no bytes is not checked");
+    }
 
     proptest! {
         #[test]

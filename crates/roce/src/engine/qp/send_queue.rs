@@ -52,6 +52,8 @@ pub(super) struct SendEntry {
 pub(super) enum EntryData {
     /// Registered memory, which is the source or, for a read, the destination.
     Sges(Vec<Sge>),
+    /// As above, one piece.
+    One(Sge),
     /// Here.
     Inline(Vec<u8>),
     /// Only in the peer's memory.
@@ -83,9 +85,11 @@ impl SendEntry {
     }
 
     /// The scatter/gather elements; empty for inline data.
+    #[inline]
     pub(super) fn sges(&self) -> &[Sge] {
         match &self.data {
             EntryData::Sges(sges) => sges,
+            EntryData::One(sge) => core::slice::from_ref(sge),
             EntryData::Inline(_) | EntryData::Taken => &[],
         }
     }
@@ -160,6 +164,7 @@ impl SendQueue {
         let xrceth = self.is_xrc.then(|| xrceth_of(wr)).transpose()?;
         let data = match wr.data {
             _ if is_local(&wr.op) => EntryData::Sges(self.spare_sges.pop().unwrap_or_default()),
+            SendData::Sges([sge]) => EntryData::One(*sge),
             SendData::Sges(sges) => {
                 let mut copy = self.spare_sges.pop().unwrap_or_default();
                 copy.extend_from_slice(sges);
@@ -312,7 +317,7 @@ impl SendQueue {
                 bytes.clear();
                 self.spare_inline.push(bytes);
             }
-            EntryData::Taken => {}
+            EntryData::One(_) | EntryData::Taken => {}
         }
     }
 }

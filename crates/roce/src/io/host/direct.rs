@@ -11,7 +11,9 @@ use std::sync::Arc;
 
 use portolan_provider::verbs::{Access, QpState, QpType};
 
-use crate::engine::{AtomicOperation, Direct, DirectOperation, Region};
+use portolan_wire::Qpn;
+
+use crate::engine::{AtomicOperation, Direct, DirectOperation, QueuePair, Region};
 use crate::io::host::Host;
 use crate::io::host::long_copy::LONG_MIN;
 use crate::io::host::memory_access;
@@ -24,7 +26,6 @@ use crate::io::net::shm::peer_rights::Wanted;
 use crate::io::net::shm::rights::{KeyRight, QpRight};
 use crate::io::net::shm::rights_layout::{Slot, tag_of};
 use crate::io::net::tap::Tap;
-use crate::io::net::transmit::SendSocket;
 
 /// Bytes copied under one announcement. A withdrawal waits for at most this much.
 pub(super) const CHUNK: u32 = 1 << 20;
@@ -39,6 +40,8 @@ pub(super) enum Attempt {
     Paused(u32),
     /// The request needs packets. They transfer the whole request.
     Packets,
+    /// It needs packets, unless the peer copies it.
+    Unwritable,
 }
 
 impl Host {
@@ -64,20 +67,40 @@ impl Host {
             && state.engine.is_one_sided_next()
             && !self.monitor.tap.is_plugged()
         {
-            self.go_direct_to(&Arc::clone(link), state, done, left);
+            self.go_direct_to_peer(state, done, left);
         }
     }
 
-    fn go_direct_to(&self, link: &SendSocket, state: &mut LockedQp, mut done: u32, mut left: u32) {
-        while let Some(peer) = link.peer_memory() {
-            match self.carry_out(link, peer, state, done, &mut left) {
+    fn go_direct_to_peer(&self, state: &mut LockedQp, mut done: u32, mut left: u32) {
+        loop {
+            let LockedQp {
+                engine,
+                link: Some(link),
+                peer_qpn,
+                peer_tag,
+                ..
+            } = state
+            else {
+                return;
+            };
+            let Some(peer) = link.peer_memory() else {
+                return;
+            };
+            match self.carry_out(peer, engine, (*peer_qpn, *peer_tag), done, &mut left) {
                 Attempt::Done => {
-                    state.engine.complete_direct();
+                    engine.complete_direct();
                     self.monitor.counters.carried_out_in_memory.up();
+                    if !engine.is_one_sided_next() {
+                        return;
+                    }
                     done = 0;
                 }
                 Attempt::Paused(done) => return self.continue_soon(state, done),
-                Attempt::Packets => {
+                attempt => {
+                    if attempt == Attempt::Unwritable {
+                        let link = Arc::clone(link);
+                        self.ask_to_pull(&link, state, 0);
+                    }
                     // What refused a later part refuses it again. Without this, the copy would start from the beginning.
                     state.by_packets = done > 0 && state.pulled.is_none();
                     return;
@@ -87,27 +110,28 @@ impl Host {
     }
 
     /// Executes the next request in chunks, from `done` on.
+    #[inline]
     fn carry_out(
         &self,
-        link: &SendSocket,
         peer: &PeerMemory,
-        state: &mut LockedQp,
+        engine: &mut QueuePair,
+        (qpn, tag): (Qpn, u32),
         mut done: u32,
         left: &mut u32,
     ) -> Attempt {
-        let own = state.engine.qpn();
+        let own = engine.qpn();
         loop {
             let memory = self.memory.read();
-            let Some(direct) = state.engine.poll_direct(&memory) else {
+            let Some(direct) = engine.poll_direct(&memory) else {
                 return Attempt::Packets;
             };
             if *left == 0 {
                 return Attempt::Paused(done);
             }
             let wanted = Wanted {
-                qpn: state.peer_qpn,
+                qpn,
                 peer: own,
-                tag: state.peer_tag,
+                tag,
                 right: right_of(direct.operation),
                 rkey: direct.rkey,
                 addr: direct.addr,
@@ -125,11 +149,10 @@ impl Host {
                 Err(NoPassage::Program) if direct.operation == DirectOperation::Write => {
                     // This side's memory stays registered: the table has been locked since the engine checked it.
                     if !program_memory::write(peer, &wanted, &direct, chunk.clone()) {
-                        drop(memory);
-                        if peer.why_unwritable().is_some() {
-                            self.ask_to_pull(link, state, 0);
-                        }
-                        return Attempt::Packets;
+                        return match peer.why_unwritable() {
+                            Some(_) => Attempt::Unwritable,
+                            None => Attempt::Packets,
+                        };
                     }
                 }
                 Err(NoPassage::Program) => {
@@ -259,6 +282,7 @@ fn right_of(operation: DirectOperation) -> Access {
 ///
 /// # Safety
 /// The memory of both sides is mapped, with the rights that the request needs.
+#[inline]
 pub(super) unsafe fn copy(remote: u64, direct: &Direct<'_>, range: Range<u32>) -> bool {
     let copy = match direct.len >= LONG_MIN {
         true => memory_access::copy_long,

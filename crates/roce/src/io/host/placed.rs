@@ -33,7 +33,7 @@ impl Host {
                 match self.place_write_at(peer, state, done, left) {
                     Attempt::Done => return true,
                     Attempt::Paused(done) => self.continue_soon(state, done),
-                    Attempt::Packets => {}
+                    Attempt::Packets | Attempt::Unwritable => {}
                 }
             }
         }

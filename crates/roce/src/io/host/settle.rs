@@ -49,7 +49,8 @@ impl Host {
     /// Sends posted whole sends through a ring, if nothing else is to be done.
     #[inline]
     fn post_at_once(&self, qp: &QpCore, state: &mut LockedQp) -> bool {
-        if state.link.is_none() || state.engine.tail_can_wait() {
+        if state.link.is_none() || state.engine.is_one_sided_next() || state.engine.tail_can_wait()
+        {
             return false;
         }
         state.not_before(self.clock.recent());

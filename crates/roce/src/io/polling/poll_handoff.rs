@@ -4,7 +4,7 @@
 //! published. In any order, at least one of the two sees the other. A model checker tries every order
 //! (`tests/poll_handoff.rs`).
 
-use super::sync::{AtomicBool, AtomicU64, Mutex, Ordering, fence};
+use super::sync::{AtomicBool, AtomicU64, Mutex, Ordering, fence, fence_after_exchange};
 
 /// The time until which the progress thread sleeps.
 #[derive(Debug)]
@@ -33,9 +33,10 @@ impl Sleep {
     }
 
     /// Whether the thread must be woken for something that is due at `deadline_ns`. The caller has published that
-    /// before.
+    /// before, by an exchange or a sequentially consistent store.
+    #[inline]
     pub(crate) fn misses(&self, deadline_ns: u64) -> bool {
-        fence(Ordering::SeqCst);
+        fence_after_exchange();
         deadline_ns < self.until_ns.load(Ordering::Relaxed)
     }
 }

@@ -1,5 +1,5 @@
 //! The synchronization primitives of [`poll_handoff`](super::poll_handoff). Its model checker replaces them.
 
-pub(super) use portolan_threads::fence;
 pub(super) use portolan_threads::lock::Mutex;
+pub(super) use portolan_threads::{fence, fence_after_exchange};
 pub(super) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -11,7 +11,7 @@ use portolan_wire::Qpn;
 use super::{EntryData, Requester, SendEntry};
 use crate::engine::qp::context::Context;
 use crate::engine::qp::outbox::Outbox;
-use crate::engine::qp::segment::{self, SgeCursor};
+use crate::engine::qp::segment::SgeCursor;
 use crate::engine::{AtomicKind, Direct, DirectOperation, Payload, Segment};
 
 /// A request without the borrow of its bytes.
@@ -26,6 +26,7 @@ pub(in crate::engine::qp) struct DirectHead {
 
 impl DirectHead {
     /// The request of an entry, if its local memory may be used. Fills `segments` with that memory.
+    #[inline]
     pub(super) fn of(
         entry: &SendEntry,
         (operation, remote): (DirectOperation, RemoteAddr),
@@ -35,11 +36,10 @@ impl DirectHead {
         let is_inline = match &entry.data {
             EntryData::Inline(_) => true,
             EntryData::Taken => return None,
-            EntryData::Sges(sges) => {
-                let (is_written, whole) = (entry.awaits_data(), 0..u64::from(entry.len));
-                segment::check(sges, whole.clone(), cx.pd, cx.memory, is_written).ok()?;
+            EntryData::Sges(_) | EntryData::One(_) => {
+                let (memory, whole) = ((cx.memory, entry.awaits_data()), 0..u64::from(entry.len));
                 let mut cursor = SgeCursor::default();
-                let gathered = cursor.gather(sges, whole, cx.pd, cx.memory, segments);
+                let gathered = cursor.gather(entry.sges(), whole, cx.pd, memory, segments);
                 gathered.ok()?;
                 false
             }
@@ -54,6 +54,7 @@ impl DirectHead {
     }
 
     /// The request with its bytes: those of the entry at `index`, or `segments`.
+    #[inline]
     pub(in crate::engine::qp) fn with_bytes<'a>(
         self,
         requester: &'a Requester,
@@ -76,6 +77,7 @@ impl DirectHead {
 impl Requester {
     /// The oldest request, if the host may execute it itself: a one-sided request that is not empty, with nothing in
     /// flight before it, whose local memory may be used. Fills `segments` with that memory.
+    #[inline]
     pub(in crate::engine::qp) fn direct(
         &self,
         cx: &Context<'_>,
@@ -100,6 +102,7 @@ impl Requester {
     }
 
     /// The host has carried the oldest request out: it is complete.
+    #[inline]
     pub(in crate::engine::qp) fn complete_direct(&mut self, qpn: Qpn, out: &mut Outbox) {
         let Some(entry) = self.queue.front() else {
             return;
@@ -114,6 +117,7 @@ impl Requester {
 }
 
 /// What a request does to the peer's memory, and where. A write with immediate data takes a receive of the peer's.
+#[inline]
 fn operation_of(op: &SendOp) -> Option<(DirectOperation, RemoteAddr)> {
     match *op {
         SendOp::RdmaWrite(remote) => Some((DirectOperation::Write, remote)),

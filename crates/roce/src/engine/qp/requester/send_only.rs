@@ -54,10 +54,10 @@ impl Requester {
         let inline = match &entry.data {
             EntryData::Inline(_) => Some(self.entry),
             EntryData::Taken => return None,
-            EntryData::Sges(sges) => {
-                let whole = 0..u64::from(entry.len);
+            EntryData::Sges(_) | EntryData::One(_) => {
+                let (memory, whole) = ((cx.memory, false), 0..u64::from(entry.len));
                 let mut cursor = SgeCursor::default();
-                let gathered = cursor.gather(sges, whole, cx.pd, cx.memory, segments);
+                let gathered = cursor.gather(entry.sges(), whole, cx.pd, memory, segments);
                 gathered.ok()?;
                 None
             }

@@ -238,9 +238,10 @@ impl Requester {
         }
         let range = start..start + u64::from(part.payload_len);
         match &entry.data {
-            EntryData::Sges(sges) => {
+            EntryData::Sges(_) | EntryData::One(_) => {
+                let memory = (cx.memory, false);
                 self.gather
-                    .gather(sges, range, cx.pd, cx.memory, segments)?;
+                    .gather(entry.sges(), range, cx.pd, memory, segments)?;
                 Ok(Source::Segments)
             }
             EntryData::Taken => Err(LocalAccessError::UnknownKey),

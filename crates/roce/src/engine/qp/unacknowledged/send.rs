@@ -241,9 +241,10 @@ impl Sender {
         let start = (self.next - entry.first) * u64::from(cx.mtu());
         let range = start..start + u64::from(part.payload_len);
         match &entry.data {
-            EntryData::Sges(sges) => {
+            EntryData::Sges(_) | EntryData::One(_) => {
+                let sges = entry.sges();
                 self.gather
-                    .gather(sges, range, cx.pd, cx.memory, segments)?;
+                    .gather(sges, range, cx.pd, (cx.memory, false), segments)?;
                 Ok(Source::Segments)
             }
             EntryData::Taken => Err(LocalAccessError::UnknownKey),

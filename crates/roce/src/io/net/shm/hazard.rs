@@ -5,7 +5,7 @@
 //! (Dekker's algorithm). So after a withdrawal without announcements, the right is unused. A model checker verifies
 //! every order (`tests/shm_cursor.rs`).
 
-use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use super::sync::{AtomicU32, AtomicU64, Ordering, fence, fence_after_exchange};
 
 /// The right that one thread of a process uses; 0 if none.
 #[derive(Debug)]
@@ -24,11 +24,17 @@ impl Hazard {
         Self(AtomicU64::new(0))
     }
 
-    /// Announces a use. Check that the right still exists after this.
+    /// Announces a use, unless another thread announces one here. Returns whether it did. Check that the right still
+    /// exists after this.
     #[inline]
-    pub(crate) fn announce(&self, what: u64) {
-        self.0.store(what, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+    pub(crate) fn announce(&self, what: u64) -> bool {
+        let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
+        let is_free = self.0.load(Ordering::Relaxed) == 0
+            && self.0.compare_exchange(0, what, success, failure).is_ok();
+        if is_free {
+            fence_after_exchange();
+        }
+        is_free
     }
 
     /// Ends the use.

@@ -1,23 +1,21 @@
 //! The memory of another process that this one may access: its table of rights and its memory files.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, OnceLock};
 
-use portolan_threads::lock::{Mutex, RwLock, RwLockReadGuard};
+use portolan_threads::lock::Mutex;
 use rustix::io::Errno;
 
+use super::hazard::Hazard;
 use super::mapping::Mapping;
 use super::memory_files::FILES_MAX;
 use super::peer_rights::{Found, PeerRights, Wanted};
 use super::program_memory::{NotCopied, Process, WhyUnreadable};
 use super::pull::{self, SLOTS};
 use super::rights_layout::{HAZARDS, PROGRAM, hazard_of};
-
-/// A bit for each announcement: all are in use.
-const ALL: u32 = (1 << HAZARDS) - 1;
 
 /// The files of one other process.
 #[derive(Debug)]
@@ -26,9 +24,8 @@ pub(crate) struct PeerMemory {
     process: Process,
     /// The file of the ring to that process, which contains this process's announcements.
     ring: Arc<Mapping>,
-    /// A bit for each announcement in use.
-    announced: AtomicU32,
-    files: RwLock<HashMap<u32, Mapping>>,
+    /// By their numbers. Once mapped, a file stays.
+    files: [OnceLock<Mapping>; FILES_MAX],
     pulls: Mutex<Pulls>,
     asked: Mutex<Asked>,
 }
@@ -55,15 +52,11 @@ struct Pulls {
 pub(crate) struct Passage<'a> {
     addr: u64,
     _announced: Announced<'a>,
-    _files: RwLockReadGuard<'a, HashMap<u32, Mapping>>,
 }
 
 /// The use of a right is announced, until dropped.
 #[derive(Debug)]
-struct Announced<'a> {
-    memory: &'a PeerMemory,
-    announcement: usize,
-}
+struct Announced<'a>(&'a Hazard);
 
 /// Why a request cannot be executed directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,8 +81,7 @@ impl PeerMemory {
             process: Process::new(pid, rights.testimony()),
             rights,
             ring,
-            announced: AtomicU32::new(0),
-            files: RwLock::default(),
+            files: [const { OnceLock::new() }; FILES_MAX],
             pulls: Mutex::default(),
             asked: Mutex::default(),
         }))
@@ -109,17 +101,17 @@ impl PeerMemory {
     pub(crate) fn enter(&self, wanted: &Wanted) -> Result<Passage<'_>, NoPassage> {
         let found = self.rights.find(wanted).ok_or(NoPassage::Unknown)?;
         let announced = self.announce(found).ok_or(NoPassage::Unknown)?;
-        let files = self.files.read();
         let place = self.rights.check(found, wanted);
         let place = place.ok_or(NoPassage::Unknown)?;
         if place.file == PROGRAM {
             return Err(NoPassage::Program);
         }
-        let Some(file) = files.get(&place.file) else {
+        // The table belongs to another process, so its numbers may be of no file, and its offsets may exceed the file.
+        let file = self.file(place.file).ok_or(NoPassage::Unknown)?;
+        let Some(file) = file.get() else {
             self.ask(place.file);
             return Err(NoPassage::Missing);
         };
-        // The table belongs to another process, so its offsets may exceed its file.
         let end = place.offset.checked_add(wanted.len.into());
         if end.is_none_or(|end| end > file.len() as u64) {
             return Err(NoPassage::Unknown);
@@ -127,19 +119,21 @@ impl PeerMemory {
         Ok(Passage {
             addr: file.addr() + place.offset,
             _announced: announced,
-            _files: files,
         })
+    }
+
+    #[inline]
+    fn file(&self, number: u32) -> Option<&OnceLock<Mapping>> {
+        self.files.get(usize::try_from(number).ok()?)
     }
 
     /// Announces the use of a right. `None` if too many threads use rights.
     #[inline]
     fn announce(&self, found: Found) -> Option<Announced<'_>> {
-        let announcement = self.take_announcement()?;
-        hazard_of(&self.ring, announcement).announce(found.announcement());
-        Some(Announced {
-            memory: self,
-            announcement,
-        })
+        let word = found.announcement();
+        let mut hazards = (0..HAZARDS).map(|index| hazard_of(&self.ring, index));
+        let hazard = hazards.find(|hazard| hazard.announce(word))?;
+        Some(Announced(hazard))
     }
 
     /// Reads a range of a request from the memory of the other process's program, into pieces of this process's
@@ -242,24 +236,6 @@ impl PeerMemory {
         self.process.why_unwritable()
     }
 
-    #[inline]
-    fn take_announcement(&self) -> Option<usize> {
-        let mut taken = self.announced.load(Ordering::Relaxed);
-        while taken != ALL {
-            let free = taken.trailing_ones();
-            let now = taken | 1 << free;
-            let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
-            match self
-                .announced
-                .compare_exchange_weak(taken, now, success, failure)
-            {
-                Ok(_) => return Some(free as usize),
-                Err(found) => taken = found,
-            }
-        }
-        None
-    }
-
     #[cold]
     fn ask(&self, file: u32) {
         let mut asked = self.asked.lock();
@@ -286,8 +262,10 @@ impl PeerMemory {
         let is_asked = self.asked.lock().ever.contains(&number);
         if let Some(mapping) = Mapping::open_for_all(file)?
             && is_asked
+            && let Some(file) = self.file(number)
         {
-            self.files.write().entry(number).or_insert(mapping);
+            // If it is mapped already, the first mapping stays.
+            let _ = file.set(mapping);
         }
         Ok(())
     }
@@ -304,8 +282,6 @@ impl Passage<'_> {
 impl Drop for Announced<'_> {
     #[inline]
     fn drop(&mut self) {
-        hazard_of(&self.memory.ring, self.announcement).end();
-        let bit = 1 << self.announcement;
-        self.memory.announced.fetch_and(!bit, Ordering::Release);
+        self.0.end();
     }
 }

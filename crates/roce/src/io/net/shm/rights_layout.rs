@@ -80,6 +80,7 @@ pub(super) struct KeyEntry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot(pub(super) usize);
 
+#[inline]
 pub(super) fn hazard_of(ring: &Mapping, index: usize) -> &Hazard {
     // SAFETY: every ring's file has announcements there.
     let hazard = unsafe { ring.at(HAZARDS_AT + LINE * (index % HAZARDS)) };
@@ -99,37 +100,44 @@ pub(crate) fn tag_of(local: IpAddr, remote: IpAddr) -> u32 {
     })
 }
 
+#[inline]
 pub(super) fn rights_of(access: Access) -> u32 {
     let given = RIGHTS.iter().filter(|(right, _)| access.contains(*right));
     given.map(|(_, bit)| bit).sum()
 }
 
+#[inline]
 pub(super) fn word_of(rights: u32, qpn: Qpn, peer: Qpn) -> u64 {
     u64::from(rights) << 48 | u64::from(qpn.value()) << 24 | u64::from(peer.value())
 }
 
+#[inline]
 pub(super) fn qp_slot(qpn: Qpn) -> Slot {
     Slot(qpn.value() as usize % QPS)
 }
 
+#[inline]
 pub(super) fn key_slots(rkey: u32) -> impl Iterator<Item = Slot> {
     // Keys are random, but keys of windows and regions differ only in their lowest bytes.
     let first = (rkey ^ rkey >> 16) as usize;
     (0..PROBES).map(move |probe| Slot((first + probe) % KEYS))
 }
 
+#[inline]
 pub(super) fn header(mapping: &Mapping) -> &Header {
     // SAFETY: the header is the first word of every table.
     let header = unsafe { mapping.at(0) };
     header.unwrap_or_else(|| unreachable!("a table is longer"))
 }
 
+#[inline]
 pub(super) fn qp_entry(mapping: &Mapping, Slot(slot): Slot) -> &QpEntry {
     // SAFETY: every table has its queue pairs there.
     let entry = unsafe { mapping.at(QPS_AT + (slot % QPS) * size_of::<QpEntry>()) };
     entry.unwrap_or_else(|| unreachable!("a table has so many"))
 }
 
+#[inline]
 pub(super) fn key_entry(mapping: &Mapping, Slot(slot): Slot) -> &KeyEntry {
     // SAFETY: every table has its keys there.
     let entry = unsafe { mapping.at(KEYS_AT + (slot % KEYS) * size_of::<KeyEntry>()) };
