@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn the_shared_domain_lives_as_long_as_a_queue_pair_that_was_made_in_it() {
-        let provider = crate::provider::software_provider().unwrap();
+        let provider = crate::software::own_group::provider();
         let events = EventChannel::open_on(provider).unwrap();
         let id = CmId::new(&events).unwrap();
         id.resolve_addr(None, "127.0.0.1:7471".parse().unwrap(), PATIENCE)

@@ -292,6 +292,15 @@ pub use stream::{Stream, StreamListener, StreamOptions};
 pub use sys::{Buffer, MESSAGE_MAX_BYTES, Memory, RemoteMemory, SharedMemory};
 pub use work::{Done, Failed, Gather, Keepalive, Message, SharedReceiveQueue, Transfer};
 
+/// Gives an example in the documentation a group of its own, so that it does not depend on the machine's other processes.
+#[doc(hidden)]
+pub fn doc_group(config: &mut software::SoftwareConfig) {
+    let pid = std::process::id();
+    // Below the kernel's ephemeral ports.
+    config.stack.group.port = 10_000 + (pid % 20_000) as u16;
+    config.stack.group.name_prefix = format!("portolan-example-{pid}");
+}
+
 /// The two ends of a connection, passive and active, for examples in the documentation.
 #[doc(hidden)]
 pub fn doc_pair() -> Result<(Connection, Connection)> {

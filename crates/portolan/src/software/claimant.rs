@@ -56,32 +56,21 @@ impl MemberService for Claimant {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, UdpSocket};
     use std::time::Duration;
 
     use portolan_provider::Cause;
     use portolan_provider::error::errno::EADDRINUSE;
 
-    use super::super::{SoftwareConfig, SoftwareProvider};
+    use super::super::own_group;
     use super::*;
     use crate::Listener;
 
     /// Longer than anything takes here.
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// A provider in its own group.
-    fn provider() -> Arc<SoftwareProvider> {
-        let free = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
-        let mut config = SoftwareConfig::default();
-        config.stack.group.port = free.local_addr().unwrap().port();
-        config.stack.group.name_prefix = format!("portolan-member-{}", std::process::id());
-        drop(free);
-        SoftwareProvider::start(config).unwrap()
-    }
-
     #[test]
     fn a_listener_learns_that_a_new_coordinator_gave_its_port_to_another_process() {
-        let provider = provider();
+        let provider = own_group::provider();
         let address = "127.0.0.1:0".parse().unwrap();
         let [kept, lost] = [(); 2].map(|()| Listener::bind_on(provider.clone(), address).unwrap());
         let port = lost.local_addr().unwrap().port();

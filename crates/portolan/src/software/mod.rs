@@ -10,6 +10,7 @@
 //! let mut config = SoftwareConfig::default();
 //! config.stack.group.port = 47_910; // UDP, instead of 4791
 //! config.stack.group.name_prefix = "my-tests".into();
+//! # portolan::doc_group(&mut config);
 //! let provider = SoftwareProvider::start(config)?;
 //! let listener = Listener::bind_on(provider.clone(), "127.0.0.1:0".parse().unwrap())?;
 //! assert_eq!(provider.usage().listeners, 1);
@@ -39,6 +40,8 @@ mod groups;
 mod gsi;
 mod held;
 mod ids;
+#[cfg(test)]
+pub(crate) mod own_group;
 mod ports;
 mod queue;
 mod registrar;
@@ -81,6 +84,7 @@ pub(crate) fn watch(channel: &dyn CmChannel, watcher: Option<Arc<dyn Watcher>>) 
 /// let mut config = SoftwareConfig::default();
 /// config.stack.group.port = 14_791; // UDP, instead of 4791
 /// config.stack.group.name_prefix = "an-example".into();
+/// # portolan::doc_group(&mut config);
 /// config.stack.limits.max_qp = 100;
 /// config.cm.max_cm_retries = 3; // an unreachable peer is given up sooner
 /// let provider = SoftwareProvider::start(config)?;
@@ -131,6 +135,7 @@ pub struct Usage {
 /// let mut config = SoftwareConfig::default();
 /// config.stack.group.port = 14_792;
 /// config.stack.group.name_prefix = "another-example".into();
+/// # portolan::doc_group(&mut config);
 /// let provider = SoftwareProvider::start(config)?;
 ///
 /// let listener = Listener::bind_on(provider.clone(), "127.0.0.1:0".parse().unwrap())?;

@@ -1,15 +1,11 @@
 use portolan_provider::traits::Provider;
 
 use super::*;
-use crate::software::{SoftwareConfig, SoftwareProvider};
+use crate::software::own_group;
 
 /// A buffer of a device in a group of its own.
 fn buffer() -> Buffer {
-    let mut config = SoftwareConfig::default();
-    config.stack.group.name_prefix = "portolan-work-test".into();
-    config.stack.group.port = 9_000 + (std::process::id() % 900) as u16;
-    config.stack.group.join_timeout = Duration::from_secs(30);
-    let provider = SoftwareProvider::start(config).unwrap();
+    let provider = own_group::provider();
     let device = provider.devices().unwrap().remove(0);
     Buffer::new(&device.alloc_pd().unwrap(), 8).unwrap()
 }
