@@ -234,15 +234,21 @@ pub use domain::Domain;
 /// The cause of an [`Error`], for programs that need more than [`Error::is_disconnected`] and its likes say:
 ///
 /// ```
-/// use portolan::{Cause, Connector, Listener};
+/// use portolan::Cause;
+/// # use portolan::{Connector, Listener};
 ///
-/// let listener = Listener::bind("127.0.0.1:0")?;
-/// let address = listener.local_addr()?;
+/// # let mut config = portolan::software::SoftwareConfig::default();
+/// # config.stack.group.port = 14_794;
+/// # config.stack.group.name_prefix = "example-of-causes".into();
+/// # let provider = portolan::software::SoftwareProvider::start(config)?;
+/// # let listener = Listener::bind_on(provider.clone(), "127.0.0.1:0".parse().unwrap())?;
+/// # let connector = Connector::new().provider(provider);
+/// # let address = listener.local_addr()?;
 /// # let server = std::thread::spawn(move || -> portolan::Result<()> {
-/// listener.accept()?.reject(b"full until noon") // in another thread
+/// listener.accept()?.reject(b"full until noon") // in another process
 /// # });
 /// # ;
-/// let error = Connector::new().connect_to(address).unwrap_err();
+/// let error = connector.connect_to(address).unwrap_err();
 /// # server.join().unwrap()?;
 /// let Cause::Rejected { private_data, .. } = &error.cause else {
 ///     return Err(error);

@@ -17,6 +17,36 @@ use crate::resolve::Resolved;
 const RESOLVE_TIMEOUT: Duration = Duration::from_millis(2000);
 
 /// The address of an endpoint to create (`struct rdma_addrinfo`).
+///
+/// ```
+/// use portolan::cm::{AddressInfo, CmId, ConnParam, QpCap, QpInit, QpType, QueuePairPlan};
+/// use portolan::provider::{cm::Service, software_provider};
+/// use portolan::resolve::{resolve, resolve_passive};
+/// use portolan::wire::addr::PortSpace;
+/// use std::time::Duration;
+///
+/// # let patience = Duration::from_secs(10);
+/// let tcp = Service { port_space: PortSpace::Tcp, qp_type: QpType::Rc };
+/// let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, ..QpCap::default() };
+/// let init = QpInit { qp_type: QpType::Rc, cap, sq_sig_all: true };
+/// let plan = QueuePairPlan { pd: None, send_cq: None, recv_cq: None, srq: None, init };
+///
+/// let here = AddressInfo::passive(&resolve_passive("127.0.0.1:0")?[0], tcp);
+/// let listener = CmId::endpoint(software_provider()?, &here, Some(plan.clone()), patience)?;
+/// listener.listen(8)?;
+/// let address = listener.addresses()?.local.and_then(|local| local.inet()).expect("it is bound");
+/// let server = std::thread::spawn(move || -> portolan::Result<()> {
+///     let child = listener.next_request(patience)?; // with a queue pair, as planned
+///     child.accept(&ConnParam::default())
+/// });
+///
+/// let there = AddressInfo::active(&resolve(&address.to_string())?[0], tcp);
+/// let client = CmId::endpoint(software_provider()?, &there, Some(plan), patience)?;
+/// client.connect(&ConnParam::default())?;
+/// assert!(client.queue_pair().is_some());
+/// server.join().unwrap()?;
+/// # Ok::<(), portolan::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressInfo {
     /// Listen at `source` instead of connecting to `destination` (`RAI_PASSIVE`).

@@ -9,6 +9,34 @@ use portolan_wire::cm::{RejectReason, SidrStatus};
 use super::membership::Membership;
 
 /// The contents of an event, without its id.
+///
+/// ```
+/// use portolan::cm::{CmId, EventChannel, EventType};
+/// # use portolan::Connector;
+/// # use std::time::Duration;
+///
+/// # let patience = Duration::from_secs(10);
+/// let channel = EventChannel::open()?;
+/// let listener = CmId::new(&channel)?;
+/// listener.bind("127.0.0.1:0".parse().unwrap())?;
+/// listener.listen(8)?;
+/// # let address = listener.addresses()?.local.and_then(|local| local.inet()).unwrap();
+/// # let client = std::thread::spawn(move || {
+/// #     Connector::new().private_data(*b"a pilot").connect_to(address)
+/// # });
+///
+/// let event = channel.next_event_within(patience)?;
+/// assert_eq!(event.event_type(), EventType::ConnectRequest);
+/// assert!(event.private_data().starts_with(b"a pilot"));
+/// let offered = event.conn().expect("a request has parameters").responder_resources;
+/// println!("the client serves {offered} reads at a time");
+/// let (child, data) = (event.id().clone(), event.data().clone());
+/// drop(event); // acknowledges it; the contents stay
+/// assert!(data.failure().is_none());
+/// child.reject(b"come back at noon")?;
+/// # assert!(client.join().unwrap().unwrap_err().is_refused());
+/// # Ok::<(), portolan::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct EventData {
     pub(super) event: EventType,

@@ -13,6 +13,33 @@ use super::counts::Counts;
 
 /// An id's membership of a multicast group. It ends with [`CmId::leave_multicast`](super::CmId::leave_multicast) or with the id;
 /// dropping this value does not end it.
+///
+/// ```
+/// use portolan::cm::{CmId, EventChannel, EventType};
+/// use portolan::datagram::JoinKind;
+/// use portolan::provider::cm::Service;
+/// # use portolan::cm::QpType;
+/// # use portolan::wire::addr::PortSpace;
+/// # use std::time::Duration;
+///
+/// # let patience = Duration::from_secs(10);
+/// # let udp = Service { port_space: PortSpace::Udp, qp_type: QpType::Ud };
+/// let channel = EventChannel::open()?;
+/// let id = CmId::with_service(&channel, udp)?;
+/// # id.resolve_addr(None, "127.0.0.1:7471".parse().unwrap(), patience)?;
+/// # assert_eq!(channel.next_event_within(patience)?.event_type(), EventType::AddrResolved);
+/// // The address of `id` is resolved, so it has a device.
+/// let group = "239.1.7.41".parse().unwrap();
+/// let membership = id.join_multicast(group, JoinKind::SendOnlyFullMember, 17)?;
+/// let event = channel.next_event_within(patience)?;
+/// assert_eq!(event.event_type(), EventType::MulticastJoin);
+/// let joined = event.membership().expect("that of the group");
+/// assert_eq!((joined.group(), joined.context()), (group, 17));
+/// println!("send to queue pair {}", event.ud().expect("a destination").qp_num);
+/// drop(event);
+/// id.leave_multicast(membership.group(), patience)?;
+/// # Ok::<(), portolan::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Membership {
     shared: Arc<Shared>,

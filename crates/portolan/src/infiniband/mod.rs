@@ -45,7 +45,7 @@ const ROUTE_TIME_MAX: Duration = Duration::from_secs(2);
 /// Maximum number of datagrams to receive before events are checked.
 const MADS_PER_TURN: usize = 64;
 
-/// The connection manager of one port, for one thread. Waiting for events drives it.
+/// The connection manager of one port, for one thread. Waiting for events drives it. The [module](self) has an example.
 #[derive(Debug)]
 pub struct PortManager {
     cm: Cm,

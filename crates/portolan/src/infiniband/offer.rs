@@ -23,6 +23,25 @@ const REGISTERED_WITHIN: Duration = Duration::from_secs(10);
 ///
 /// Clients that look it up (`RAI_SA`, [`Flags::SA`](crate::resolve::Flags::SA)) get its id and the
 /// GID of the listening port.
+///
+/// ```no_run
+/// use portolan::cm::QpType;
+/// use portolan::infiniband::{PortManager, ServiceOffer};
+/// use portolan::provider::cm::{Service, UserId};
+/// use portolan::sa::{Client, ClientConfig, umad};
+/// use portolan::wire::{PortSpace, ServiceId};
+/// use std::time::Duration;
+///
+/// let device = umad::devices()?.remove(0);
+/// let mut port = PortManager::open(&device)?;
+/// let administrator = Client::of_device(ClientConfig::default(), device);
+/// let id = port.create_id(UserId(1), Service { port_space: PortSpace::Ib, qp_type: QpType::Rc })?;
+/// let offer = ServiceOffer::new(ServiceId(0x1000_0000_0000_0042), "charts.example")
+///     .lease(Duration::from_secs(300));
+/// // Clients find it by its name until `registration` is dropped.
+/// let registration = port.listen_registered(id, &offer, 16, &administrator)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceOffer {
     service: ServiceId,

@@ -12,7 +12,7 @@ use portolan_provider::{Cause, Error, Result};
 
 use super::{Choice, PinnedBy, kernel_provider, pinned, software_provider};
 
-/// A selected provider, with the reason; see [`towards`].
+/// A selected provider, with the reason; [`towards`] has an example.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Chosen {

@@ -49,7 +49,7 @@ use crate::software::{SoftwareConfig, SoftwareProvider, Tap};
 /// The environment variable that pins the provider: `software` or `kernel`.
 pub const PROVIDER_ENV: &str = "PORTOLAN_PROVIDER";
 
-/// A provider.
+/// A provider; [`pin`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Choice {
@@ -119,7 +119,7 @@ pub(crate) fn pinned() -> Result<Option<(Choice, PinnedBy)>> {
     }
 }
 
-/// How a provider was pinned; part of a [`Reason`].
+/// How a provider was pinned, a part of a [`Reason`], which has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PinnedBy {

@@ -7,6 +7,19 @@ use portolan_provider::error::errno;
 use portolan_wire::addr::Gid;
 
 /// A GID that is unreachable or whose reachability is unknown.
+///
+/// ```
+/// use portolan::reach::{Port, reach};
+/// use std::net::Ipv4Addr;
+/// use std::time::Duration;
+///
+/// // A port without network interface reaches nothing else.
+/// let port = Port::ethernet("none", 1, vec![Ipv4Addr::LOCALHOST.into()], vec![]);
+/// let gid = Ipv4Addr::new(198, 51, 100, 7).into();
+/// let unreachable = reach(&port, gid, Duration::from_secs(5)).unwrap_err();
+/// assert!(unreachable.is_no_path(), "{unreachable}");
+/// assert_eq!((unreachable.gid, unreachable.reason.name()), (gid, "ENXIO"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unreachable {
@@ -20,7 +33,7 @@ pub struct Unreachable {
     pub reason: Reason,
 }
 
-/// The reason, classified by the manual's errors.
+/// The reason, classified by the manual's errors; [`reach`](super::reach()) has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {

@@ -14,7 +14,7 @@ use super::{Asked, Port, Reached, Unreachable, ask};
 
 type Outcome = Result<Reached, Unreachable>;
 
-/// A query in progress, as a future. Dropping it cancels the query.
+/// A query in progress, as a future. Dropping it cancels the query. [`start`] has an example.
 #[must_use = "a future does nothing for you unless it is awaited"]
 pub struct Reaching {
     slot: Arc<Mutex<Slot>>,
@@ -30,6 +30,23 @@ struct Slot {
 }
 
 /// Starts a query without waiting. Needs no runtime.
+///
+/// ```
+/// use portolan::reach::{Port, start};
+/// use std::net::Ipv4Addr;
+/// use std::time::Duration;
+///
+/// # let provider = portolan::provider::software_provider()?;
+/// # let (device, _) = provider.device_of(Ipv4Addr::LOCALHOST.into())?;
+/// # async_io::block_on(async {
+/// // `device` has the address 127.0.0.1.
+/// let port = Port::of(&*device, 1).expect("a loopback interface is up");
+/// let reaching = start(&port, Ipv4Addr::LOCALHOST.into(), Duration::from_secs(5));
+/// let reached = reaching.await.expect("the machine reaches itself");
+/// assert_eq!(reached.source, Ipv4Addr::LOCALHOST.into());
+/// # });
+/// # Ok::<(), portolan::Error>(())
+/// ```
 pub fn start(port: &Port, gid: Gid, within: Duration) -> Reaching {
     let slot = Arc::new(Mutex::new(Slot::default()));
     let of_outcome = Arc::clone(&slot);

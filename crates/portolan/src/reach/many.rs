@@ -14,6 +14,24 @@ pub const AT_ONCE_MAX: usize = 1024;
 /// Queries each GID from its port, `at_once` (1 to [`AT_ONCE_MAX`]) at a time, each within `within`
 /// of its start. Blocks until all have ended. `tell` gets the index and outcome of each query, in
 /// the order of completion.
+///
+/// ```
+/// use portolan::reach::{Port, reach_many};
+/// use std::net::Ipv4Addr;
+/// use std::time::Duration;
+///
+/// # let provider = portolan::provider::software_provider()?;
+/// # let (device, _) = provider.device_of(Ipv4Addr::LOCALHOST.into())?;
+/// // `device` has the address 127.0.0.1.
+/// let port = Port::of(&*device, 1).expect("a loopback interface is up");
+/// let questions = [Ipv4Addr::LOCALHOST, Ipv4Addr::BROADCAST].map(|ip| (&port, ip.into()));
+/// let mut reached = [None; 2];
+/// reach_many(questions, Duration::from_secs(5), 64, |index, outcome| {
+///     reached[index] = Some(outcome.is_ok());
+/// });
+/// assert_eq!(reached, [Some(true), Some(false)]);
+/// # Ok::<(), portolan::Error>(())
+/// ```
 pub fn reach_many<'a>(
     questions: impl IntoIterator<Item = (&'a Port, Gid)>,
     within: Duration,

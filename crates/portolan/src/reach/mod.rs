@@ -4,18 +4,21 @@
 //! it is reachable if the kernel has a route to it and the next hop answers on its link. Each
 //! result names its [`Method`].
 //!
-//! ```no_run
+//! ```
+//! use std::net::Ipv4Addr;
 //! use std::time::Duration;
 //!
-//! use portolan::reach::gid_reachable;
+//! use portolan::reach::{Method, gid_reachable};
 //!
-//! let device = &portolan::devices()?[0];
-//! let gid = "10.0.0.7".parse::<std::net::IpAddr>()?.into();
-//! match gid_reachable(&**device, 0, gid, Duration::from_secs(5)) {
-//!     Ok(reached) => println!("by {}, from {}", reached.method, reached.source),
-//!     Err(unreachable) => println!("{unreachable} (errno {})", unreachable.errno()),
+//! let (device, _) = portolan::provider::software_provider()?.device_of(Ipv4Addr::LOCALHOST.into())?;
+//! match gid_reachable(&*device, 0, Ipv4Addr::LOCALHOST.into(), Duration::from_secs(5)) {
+//!     Ok(reached) => {
+//!         println!("by {}, from {}", reached.method, reached.source);
+//!         assert_eq!((reached.method, reached.next_hop), (Method::Route, None));
+//!     }
+//!     Err(unreachable) => panic!("{unreachable} (errno {})", unreachable.errno()),
 //! }
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # Ok::<(), portolan::Error>(())
 //! ```
 
 mod error;
@@ -44,7 +47,8 @@ pub use port::Port;
 
 use self::port::Link;
 
-/// A reachable GID. (The answer of a datagram service is a [`datagram::Reached`](crate::datagram::Reached).)
+/// A reachable GID; the [module](self) has an example. (The answer of a datagram service is a
+/// [`datagram::Reached`](crate::datagram::Reached).)
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reached {
@@ -59,7 +63,7 @@ pub struct Reached {
     pub link_address: Option<[u8; 6]>,
 }
 
-/// How reachability is determined.
+/// How reachability is determined; the [module](self) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Method {
@@ -112,6 +116,23 @@ pub fn gid_reachable(
 }
 
 /// Like [`gid_reachable`], from a port.
+///
+/// ```
+/// use portolan::reach::{Port, Reason, reach};
+/// use std::net::Ipv4Addr;
+/// use std::time::Duration;
+///
+/// # let provider = portolan::provider::software_provider()?;
+/// # let (device, _) = provider.device_of(Ipv4Addr::LOCALHOST.into())?;
+/// // `device` has the address 127.0.0.1.
+/// let port = Port::of(&*device, 1).expect("a loopback interface is up");
+/// let patience = Duration::from_secs(5);
+/// assert!(reach(&port, Ipv4Addr::LOCALHOST.into(), patience).is_ok());
+///
+/// let unreachable = reach(&port, Ipv4Addr::BROADCAST.into(), patience).unwrap_err();
+/// assert!(matches!(unreachable.reason, Reason::InvalidArgument { .. }), "{unreachable}");
+/// # Ok::<(), portolan::Error>(())
+/// ```
 ///
 /// # Errors
 /// As [`gid_reachable`].

@@ -15,6 +15,19 @@ use super::route::Ethernet;
 const PORTS_MAX: u8 = u8::MAX;
 
 /// A snapshot of a port of an RDMA device.
+///
+/// ```
+/// use portolan::reach::Port;
+/// use portolan::software::preview;
+///
+/// // Without starting the software devices.
+/// for device in preview()?.iter().filter(|device| device.running) {
+///     let port = Port::of_preview(device).expect("its interface is up");
+///     assert!(port.is_on(device.interface_index));
+///     println!("{} port {}", port.device(), port.port_num());
+/// }
+/// # Ok::<(), portolan::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Port {
     pub(super) device: String,

@@ -50,7 +50,7 @@ use portolan_provider::{Cause, Error, Result, Step};
 pub use self::future::{Resolving, resolve_async};
 pub use self::machine::Machine;
 
-/// A name's address with its route; a result of [`resolve()`].
+/// A name's address with its route, a result of [`resolve()`], which has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resolved {
@@ -232,7 +232,7 @@ impl Request {
     }
 }
 
-/// The addresses found, in order of preference; the result of a [`Request`].
+/// The addresses found, in order of preference: the result of a [`Request`], which has an example.
 #[derive(Clone, Debug)]
 pub struct Addresses {
     found: IntoIter<AddrInfo>,

@@ -1,4 +1,12 @@
 //! Baselines for benchmarks of resolution: its system calls alone.
+//!
+//! ```
+//! use portolan::resolve::yardstick::{getaddrinfo, route};
+//!
+//! assert!(getaddrinfo("localhost", "7471")? > 0);
+//! route("127.0.0.1:7471".parse().unwrap())?;
+//! # Ok::<(), portolan::Error>(())
+//! ```
 
 use std::net::SocketAddr;
 

@@ -53,12 +53,31 @@ pub mod survey;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+/// The users whose processes may share the UDP port with this one.
+/// [`configure_software`](crate::provider::configure_software) has an example.
 pub use portolan_port_sharing::Trust;
 use portolan_provider::traits::{CmChannel, Device, Notify, Provider};
 use portolan_provider::{Error, Result, Step};
+/// A device that the software provider would have; [`preview`] has an example.
+pub use portolan_roce::io::DevicePreview;
+/// Settings of the software devices, a part of [`SoftwareConfig`], which has an example.
+pub use portolan_roce::io::StackConfig;
+/// The program's view of all packets; [`set_tap`](crate::provider::set_tap) has an example.
+pub use portolan_roce::io::Tap;
+/// The way of a connection's packets, from [`SoftwareProvider::way_of`], which has an example.
+pub use portolan_roce::io::Way;
+/// The software devices of this machine.
+///
+/// ```
+/// let devices = portolan::software::preview()?;
+/// let loopback = devices.iter().find(|device| device.interface == "lo").expect("every machine has it");
+/// assert_eq!(loopback.name, "sw_lo");
+/// println!("{} has {:?}", loopback.name, loopback.gids);
+/// # Ok::<(), portolan::Error>(())
+/// ```
+pub use portolan_roce::io::preview;
 pub use portolan_roce::io::{
-    DevicePreview, Direction, StackConfig, Tap, TappedPacket, Way, WhySocket, WhyUnreadable,
-    may_call_process_vm, preview,
+    Direction, TappedPacket, WhySocket, WhyUnreadable, may_call_process_vm,
 };
 use portolan_wire::Qpn;
 
@@ -99,7 +118,7 @@ pub struct SoftwareConfig {
     pub cm: portolan_cm::Config,
 }
 
-/// The current numbers of a software provider's objects.
+/// The current numbers of a software provider's objects; [`SoftwareProvider`] has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {
@@ -177,6 +196,44 @@ impl SoftwareProvider {
     }
 
     /// How a queue pair's packets are sent. `None` if the queue pair does not exist or is not connected.
+    ///
+    /// The first connection between two processes of a host creates the link through memory that all their connections use.
+    /// That takes a few milliseconds from the connect on, in which packets use the socket, with the same results. A program
+    /// that measures, or that wants its first writes to be copies, waits for the link:
+    ///
+    /// ```
+    /// use portolan::software::{SoftwareProvider, Way, WhySocket};
+    /// use portolan::{Connection, Connector};
+    /// use std::time::{Duration, Instant};
+    ///
+    /// /// Waits until the link is there, but not for long: without it everything works, too.
+    /// fn settle(provider: &SoftwareProvider, connection: &Connection) -> Option<Way> {
+    ///     let started = Instant::now();
+    ///     loop {
+    ///         let way = provider.way_of(connection.qp_num());
+    ///         let is_coming = way == Some(Way::Socket(WhySocket::NotReady));
+    ///         if !is_coming || started.elapsed() > Duration::from_millis(100) {
+    ///             return way;
+    ///         }
+    ///         std::thread::sleep(Duration::from_micros(100));
+    ///     }
+    /// }
+    /// # let mut config = portolan::software::SoftwareConfig::default();
+    /// # config.stack.group.port = 14_793;
+    /// # config.stack.group.name_prefix = "a-third-example".into();
+    /// # let provider = SoftwareProvider::start(config)?;
+    /// # let listener = portolan::Listener::bind_on(provider.clone(), "127.0.0.1:0".parse().unwrap())?;
+    /// # let (address, connector) = (listener.local_addr()?, Connector::new().provider(provider.clone()));
+    /// # let client = std::thread::spawn(move || connector.connect_to(address));
+    /// # let server = listener.accept()?.accept()?;
+    /// # let client = client.join().unwrap()?;
+    ///
+    /// let way = settle(&provider, &client);
+    /// // Here both ends are in one process, which has no link to itself.
+    /// assert_eq!(way, Some(Way::Socket(WhySocket::SameProcess)));
+    /// # drop(server);
+    /// # Ok::<(), portolan::Error>(())
+    /// ```
     pub fn way_of(&self, qpn: Qpn) -> Option<Way> {
         self.core.stack().way_of(qpn)
     }

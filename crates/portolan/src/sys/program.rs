@@ -20,6 +20,19 @@ use std::ptr::NonNull;
 /// Mapping a file is `unsafe` in `memmap2`, because other programs may change or truncate it meanwhile. The program
 /// promises that they do not. [`file_copy`](crate::examples::file_copy) transfers a file without it.
 ///
+/// ```
+/// use portolan::Access;
+///
+/// # let (server, client) = portolan::doc_pair()?;
+/// // The vector's own bytes, without a copy.
+/// let chart = server.share_memory(b"six fathoms".to_vec(), Access::REMOTE_READ);
+/// let chart = chart.map_err(|(error, _vector)| error)?;
+/// let read = client.read(client.buffer(11)?, chart.remote())?.wait()?.buffer;
+/// assert_eq!(&read[..], b"six fathoms");
+/// let vector: Vec<u8> = chart.revoke()?.into_memory().expect("the same vector");
+/// # Ok::<(), portolan::Error>(())
+/// ```
+///
 /// This trait is sealed: the library relies on how each type keeps its bytes in place.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not one of the types of memory that can be shared or become a buffer",

@@ -9,7 +9,30 @@ use portolan_provider::{Cause, Error, Result, Step};
 
 use super::CmId;
 
-/// The parameters of an id's queue pair.
+/// The parameters of an id's queue pair, with objects of the caller's. A [`QueuePairPlan`] creates what is missing.
+///
+/// ```
+/// # use portolan::cm::{CmId, EventChannel, EventType};
+/// use portolan::cm::{NewQueuePair, QpCap, QpInit, QpType};
+/// # let patience = std::time::Duration::from_secs(5);
+/// # let channel = EventChannel::open()?;
+/// # let id = CmId::new(&channel)?;
+/// # id.resolve_addr(None, "127.0.0.1:7471".parse().unwrap(), patience)?;
+/// # assert_eq!(channel.next_event_within(patience)?.event_type(), EventType::AddrResolved);
+///
+/// let device = id.device()?;
+/// let (pd, cq) = (device.alloc_pd()?, device.create_cq(16, None, 0)?);
+/// let cap = QpCap { max_send_wr: 8, max_recv_wr: 8, ..QpCap::default() };
+/// let qp = id.create_queue_pair(&NewQueuePair {
+///     pd: &pd,
+///     send_cq: &cq,
+///     recv_cq: &cq,
+///     srq: None,
+///     init: QpInit { qp_type: QpType::Rc, cap, sq_sig_all: true },
+/// })?;
+/// assert_eq!(id.queue_pair().expect("it has one").qpn(), qp.qpn());
+/// # Ok::<(), portolan::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct NewQueuePair<'a> {
     /// Protection domain, of the id's device.
@@ -70,6 +93,35 @@ pub struct QueuePairPlan {
 }
 
 /// A completion queue of an id's queue pair.
+///
+/// ```
+/// # use portolan::cm::{CmId, EventChannel, EventType};
+/// # use portolan::cm::{QpCap, QpInit, QpType, QueuePairPlan};
+/// # use portolan::provider::verbs::{QpAttr, QpAttrMask, QpState};
+/// use portolan::provider::verbs::{RecvWr, WcStatus, WorkCompletion};
+/// # let patience = std::time::Duration::from_secs(5);
+/// # let events = EventChannel::open()?;
+/// # let id = CmId::new(&events)?;
+/// # id.resolve_addr(None, "127.0.0.1:7471".parse().unwrap(), patience)?;
+/// # assert_eq!(events.next_event_within(patience)?.event_type(), EventType::AddrResolved);
+/// # let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, ..QpCap::default() };
+/// # let init = QpInit { qp_type: QpType::Rc, cap, sq_sig_all: true };
+/// # let plan = QueuePairPlan { pd: None, send_cq: None, recv_cq: None, srq: None, init };
+///
+/// let qp = id.create_planned_queue_pair(&plan)?; // without queues of its own
+/// let received = id.recv_completions().expect("that of the queue pair");
+/// let channel = received.channel.as_ref().expect("it was created with the queue");
+/// received.cq.arm(false)?; // the next completion makes the channel readable
+/// qp.post_recv(&RecvWr { wr_id: 7, sges: &[] })?;
+/// # let flush = QpAttr { state: QpState::Err, ..QpAttr::default() };
+/// # qp.modify(&flush, QpAttrMask::STATE)?;
+/// // The connection ends, so the receive is flushed.
+/// assert!(channel.take_event()?.is_some());
+/// let mut batch = [WorkCompletion::EMPTY; 4];
+/// assert_eq!(received.cq.poll(&mut batch)?, 1);
+/// assert_eq!((batch[0].wr_id, batch[0].status), (7, WcStatus::WrFlushErr));
+/// # Ok::<(), portolan::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Completions {
     /// The queue.

@@ -34,7 +34,7 @@ use portolan_wire::addr::{PortSpace, Qpn, ServiceId};
 use super::core::Core;
 use line::Line;
 
-/// The processes that share a UDP port.
+/// The processes that share a UDP port; [`survey`](survey()) has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Survey {
@@ -52,7 +52,7 @@ pub struct Survey {
     pub ports: Vec<SurveyedPort>,
 }
 
-/// A process that shares the port.
+/// A process that shares the port; [`survey`](survey()) has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SurveyedMember {
@@ -66,7 +66,7 @@ pub struct SurveyedMember {
     pub report: Option<MemberReport>,
 }
 
-/// A process's report about itself.
+/// A process's report about itself; [`survey`](survey()) has an example.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemberReport {
@@ -81,7 +81,7 @@ pub struct MemberReport {
     pub counters: BTreeMap<String, u64>,
 }
 
-/// An id that has a peer.
+/// An id that has a peer; [`survey`](survey()) has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SurveyedConnection {
@@ -97,7 +97,7 @@ pub struct SurveyedConnection {
     pub way: Option<SurveyedWay>,
 }
 
-/// How a connection's packets are sent.
+/// How a connection's packets are sent; [`survey`](survey()) has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SurveyedWay {
@@ -115,7 +115,7 @@ pub enum SurveyedWay {
     },
 }
 
-/// A local port in use.
+/// A local port in use; [`survey`](survey()) has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SurveyedPort {
@@ -135,11 +135,20 @@ pub struct SurveyedPort {
 /// ```
 /// use std::time::Duration;
 ///
-/// use portolan::software::StackConfig;
 /// use portolan::software::survey::survey;
+/// use portolan::software::{SoftwareConfig, SoftwareProvider};
 ///
-/// # let (server, _client) = portolan::doc_pair()?;
-/// let group = StackConfig::default().group;
+/// let mut config = SoftwareConfig::default();
+/// # config.stack.group.port = 14_795;
+/// # config.stack.group.name_prefix = "example-of-a-survey".into();
+/// let group = config.stack.group.clone();
+/// let provider = SoftwareProvider::start(config)?;
+/// # let listener = portolan::Listener::bind_on(provider.clone(), "127.0.0.1:0".parse().unwrap())?;
+/// # let address = listener.local_addr()?;
+/// # let connector = portolan::Connector::new().provider(provider.clone());
+/// # let client = std::thread::spawn(move || connector.connect_to(address));
+/// # let server = listener.accept()?.accept()?;
+/// # let client = client.join().unwrap()?;
 /// let found = survey(&group, Duration::from_secs(5))?.expect("this process takes part");
 /// let this = found.members.iter().find(|member| member.pid == std::process::id());
 /// let report = this.and_then(|this| this.report.as_ref()).expect("it answers");

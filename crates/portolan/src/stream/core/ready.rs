@@ -4,7 +4,7 @@ use portolan_rsocket::Phase;
 
 use super::State;
 
-/// The direction that a caller waits for; see [`Ready::is`].
+/// The direction that a caller waits for; [`Ready`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Data, or the end of the peer's direction.
