@@ -7,6 +7,7 @@ mod demo;
 #[cfg(test)]
 mod dependencies;
 mod dissect;
+mod doc_examples;
 mod drop_in;
 mod fabric;
 mod figures;

@@ -16,7 +16,7 @@ use syn::{Attribute, Fields, ImplItem, Item, TraitItem, Visibility};
 
 use crate::test::{Outcome, Workspace};
 
-const SOURCES: &str = "crates/portolan/src";
+pub(crate) const SOURCES: &str = "crates/portolan/src";
 const FILE: &str = "docs/api.txt";
 
 #[derive(Debug, Args)]
@@ -59,14 +59,18 @@ fn list(workspace: &Workspace) -> Result<String> {
     let folder = workspace.root.join(SOURCES);
     let mut lines = BTreeSet::new();
     for file in files(&folder)? {
-        let text = fs::read_to_string(&file)?;
-        let parsed = syn::parse_file(&text).with_context(|| file.display().to_string())?;
+        let parsed = parsed(&file)?;
         add(&parsed.items, &module_of(&folder, &file), &mut lines);
     }
     Ok(lines.into_iter().map(|line| line + "\n").collect())
 }
 
-fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+pub(crate) fn parsed(file: &Path) -> Result<syn::File> {
+    let text = fs::read_to_string(file)?;
+    syn::parse_file(&text).with_context(|| file.display().to_string())
+}
+
+pub(crate) fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -195,7 +199,7 @@ fn is_public(visibility: &Visibility) -> bool {
     matches!(visibility, Visibility::Public(_))
 }
 
-fn is_hidden(attributes: &[Attribute]) -> bool {
+pub(crate) fn is_hidden(attributes: &[Attribute]) -> bool {
     let says = |attribute: &Attribute, text: &str| tokens(&attribute.meta) == text;
     attributes
         .iter()

@@ -119,6 +119,13 @@ pub(super) const PARTS: &[Part] = &[
         run: crate::public_api::run,
     },
     Part {
+        name: "doc-examples",
+        what: "each public type, trait and function of the crate portolan has an example",
+        place: Place::Building(Profile::Dev),
+        needs: None,
+        run: crate::doc_examples::run,
+    },
+    Part {
         name: TEST_PROGRAMS,
         what: "the tests, built",
         place: Place::Building(Profile::Dev),
