@@ -14,4 +14,6 @@ work=$(mktemp -d)
 trap 'rm -r "$work"' EXIT
 cd "$work"
 # msg_sockets: libfabric's verbs provider calls rdma_resolve_addr twice on one id, in fi_endpoint and in fi_connect.
-"$folder/bin/runfabtests.sh" -vv -T 60 -p "$folder/bin" -t "$2" -f "$exclude" -e msg_sockets -g "$3" -s "$3" -c "$3" "$1"
+# At its end the script kills every process whose name begins with fi_, also those of another run.
+unshare --pid --fork --kill-child --mount-proc \
+    "$folder/bin/runfabtests.sh" -vv -T 60 -p "$folder/bin" -t "$2" -f "$exclude" -e msg_sockets -g "$3" -s "$3" -c "$3" "$1"
