@@ -2,7 +2,8 @@
 //!
 //! `cargo bench -p portolan --features tokio --bench streams -- [ROUNDS [MEASUREMENT [TRANSPORT]]]` prints a line for
 //! each measurement: the medians of both, and the median of the rounds' ratios. `cargo xtask figures sockets` runs it.
-//! With a transport, `TCP` or `streams`, only that one runs, for a profiler.
+//! With a transport, `TCP` or `streams`, only that one runs, for a profiler. The measurement
+//! `one-process` has both ends of the round trips in this process.
 
 mod calls;
 mod ping_pong;
@@ -15,6 +16,8 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// The argument by which the program starts its peer.
 const SERVE: &str = "serve";
+/// The measurement without a peer process.
+const ONE_PROCESS: &str = "one-process";
 
 /// The two transports that take turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,6 +138,9 @@ fn main() -> Result<(), Error> {
         only: arguments.next(),
         transport: arguments.next(),
     };
+    if plan.only.as_deref() == Some(ONE_PROCESS) {
+        return ping_pong::measure(&ping_pong::serve()?, &Plan { only: None, ..plan });
+    }
     let peer = Peer::start()?;
     let (pings, calls) = peer.addresses.split_at(ping_pong::LISTENERS);
     ping_pong::measure(pings, &plan)?;

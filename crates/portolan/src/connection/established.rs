@@ -23,6 +23,11 @@ use crate::work::{Message, Transfer};
 ///
 /// Several threads may use it concurrently; work is executed in the order of posting.
 ///
+/// Between two processes of one host, reads, writes and messages go through memory once the link between the processes is
+/// there. The first connection creates it, and its first requests may be packets, which are slower. The same holds for all
+/// requests if both ends are in one process. [`SoftwareProvider::way_of`](crate::software::SoftwareProvider::way_of) explains
+/// how to see the way and to wait for the link.
+///
 /// ```
 /// use std::time::Duration;
 /// # let (server, client) = portolan::doc_pair()?;

@@ -198,8 +198,9 @@ impl SoftwareProvider {
     /// How a queue pair's packets are sent. `None` if the queue pair does not exist or is not connected.
     ///
     /// The first connection between two processes of a host creates the link through memory that all their connections use.
-    /// That takes a few milliseconds from the connect on, in which packets use the socket, with the same results. A program
-    /// that measures, or that wants its first writes to be copies, waits for the link:
+    /// The link is usually there when the connect returns, and otherwise about a millisecond later. Packets use the socket
+    /// until then, with the same results. A program that measures, or that wants its first writes to be copies, waits for
+    /// the link:
     ///
     /// ```
     /// use portolan::software::{SoftwareProvider, Way, WhySocket};

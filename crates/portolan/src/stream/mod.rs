@@ -42,6 +42,23 @@
 //! * The end of a stream is delivered in order, but dropping a stream with unread data does not reset the peer.
 //! * A write needs 2 KiB of free send buffer, whatever its length.
 //!
+//! # Speed on one host
+//!
+//! Between two processes of one host, the sender writes to the receiver's memory, and a stream is faster than TCP. Two cases
+//! are slower, with the same results:
+//!
+//! * **Both ends are in one process**, as in most tests and in the examples here. A process has no link through memory to
+//!   itself ([`WhySocket::SameProcess`](crate::software::WhySocket::SameProcess)): the data goes as packets through the
+//!   kernel's UDP, with checksums and acknowledgements, as between two hosts. A round trip of 64 bytes takes 3 to 9 times as
+//!   long as over TCP, and bulk data arrives at a fraction of TCP's rate. To measure streams, start the peer as a process of
+//!   its own. Between threads, channels are faster than any socket.
+//! * **The first connection between two processes** creates their link. It is usually there when the connect returns, and
+//!   otherwise about a millisecond later. Data sent meanwhile goes as packets
+//!   ([`WhySocket::NotReady`](crate::software::WhySocket::NotReady)). A benchmark sends something first;
+//!   [`SoftwareProvider::way_of`](crate::software::SoftwareProvider::way_of) shows how to wait.
+//!
+//! `portolan ps` lists the way of each connection.
+//!
 //! [`Socket`] and [`Connecting`] are for programs that bind before they connect, or connect without waiting.
 
 mod close;

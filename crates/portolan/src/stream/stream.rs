@@ -20,6 +20,9 @@ use crate::deadline;
 /// A write returns when the data is in the send buffer. Dropping the last clone ends both directions after delivering
 /// the written data.
 ///
+/// If both ends are in one process, a stream is several times slower than between two processes
+/// ([why, and how slow](super#speed-on-one-host)).
+///
 /// **This process delivers the data, not the kernel.** A program that writes, drops the stream and exits loses what the
 /// peer has not received yet. Before it exits, it calls [`deliver_dropped`](super::deliver_dropped), or waits for the
 /// peer's end of the stream ([`Stream::shutdown`], then read until the end):

@@ -29,7 +29,9 @@ pub enum WhySocket {
     /// No device of this process has the remote address: the peer is on another host or in another network namespace.
     #[error("the peer is on another host or in another network namespace")]
     Elsewhere,
-    /// Both queue pairs belong to this process.
+    /// Both queue pairs belong to this process, which has no link through memory to itself. Everything between them is
+    /// packets through the kernel's UDP, copied and acknowledged as between two hosts. That takes several times as long as
+    /// between two processes.
     #[error("both ends are in one process")]
     SameProcess,
     /// A datagram queue pair has many peers.
@@ -42,7 +44,9 @@ pub enum WhySocket {
     /// The other process has turned it off, has no descriptors left, or has died.
     #[error("the other process takes no packets through memory")]
     Refused,
-    /// The link is being created, or packets sent through the socket are unacknowledged.
+    /// The link is being created, or packets sent through the socket are unacknowledged. Two processes create their link
+    /// when they first connect. It is usually there when the connect returns, and otherwise about a millisecond later. A
+    /// queue pair changes to it as soon as nothing is under way, so the first requests of a connection may be packets.
     #[error("the link through memory is not ready")]
     NotReady,
 }
