@@ -49,11 +49,12 @@ impl Host {
         else {
             return false;
         };
+        let takes_records = link.peer_memory().is_some_and(PeerMemory::is_open);
+        // Before the ring: others hold the table while they write packets to it.
+        let memory = self.memory.read();
         let Some(mut ring) = link.open_ring() else {
             return false;
         };
-        let takes_records = link.peer_memory().is_some_and(PeerMemory::is_open);
-        let memory = self.memory.read();
         while ring.has_room(Compact::PAYLOAD_MAX as usize) {
             let mut compact = Compact {
                 dest_qp: portolan_wire::Qpn::new(0),
