@@ -14,7 +14,7 @@ use rustix::event::epoll;
 use rustix::io::{Result, fcntl_dupfd_cloexec};
 
 use super::signal::NUMBER_MIN;
-use super::{Core, Readiness, Signal, State};
+use super::{Core, Signal, State};
 use crate::stream::queues::Drive;
 
 /// How often a caller that is about to sleep drives the device while more and more arrives. After that, its sleep ends
@@ -30,12 +30,17 @@ pub(super) struct OwnWait {
 }
 
 impl OwnWait {
-    fn new(device: Box<dyn DeviceWait>) -> Self {
+    pub(super) fn new(device: Box<dyn DeviceWait>) -> Self {
         Self {
             device,
             both: OnceLock::new(),
             is_given_up: AtomicBool::new(false),
         }
+    }
+
+    /// What the other processes ring.
+    pub(super) fn bell(&self) -> BorrowedFd<'_> {
+        self.device.as_fd()
     }
 
     pub(super) fn is_given_up(&self) -> bool {
@@ -81,19 +86,6 @@ impl OwnWait {
 }
 
 impl Core {
-    /// Makes the stream wait for the device, unless another one does. Returns what the other processes ring.
-    pub(crate) fn wait_for_device(&self) -> Option<BorrowedFd<'_>> {
-        let Readiness::Called { own, .. } = &self.readiness else {
-            return None;
-        };
-        if own.get().is_none() {
-            let device = self.queues.receives_cq.wait_for_device()?;
-            own.get_or_init(|| OwnWait::new(device));
-        }
-        let (_, own) = self.own_wait()?;
-        Some(own.device.as_fd())
-    }
-
     /// Nobody waits for the device by this stream any more.
     pub(crate) fn leave_device(&self) {
         if let Some((_, own)) = self.own_wait() {

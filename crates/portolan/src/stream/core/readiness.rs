@@ -106,6 +106,19 @@ impl Core {
         }
     }
 
+    /// Makes the stream wait for the device, unless another one does. Returns what the other processes ring.
+    pub(crate) fn wait_for_device(&self) -> Option<BorrowedFd<'_>> {
+        let Readiness::Called { own, .. } = &self.readiness else {
+            return None;
+        };
+        if own.get().is_none() {
+            let device = self.queues.receives_cq.wait_for_device()?;
+            own.get_or_init(|| OwnWait::new(device));
+        }
+        let (_, own) = self.own_wait()?;
+        Some(own.bell())
+    }
+
     pub(super) fn own_wait(&self) -> Option<(&Signal, &OwnWait)> {
         match &self.readiness {
             Readiness::Called { signal, own } => {
