@@ -30,13 +30,7 @@ pub(crate) struct Sender {
     next_entry: u16,
     inline: u32,
     big_endian: bool,
-    /// The device has taken the bytes of the last write, so writes do not occupy the buffer.
-    takes: bool,
 }
-
-/// Writes that the buffer holds at least: so many are under way at a time, and the room of the first one is free again
-/// while the others still are.
-const PARTS: u32 = 4;
 
 impl Sender {
     pub(crate) fn new(config: &Config) -> Self {
@@ -55,15 +49,6 @@ impl Sender {
             next_entry: 1,
             inline: config.inline,
             big_endian: config.big_endian,
-            takes: false,
-        }
-    }
-
-    /// Limit of the next write.
-    fn length_max(&self) -> u32 {
-        match self.takes {
-            true => TRANSFER_MAX_BYTES,
-            false => TRANSFER_MAX_BYTES.min((self.buffer / PARTS).max(SEND_LOW_WATER)),
         }
     }
 
@@ -98,9 +83,11 @@ impl Sender {
 
     /// Reserves a write of at most `wanted` bytes to the peer's buffer. `can_send` must hold.
     pub(crate) fn reserve(&mut self, wanted: u32) -> Option<(u32, Option<Pieces>, Remote)> {
-        let length_max = self.length_max();
         let target = self.targets.front_mut()?;
-        let length = wanted.min(length_max).min(self.free).min(target.length);
+        let length = wanted
+            .min(TRANSFER_MAX_BYTES)
+            .min(self.free)
+            .min(target.length);
         let remote = Remote {
             addr: target.addr,
             key: target.key,
@@ -111,7 +98,6 @@ impl Sender {
             self.targets.pop_front();
         }
         self.sent = self.sent.wrapping_add(1);
-        self.takes = false;
         if !is_planted(Mutant::PlaceNotReserved) {
             self.places -= self.places_each;
         }
@@ -120,7 +106,7 @@ impl Sender {
 
     /// Reserves a write of at most `wanted` bytes to other memory of the peer. `has_room` must hold.
     pub(crate) fn reserve_direct(&mut self, wanted: u32) -> (u32, Option<Pieces>) {
-        let length = wanted.min(self.length_max()).min(self.free);
+        let length = wanted.min(TRANSFER_MAX_BYTES).min(self.free);
         self.places -= 1;
         (length, self.place(length))
     }
@@ -147,7 +133,6 @@ impl Sender {
 
     /// Nothing of the last reserved write needs the buffer.
     pub(crate) fn release_last(&mut self, length: u32) {
-        self.takes = true;
         self.free = (self.free + length).min(self.buffer);
         if length > self.inline {
             self.at = (self.at + self.buffer - length) % self.buffer;

@@ -1,8 +1,6 @@
 //! The ends of a stream, its iomaps, and peers that break the rules.
 
-use portolan_rsocket::{
-    Close, Config, Endpoint, LocalMemory, Message, Phase, Signalling, TRANSFER_MAX_BYTES, Violation,
-};
+use portolan_rsocket::{Close, Config, Message, Phase, Signalling, Violation};
 
 use crate::link::{PROGRAM_BYTES, Side, connected, deliver, quiesce, small};
 
@@ -213,32 +211,4 @@ fn the_defaults_equal_librdmacms() {
         (384, 384, 64)
     );
     assert_eq!(config.fitted(), config);
-}
-
-#[test]
-fn a_send_buffer_holds_several_writes_and_a_device_that_takes_the_bytes_gets_large_ones() {
-    let config = Config {
-        receive_buffer: 1 << 20,
-        ..Config::default()
-    };
-    let peer = Endpoint::new(config, LocalMemory::default()).conn_data();
-    let mut endpoint = Endpoint::new(config, LocalMemory::default());
-    endpoint.connected(peer);
-    let posted: Vec<_> = std::iter::from_fn(|| endpoint.next_write(usize::MAX)).collect();
-    let lengths: Vec<_> = posted.iter().map(|(length, _)| *length).collect();
-    assert_eq!(lengths, [1 << 15; 4]);
-    // The first one's room is free again before the others have arrived.
-    endpoint.on_sent(posted[0].1.id);
-    let (length, fifth) = endpoint.next_write(usize::MAX).unwrap();
-    assert_eq!(length, 1 << 15);
-    for (_, post) in posted.iter().skip(1) {
-        endpoint.on_sent(post.id);
-    }
-    endpoint.on_sent(fifth.id);
-    let (length, _) = endpoint.next_write(usize::MAX).unwrap();
-    endpoint.on_taken(length);
-    assert_eq!(
-        endpoint.next_write(usize::MAX).unwrap().0,
-        TRANSFER_MAX_BYTES
-    );
 }
