@@ -408,3 +408,53 @@ fn a_send_completes_before_the_answer_to_it_arrives() {
         b.expect(round);
     }
 }
+
+#[test]
+fn threads_that_send_in_every_way_and_register_memory_do_not_wait_for_each_other_for_ever() {
+    const TIMES: u64 = 2000;
+    let mut first = Ends::with([true; 2], "127.0.0.1");
+    first.write_until_linked();
+    let stacks = first.stacks.clone();
+    let (done, all_done) = std::sync::mpsc::channel();
+    let run = |work: Box<dyn FnOnce() + Send>| {
+        let done = done.clone();
+        std::thread::spawn(move || {
+            work();
+            let _ = done.send(());
+        });
+    };
+    let ways = 3;
+    for _ in 0..ways {
+        // As packets.
+        let [from, to] = Ends::on(stacks.clone(), "127.0.0.1").ends;
+        run(Box::new(move || {
+            for number in 0..TIMES {
+                let write = SendOp::RdmaWrite(to.remote(0));
+                from.post(number, write, from.sge(0, PART));
+                from.expect(number);
+            }
+        }));
+        // As records.
+        let [from, to] = Ends::on(stacks.clone(), "127.0.0.1").ends;
+        run(Box::new(move || {
+            for number in 0..TIMES {
+                to.receive(number, to.sge(0, 64));
+                from.post(number, SendOp::Send, from.sge(0, 64));
+                from.expect(number);
+                to.expect(number);
+            }
+        }));
+        let [end, _] = Ends::on(stacks.clone(), "127.0.0.1").ends;
+        run(Box::new(move || {
+            for _ in 0..TIMES {
+                drop(end.memory.register(&end.pd, ALL_RIGHTS));
+            }
+        }));
+    }
+    let mut ends = (0..3 * ways).map(|_| all_done.recv_timeout(PATIENCE));
+    if !ends.all(|ended| ended.is_ok()) {
+        // Whoever closes the stacks would wait for ever, too.
+        std::mem::forget((first, stacks));
+        panic!("not all threads have ended");
+    }
+}
