@@ -144,7 +144,8 @@ pub(super) struct Case {
     pub(super) expected: Expected,
     pub(super) data: Data,
     pub(super) network: Network,
-    /// The client's output if it fails because it started before the server was ready. The row is then repeated.
+    /// The client's output if it fails by a race of programs: it started before the server was ready, or ended before it
+    /// passed on what it was to say. The row is then repeated.
     pub(super) haste: Option<&'static str>,
     /// Whether the tests play this row.
     pub(super) is_quick: bool,
