@@ -21,7 +21,19 @@ use crate::work::{Message, Transfer};
 /// Dropping it disconnects and flushes posted work. Messages and transfers that the caller still
 /// holds keep their buffers.
 ///
-/// Several threads may use it concurrently; work is executed in the order of posting.
+/// Several threads may use it concurrently.
+///
+/// # Order
+///
+/// * The peer executes sends and writes in the order of posting, and a read or an atomic after the sends and writes that were
+///   posted before it.
+/// * **A read or an atomic may be executed after requests that were posted later.** A read before a write of the same memory
+///   may return the bytes of that write (InfiniBand Architecture Specification, 10.8.3.3). To prevent it, fence the later
+///   request, [`connection.request().fence().write(..)`](super::Request::fence), or wait for the read first.
+/// * Requests complete in the order of posting.
+/// * Between different connections there is no order.
+///
+/// # Example
 ///
 /// Between two processes of one host, reads, writes and messages go through memory once the link between the processes is
 /// there. The first connection creates it, and its first requests may be packets, which are slower. The same holds for all

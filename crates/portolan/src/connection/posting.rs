@@ -191,6 +191,9 @@ impl Connection {
     ///
     /// The length is not limited, as for [`Connection::write`].
     ///
+    /// The read may return the bytes of a write to the same memory that is posted after it: fence that write
+    /// ([`Request::fence`]), or wait for the read first. It returns the bytes of all writes that were posted before it.
+    ///
     /// ```
     /// use portolan::Access;
     /// # let (server, client) = portolan::doc_pair()?;
@@ -364,8 +367,22 @@ impl Connection {
 }
 
 impl Request<'_> {
-    /// Starts the request only after this side's earlier reads and atomics have completed, so that it can use their
-    /// results.
+    /// Starts the request only after this side's earlier reads and atomics have completed. Without a fence, the peer may
+    /// execute them after this request, and an earlier read may return the bytes of this write
+    /// ([order](Connection#order)).
+    ///
+    /// ```
+    /// use portolan::Access;
+    /// # let (server, client) = portolan::doc_pair()?;
+    ///
+    /// let memory = server.share(3, Access::REMOTE_READ | Access::REMOTE_WRITE)?;
+    /// memory.store(0, b"old");
+    /// let read = client.read(vec![0; 3], memory.remote())?;
+    /// let written = client.request().fence().write(b"new".to_vec(), memory.remote())?;
+    /// assert_eq!(&read.wait()?.buffer[..], b"old");
+    /// written.wait()?;
+    /// # Ok::<(), portolan::Error>(())
+    /// ```
     pub fn fence(mut self) -> Self {
         self.flags |= SendFlags::FENCE;
         self

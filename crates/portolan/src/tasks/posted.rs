@@ -209,7 +209,8 @@ impl AsyncConnection {
         posted.map(|it| self.finish(it))
     }
 
-    /// Posts a read of the peer's memory into the buffer.
+    /// Posts a read of the peer's memory into the buffer. It may return the bytes of a write that is posted later, unless
+    /// that write has a fence; see [`Connection::read`](crate::Connection::read).
     ///
     /// # Errors
     /// As for [`Connection::read`](crate::Connection::read).

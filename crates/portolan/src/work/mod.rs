@@ -10,7 +10,7 @@
 //! let first = client.send(b"first".to_vec())?;
 //! let second = client.send(b"second".to_vec())?;
 //! assert_eq!(&server.receive()?[..], b"first");
-//! // Work ends in the order of posting, and is waited for in any.
+//! // Work completes in the order of posting, and is waited for in any.
 //! second.wait()?;
 //! let vector: Vec<u8> = first.wait()?.buffer.into_memory().expect("the vector");
 //! # Ok::<(), portolan::Error>(())
