@@ -37,8 +37,8 @@ pub enum EndpointError {
     #[error("a NUL character is inside")]
     EmbeddedNul,
     /// `[` has no matching `]`.
-    #[error("`[` has no closing `]`")]
-    UnclosedBracket,
+    #[error("`[` in `{0}` has no closing `]`")]
+    UnclosedBracket(String),
     /// The text in brackets is not an IPv6 address.
     #[error("`{0}` in brackets is not an IPv6 address")]
     NotIpv6(String),
@@ -148,7 +148,7 @@ fn split(text: &str) -> Result<(Option<&str>, Option<&str>), EndpointError> {
         // Use the last bracket: an interface name, and so a zone, may contain one.
         let (inside, after) = rest
             .rsplit_once(']')
-            .ok_or(EndpointError::UnclosedBracket)?;
+            .ok_or_else(|| EndpointError::UnclosedBracket(text.into()))?;
         if !Literal::parse(inside).is_some_and(|literal| literal.address.is_ipv6()) {
             return Err(EndpointError::NotIpv6(inside.into()));
         }
@@ -245,7 +245,7 @@ mod tests {
             (":", E::EmptyService),
             ("host:", E::EmptyService),
             ("[::1]:", E::EmptyService),
-            ("[::1", E::UnclosedBracket),
+            ("[::1", E::UnclosedBracket("[::1".into())),
             ("[host]:1", E::NotIpv6("host".into())),
             ("[127.0.0.1]:1", E::NotIpv6("127.0.0.1".into())),
             ("[]:1", E::NotIpv6(String::new())),
