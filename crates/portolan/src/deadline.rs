@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use portolan_provider::{Cause, Error, Step};
+
 /// Longer timeouts are reduced to this, so that adding them to any clock cannot overflow.
 const LONGEST: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
@@ -13,6 +15,12 @@ pub(crate) fn after(timeout: Duration) -> Instant {
 /// The time left until `deadline`; zero after it.
 pub(crate) fn left(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
+}
+
+/// The error of a call that does not start because its deadline has passed.
+pub(crate) fn passed(step: Step) -> Error {
+    let (after_ms, retries) = (0, 0);
+    Error::new(step, Cause::TimedOut { after_ms, retries })
 }
 
 #[cfg(test)]

@@ -68,7 +68,7 @@ impl Connector {
     ///
     /// Several addresses of a name are tried concurrently, so none uses up the time of the others.
     /// The blocking calls cannot interrupt the system's resolver; the time it takes is subtracted
-    /// from what remains.
+    /// from what remains. With zero, a connect fails with `TimedOut` and sends nothing.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.options.timeout = timeout;

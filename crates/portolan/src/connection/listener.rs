@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use portolan_port_sharing::room;
 use portolan_provider::cm::{ConnParam, Ece, EventType};
@@ -261,7 +261,7 @@ impl Listener {
         }
     }
 
-    /// Waits for the next request, at most for `timeout`.
+    /// Waits for the next request, at most for `timeout`. With a timeout of zero, takes a request that has arrived.
     ///
     /// # Errors
     /// `TimedOut`, or as for [`Listener::accept`].
@@ -450,7 +450,7 @@ impl Incoming {
     /// exceed the device's limits. A peer that still waits receives a reject.
     pub fn accept_with(self, options: &Options) -> Result<Connection> {
         let deadline = deadline::after(options.timeout);
-        let (inner, param) = self.prepare(options).map_err(withdrawn)?;
+        let (inner, param) = self.prepare(options, deadline).map_err(withdrawn)?;
         let events = inner.events.clone();
         // This thread is the one that waits for the peer's confirmation. Management datagrams wait for it from here on,
         // so it has nothing else left to do than to reply.
@@ -469,14 +469,23 @@ impl Incoming {
 
     /// Prepares the id and sends the reply.
     #[cfg(feature = "tokio")]
-    pub(crate) fn start_accept(self, options: &Options) -> Result<(Arc<Inner>, ConnParam)> {
-        let (inner, param) = self.prepare(options).map_err(withdrawn)?;
+    pub(crate) fn start_accept(
+        self,
+        options: &Options,
+        deadline: Instant,
+    ) -> Result<(Arc<Inner>, ConnParam)> {
+        let (inner, param) = self.prepare(options, deadline).map_err(withdrawn)?;
         self.id.accept(&param).map_err(withdrawn)?;
         Ok((inner, self.request))
     }
 
-    /// Moves the id to its own channel and creates its queue pair. Returns the parameters of the reply.
-    fn prepare(&self, options: &Options) -> Result<(Arc<Inner>, ConnParam)> {
+    /// Moves the id to its own channel and creates its queue pair. Returns the parameters of the reply. Fails if the
+    /// deadline has passed.
+    fn prepare(&self, options: &Options, deadline: Instant) -> Result<(Arc<Inner>, ConnParam)> {
+        if deadline::left(deadline).is_zero() {
+            let known = self.id.addresses().unwrap_or_default();
+            return Err(deadline::passed(Step::Accept).between(known.local, known.remote));
+        }
         let events = EventChannel::open_on(self.id.provider())?;
         self.id.migrate(&events, options.timeout)?;
         self.id.set_local_ece(options.ece)?;

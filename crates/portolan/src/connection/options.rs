@@ -71,7 +71,8 @@ pub struct Options {
     /// Private data of the request or reply: at most 56 bytes in a request, 196 in a reply.
     /// Default: none.
     pub private_data: Vec<u8>,
-    /// Deadline for the whole connect or accept. Default: 10 s.
+    /// Deadline for the whole connect or accept. With zero, both fail at once with `TimedOut`, and the peer of an accept
+    /// receives a reject. Default: 10 s.
     pub timeout: Duration,
     /// Keepalive of a silent peer; `None` (the default) sends nothing.
     pub keepalive: Option<Keepalive>,

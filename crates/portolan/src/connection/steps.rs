@@ -28,7 +28,7 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
-    /// Starts to resolve the address.
+    /// Starts to resolve the address. Fails if the deadline has passed.
     pub(crate) fn start(
         id: CmId,
         events: EventChannel,
@@ -45,7 +45,10 @@ impl Steps {
             source,
             started: Instant::now(),
         };
-        let started = steps.resolve_address();
+        let started = match steps.has_time() {
+            true => steps.resolve_address(),
+            false => Err(deadline::passed(Step::Connect)),
+        };
         started.map_err(|error| steps.explain(error))?;
         Ok(steps)
     }

@@ -40,7 +40,8 @@ pub struct StreamOptions {
     pub inline: u32,
     /// Number of pieces of memory that the peer may map for direct writes by this side. Default: 0.
     pub iomaps: u16,
-    /// Deadline for the whole connect, from name resolution to establishment. Default: 10 s.
+    /// Deadline for the whole connect, from name resolution to establishment. With zero, a connect fails at once with
+    /// `TimedOut`. Default: 10 s.
     pub timeout: Duration,
     /// Interval at which an idle stream checks that its peer is alive; `None` (the default) for never.
     pub keepalive: Option<Duration>,

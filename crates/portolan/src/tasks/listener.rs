@@ -80,7 +80,7 @@ impl Incoming {
     pub async fn accept_async(self, options: &Options) -> Result<AsyncConnection> {
         let deadline = deadline::after(options.timeout);
         super::runtime::runtime(Step::Accept)?;
-        let (inner, request) = self.start_accept(options)?;
+        let (inner, request) = self.start_accept(options, deadline)?;
         let events = watch(Watched(inner.events.clone()), Step::Accept)?;
         loop {
             let event = ready(&events, |events| events.try_next_event());

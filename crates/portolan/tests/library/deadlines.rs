@@ -219,14 +219,47 @@ fn zero_is_a_deadline_that_has_passed() {
     });
     let listener = listener("127.0.0.1:0");
     let address = listener.local_addr().unwrap();
-    let error = connector()
-        .timeout(Duration::ZERO)
-        .connect_to(address)
-        .unwrap_err();
-    assert!(matches!(error.cause, Cause::TimedOut { .. }), "{error}");
+    for timeout in [Duration::ZERO, Duration::from_nanos(1)] {
+        for _ in 0..20 {
+            let error = connector()
+                .timeout(timeout)
+                .connect_to(address)
+                .unwrap_err();
+            passed(&error, Step::Connect);
+            assert_eq!(error.context.remote, Some(address.into()));
+        }
+    }
+    assert!(listener.try_accept().unwrap().is_none(), "nothing was sent");
     let other = crate::harness::listener("127.0.0.1:0");
     let error = other.accept_within(Duration::ZERO).unwrap_err();
     assert!(matches!(error.cause, Cause::TimedOut { .. }), "{error}");
+}
+
+#[track_caller]
+fn passed(error: &Error, step: Step) {
+    let (after_ms, retries) = (0, 0);
+    assert_eq!(
+        error.cause,
+        Cause::TimedOut { after_ms, retries },
+        "{error}"
+    );
+    assert_eq!(error.step, step, "{error}");
+}
+
+#[test]
+fn an_accept_whose_deadline_has_passed_rejects_at_once() {
+    let listener = listener("127.0.0.1:0");
+    let address = listener.local_addr().unwrap();
+    for timeout in [Duration::ZERO, Duration::from_nanos(1)] {
+        let connecting = thread::spawn(move || connector().connect_to(address));
+        let incoming = listener.accept_within(PATIENCE).unwrap();
+        let error = incoming
+            .accept_with(&options().timeout(timeout))
+            .unwrap_err();
+        passed(&error, Step::Accept);
+        let error = connecting.join().unwrap().unwrap_err();
+        assert!(error.is_refused(), "{error}");
+    }
 }
 
 #[test]
