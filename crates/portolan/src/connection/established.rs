@@ -1,10 +1,12 @@
 //! An established connection.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_provider::cm::Ece;
+use portolan_provider::error::PrivateData;
 use portolan_provider::verbs::Counter;
 use portolan_provider::{Error, Result, Step};
 use portolan_wire::addr::Qpn;
@@ -51,7 +53,6 @@ use crate::work::{Message, Transfer};
 /// assert!(client.receive().unwrap_err().is_disconnected());
 /// # Ok::<(), portolan::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct Connection {
     pub(crate) inner: Arc<Inner>,
     peer_private_data: Vec<u8>,
@@ -300,6 +301,16 @@ impl Connection {
     fn receive_until(&self, deadline: Option<Instant>) -> Result<Message> {
         let arrived = self.inner.wait_until(deadline, || self.next_arrival());
         arrived.map_err(of_receive)?
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let peer_private_data = PrivateData::from(&self.peer_private_data[..]);
+        f.debug_struct("Connection")
+            .field("inner", &self.inner)
+            .field("peer_private_data", &peer_private_data)
+            .finish_non_exhaustive()
     }
 }
 

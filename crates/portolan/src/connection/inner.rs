@@ -89,7 +89,8 @@ impl Inner {
             srq: pool.as_ref().map(|pool| pool.srq()),
             init,
         };
-        let qp = id.create_private_queue_pair(&new)?;
+        let qp = id.create_private_queue_pair(&new);
+        let qp = qp.map_err(|error| options.explain_limit(error))?;
         id.set_min_rnr_timer(MIN_RNR_TIMER)?;
         let inner = Self {
             addresses: id.addresses()?,
@@ -107,7 +108,10 @@ impl Inner {
             ),
             device: device.name().to_owned(),
             receive_depth: options.receive_depth,
-            receive_size: options.receive_size,
+            receive_size: match &options.shared_receives {
+                Some(shared) => shared.size(),
+                None => options.receive_size,
+            },
             held: AtomicU32::new(0),
             held_max: options.held_messages,
             has_told_held: AtomicBool::new(false),
@@ -380,7 +384,11 @@ impl Inner {
             None if self.reason_due().is_some() => return None,
             None => self.work_cause(self.work.broken()?),
         };
-        Some(self.explain(Error::new(Step::Transfer, cause)))
+        let is_long = cause == Cause::WorkFailed(WcStatus::LocLenErr);
+        let mut error = self.explain(Error::new(Step::Transfer, cause));
+        let has_receives = self.work.pool.is_some() || self.receive_depth > 0;
+        error.context.receive_size = (is_long && has_receives).then_some(self.receive_size);
+        Some(error)
     }
 
     /// Why this side's oldest message has not arrived, if the peer has no receive for it.

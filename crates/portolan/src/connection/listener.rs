@@ -1,5 +1,6 @@
 //! The passive side: listens, and accepts or rejects connection requests.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use portolan_port_sharing::room;
 use portolan_provider::cm::{ConnParam, Ece, EventType};
+use portolan_provider::error::PrivateData;
 use portolan_provider::traits::Provider;
 use portolan_provider::{Cause, Error, Result, Step};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -103,7 +105,6 @@ impl Door {
 /// assert!(error.is_refused());
 /// # Ok::<(), portolan::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct Incoming {
     id: CmId,
     request: ConnParam,
@@ -505,6 +506,16 @@ impl Incoming {
     /// The private data is too long, or the peer withdrew.
     pub fn reject(self, private_data: &[u8]) -> Result<()> {
         self.id.reject(private_data)
+    }
+}
+
+impl fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let private_data = PrivateData::from(&self.request.private_data[..]);
+        f.debug_struct("Incoming")
+            .field("id", &self.id)
+            .field("private_data", &private_data)
+            .finish_non_exhaustive()
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use portolan_provider::cm::{ConnParam, Ece};
 use portolan_provider::verbs::{QpCap, QpInit};
-use portolan_provider::{Error, Result, Step};
+use portolan_provider::{Cause, Error, Result, Step};
 
 use super::transport::Transport;
 use crate::domain::Domain;
@@ -34,9 +34,16 @@ pub struct Options {
     pub send_depth: u32,
     /// Number of receives that the connection keeps posted for [`super::Connection::receive`].
     /// Default: 16. With 0, the program posts every receive itself, and `receive` only waits for the end of the connection.
+    ///
+    /// The device's limit (16,384 on software devices) applies to `receive_depth` and `posted_receives` together.
     pub receive_depth: u32,
-    /// Size of each of those receives, in bytes: the longest message that the peer may send. A longer one breaks the
-    /// connection. The peer does not learn this size; see [`super::Connection::send`]. At most 2^30. Default: 4096.
+    /// Size of each of those receives, in bytes: the longest message that the peer may send. The peer does not learn this
+    /// size; see [`super::Connection::send`]. At most 2^30. Default: 4096.
+    ///
+    /// A longer message breaks the connection. This side's receives end with `WorkFailed(LocLenErr)`, and the error's text
+    /// has the `receive_size`. The peer's send ends with `WorkFailed(RemInvReqErr)`, without a size.
+    /// On an unreliable connection ([`Transport::Uc`](super::Transport::Uc)) the message is dropped, and the connection
+    /// continues.
     pub receive_size: usize,
     /// Maximum number of messages that the program may hold before the peer waits. Default: 1024.
     ///
@@ -56,7 +63,8 @@ pub struct Options {
     /// The domain whose memory the peer may access; `None` (the default) for the one that all connections of
     /// the device share.
     pub domain: Option<Domain>,
-    /// Maximum number of additional receives that the caller posts. Default: 64.
+    /// Maximum number of additional receives that the caller posts. They count with `receive_depth` against the device's
+    /// limit. Default: 64.
     pub posted_receives: u32,
     /// Maximum number of concurrent RDMA reads and atomics by the peer. Default: 16.
     pub responder_resources: u8,
@@ -163,6 +171,21 @@ impl Options {
             gather: self.gather.max(1),
             inline: self.inline,
         }
+    }
+
+    /// Names the options of which a limit of the device consists, instead of the verbs' name.
+    pub(super) fn explain_limit(&self, mut error: Error) -> Error {
+        if let Cause::InvalidArgument { what, .. } = &mut error.cause {
+            *what = match *what {
+                "max_send_wr" if self.keepalive.is_some() => "send_depth and one for the keepalive",
+                "max_send_wr" => "send_depth",
+                "max_recv_wr" => "receive_depth and posted_receives together",
+                "max_send_sge" => "gather",
+                "max_inline_data" => "inline",
+                other => other,
+            };
+        }
+        error
     }
 
     pub(super) fn qp_init(&self, transport: Transport) -> Result<QpInit> {

@@ -231,6 +231,11 @@ fn private_data_travels_both_ways_padded_to_the_messages_length() {
     request.resize(56, 0);
     assert_eq!(passive.peer_private_data(), request);
     assert_eq!(active.peer_private_data(), pattern(196, 2));
+    let printed = format!("{passive:?}");
+    assert!(
+        printed.contains(r#"peer_private_data: b"ahoy","#),
+        "{printed}"
+    );
 }
 
 #[test]

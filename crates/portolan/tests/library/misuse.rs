@@ -190,6 +190,26 @@ fn options_that_contradict_themselves() {
              expected at most 4194303, as sw_lo allows, found 1073741904",
         ),
         (
+            options().send_depth(1 << 14).keepalive(keepalive),
+            Transport::Rc,
+            "create queue pair: send_depth and one for the keepalive: expected at most 16384, found 16385",
+        ),
+        (
+            options().receive_depth(1_000_000).posted_receives(64),
+            Transport::Rc,
+            "create queue pair: receive_depth and posted_receives together: expected at most 16384, found 1000064",
+        ),
+        (
+            options().gather(33),
+            Transport::Rc,
+            "create queue pair: gather: expected at most 32, found 33",
+        ),
+        (
+            options().inline(513),
+            Transport::Rc,
+            "create queue pair: inline: expected at most 512, found 513",
+        ),
+        (
             options().keepalive(keepalive),
             Transport::Uc,
             "create queue pair: keepalive of an unreliable connection: expected none, found one",

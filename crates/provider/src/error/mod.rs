@@ -322,6 +322,8 @@ pub struct Context {
     pub device: Option<String>,
     /// Source GID.
     pub gid: Option<Gid>,
+    /// The connection's `receive_size` in bytes, if a longer message broke it.
+    pub receive_size: Option<usize>,
     /// Errors of earlier attempts, oldest first, if several were made; this error is from the last one. Each has those
     /// before it attached, too.
     pub earlier: Vec<Error>,
@@ -479,6 +481,9 @@ impl fmt::Display for Error {
         }
         if let Some(gid) = &context.gid {
             part(f, "gid", gid)?;
+        }
+        if let Some(size) = &context.receive_size {
+            part(f, "receive_size", size)?;
         }
         if separator == ", " {
             f.write_str("]")?;

@@ -113,7 +113,7 @@ fn zero_and_absurd_depths_are_refused_on_the_side_that_asks_for_them() {
     let cases = [
         (with(|options| options.send_depth = 0), "send_depth"),
         (with(|options| options.send_depth = u32::MAX), "send_depth"),
-        (with(|options| options.send_depth = 20_000), "max_send_wr"),
+        (with(|options| options.send_depth = 20_000), "send_depth"),
         (with(|options| options.receive_depth = u32::MAX), "receives"),
         (
             with(|options| (options.receive_depth, options.posted_receives) = (0, 0)),
@@ -128,7 +128,7 @@ fn zero_and_absurd_depths_are_refused_on_the_side_that_asks_for_them() {
             with(|options| {
                 (options.send_depth, options.receive_depth) = (1 << 14, 1 << 14);
             }),
-            "max_recv_wr",
+            "receive_depth and posted_receives together",
         ),
     ];
     for (options, named) in cases {

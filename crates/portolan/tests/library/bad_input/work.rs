@@ -299,7 +299,11 @@ fn a_message_longer_than_its_receive_fails_on_both_sides() {
     says(
         &error,
         Step::Receive,
-        &["a message is longer than its receive buffer", &peer],
+        &[
+            "a message is longer than its receive buffer",
+            &peer,
+            "receive_size 4096",
+        ],
     );
 }
 
