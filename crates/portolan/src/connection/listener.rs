@@ -111,7 +111,12 @@ pub struct Incoming {
 }
 
 impl Listener {
-    /// Listens on `addr:port`, `name:port` or `:port` (all addresses). Port 0 selects a free port.
+    /// Listens on `addr:port`, `name:port` or `:port` (all addresses).
+    ///
+    /// Port 0 selects a free port, and so does an address without a port (`127.0.0.1`, `localhost`): [`local_addr`] has
+    /// the port.
+    ///
+    /// [`local_addr`]: Self::local_addr
     ///
     /// # Errors
     /// The address is unknown, in use, or belongs to no device.
@@ -244,6 +249,12 @@ impl Listener {
     }
 
     /// Waits for the next request.
+    ///
+    /// A connect returns only when its request is accepted. One thread that calls [`Connector::connect`] and then `accept`
+    /// waits for itself until the connect's deadline: call them in two threads or tasks, as in the
+    /// [example](Listener).
+    ///
+    /// [`Connector::connect`]: crate::Connector::connect
     ///
     /// # Errors
     /// The channel failed; `NoDevice` after the address's device was removed.

@@ -57,7 +57,19 @@ impl Connection {
     }
 
     /// Lets the peer access the program's memory without copying. All peers of the connection's
-    /// [`Domain`](crate::Domain) may access it. [`SharedMemory::revoke`] and [`Buffer::into_memory`] return it.
+    /// [`Domain`](crate::Domain) may access it. [`SharedMemory::revoke`] and [`Buffer::into_memory`] return it:
+    ///
+    /// ```
+    /// use portolan::Access;
+    /// # let (server, client) = portolan::doc_pair()?;
+    ///
+    /// let shared = server.share_memory(vec![0; 16], Access::REMOTE_WRITE);
+    /// let shared = shared.map_err(|(error, _vector)| error)?;
+    /// client.write(b"ahoy".to_vec(), shared.remote())?.wait()?;
+    /// let vector: Vec<u8> = shared.revoke()?.into_memory().expect("the vector");
+    /// assert_eq!(&vector[..4], b"ahoy");
+    /// # Ok::<(), portolan::Error>(())
+    /// ```
     ///
     /// # Errors
     /// See [`SharedMemory::of`].

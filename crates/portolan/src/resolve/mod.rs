@@ -97,7 +97,8 @@ impl Resolved {
     }
 }
 
-/// Resolves `addr:port`, `name:port` or `:port` to addresses to listen on.
+/// Resolves `addr:port`, `name:port` or `:port` to addresses to listen on. Without a port (`addr`, `name`) the addresses have
+/// port 0, which selects a free port.
 ///
 /// ```
 /// use portolan::Listener;

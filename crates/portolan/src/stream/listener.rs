@@ -45,7 +45,12 @@ pub struct StreamListener {
 }
 
 impl StreamListener {
-    /// Listens on `addr:port`, `name:port` or `:port` (all addresses). Port 0 selects a free port.
+    /// Listens on `addr:port`, `name:port` or `:port` (all addresses).
+    ///
+    /// Port 0 selects a free port, and so does an address without a port (`127.0.0.1`, `localhost`): [`local_addr`] has
+    /// the port.
+    ///
+    /// [`local_addr`]: Self::local_addr
     ///
     /// # Errors
     /// As for [`Listener::bind`].

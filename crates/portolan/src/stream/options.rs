@@ -28,8 +28,8 @@ pub(super) const MESSAGE_BYTES: u32 = 4;
 pub struct StreamOptions {
     /// Size of the send buffer, in bytes. Default: 131,072.
     pub send_buffer: u32,
-    /// Size of the receive buffer, in bytes. The peer writes at most half of it at a time.
-    /// Default: 131,072.
+    /// Size of the receive buffer, in bytes. The peer writes at most half of it at a time, and at most half of it before this
+    /// side first reads. Default: 131,072.
     pub receive_buffer: u32,
     /// Number of work requests of the send queue. Default: 384.
     pub send_queue: u16,

@@ -17,8 +17,16 @@ use crate::deadline;
 
 /// A byte stream over a reliable connection, like a `TcpStream`.
 ///
-/// A write returns when the data is in the send buffer. Dropping the last clone ends both directions after delivering
-/// the written data.
+/// A write copies the data to the send buffer and sends it to the peer's receive buffer at once. So **a write blocks while the
+/// peer's receive buffer is full**, even if the send buffer is empty. The peer grants its buffer in halves: the first one on
+/// connecting, the second one when it first reads, and each again when it has read that many bytes. With the defaults, 65,536
+/// bytes can be written before the peer reads, and then 131,072 can be unread. A `write_all` of more waits for the peer. For
+/// more room, the peer sets [`receive_buffer`](super::StreamOptions::receive_buffer).
+///
+/// A write also waits for 2 KiB of free send buffer, and if as many messages are unread as the peer's
+/// [`receive_queue`](super::StreamOptions::receive_queue) has.
+///
+/// Dropping the last clone ends both directions after delivering the written data.
 ///
 /// If both ends are in one process, a stream is several times slower than between two processes
 /// ([why, and how slow](super#speed-on-one-host)).

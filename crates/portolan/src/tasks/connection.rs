@@ -26,6 +26,34 @@ use crate::work::Message;
 /// # })?;
 /// # Ok::<(), portolan::Error>(())
 /// ```
+///
+/// [`Connection`] has more ways to post work, such as `send_prefix` and `request`. They do not wait, so call them by
+/// [`AsyncConnection::get_ref`], and await the transfer with [`AsyncConnection::finish`]:
+///
+/// ```
+/// # use portolan::tasks::AsyncConnection;
+/// # let (server, client) = portolan::doc_pair()?;
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # let (server, client) = (AsyncConnection::new(server)?, AsyncConnection::new(client)?);
+/// let transfer = client.get_ref().send_prefix(b"ahoy there".to_vec(), 4)?;
+/// client.finish(transfer).await?;
+/// assert_eq!(&server.receive().await?[..], b"ahoy");
+///
+/// let transfer = client.get_ref().request().fence().immediate(7).send(b"seven".to_vec())?;
+/// client.finish(transfer).await?;
+/// assert_eq!(server.receive().await?.immediate(), Some(7));
+///
+/// let mut batch = client.get_ref().batch();
+/// batch.send(b"one".to_vec())?;
+/// batch.send(b"two".to_vec())?;
+/// for transfer in batch.post()? {
+///     client.finish(transfer).await?;
+/// }
+/// assert_eq!(&server.receive().await?[..], b"one");
+/// # Ok::<(), portolan::Error>(())
+/// # })?;
+/// # Ok::<(), portolan::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct AsyncConnection {
     connection: Connection,

@@ -32,7 +32,7 @@ pub struct AsyncListener {
 }
 
 impl AsyncListener {
-    /// Listens on `addr:port`, `name:port` or `:port`; see [`Listener::bind`].
+    /// Listens on `addr:port`, `name:port` or `:port`, without a port on a free one; see [`Listener::bind`].
     ///
     /// # Errors
     /// As for [`Listener::bind`]; `InvalidState` outside of a runtime.
