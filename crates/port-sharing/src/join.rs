@@ -26,7 +26,7 @@ use super::service::CoordinatorService;
 use super::sockets::{BlockSocket, Family};
 use super::state::{MemberState, Role};
 use super::stranger::{self, living_members};
-use super::trust::{Credentials, Own};
+use super::trust::{Credentials, Own, Trust};
 use super::uplink::Uplink;
 use super::witness;
 
@@ -113,7 +113,7 @@ pub(super) fn join(config: GroupConfig, service: Box<dyn CoordinatorService>) ->
             let after_ms = started.elapsed().as_millis();
             return Err(refused(format!(
                 "{living} of them live, but none admitted it within {after_ms} ms{}",
-                holder_text(&name)
+                holder_text(&name, &config.trust)
             )));
         }
         std::thread::sleep(wait);
@@ -322,8 +322,8 @@ pub(super) fn wait_readable(connection: &PrivateFd, deadline: Instant) -> Result
     }
 }
 
-/// The holder of the group's name, as the end of a sentence; empty if the name is free.
-pub(super) fn holder_text(name: &GroupName) -> String {
+/// The holder of the group's name, as the end of a sentence; some members if the name is free.
+pub(super) fn holder_text(name: &GroupName, trust: &Trust) -> String {
     match name.holder() {
         Some(socket) => {
             let holder = socket.holder();
@@ -334,7 +334,7 @@ pub(super) fn holder_text(name: &GroupName) -> String {
             });
             format!("; {holder} holds their name{}", full.unwrap_or_default())
         }
-        None => String::new(),
+        None => stranger::members_text(name, trust),
     }
 }
 

@@ -82,7 +82,7 @@ pub fn observe(config: &GroupConfig, timeout: Duration) -> Result<Option<Observa
             let after_ms = timeout.as_millis();
             return Err(refused(format!(
                 "{living} of them live, but none listed the members within {after_ms} ms{}",
-                holder_text(&name)
+                holder_text(&name, &config.trust)
             )));
         }
         std::thread::sleep(wait);

@@ -14,9 +14,12 @@ use super::message::Refusal;
 use super::name::GroupName;
 use super::trust::{Credentials, Own, Trust};
 use super::unix_diag::BoundSocket;
+use super::witness;
 
 /// Number of blocks for processes.
 const PLACES: usize = BLOCK_COUNT - 1;
+/// Maximum number of members that an error names. To find the process of each takes a look at all processes.
+const NAMED_MAX: usize = 3;
 
 /// Whether to look for a stranger after this many failed attempts: early, then at growing intervals.
 pub(super) fn is_time_to_look(attempts: u32) -> bool {
@@ -73,6 +76,28 @@ pub(super) fn living_members(name: &GroupName, trust: &Trust) -> usize {
         0 => 0,
         taken => taken.saturating_sub(strange_places(name, trust).count()),
     }
+}
+
+/// The first living processes with a block, without strangers, as the end of a sentence; empty if none is visible.
+pub(super) fn members_text(name: &GroupName, trust: &Trust) -> String {
+    let own = Own::here();
+    let members = name.block_holders().into_iter();
+    let members = members.filter(|socket| socket.uid.is_none_or(|uid| trust.admits(own, uid)));
+    let mut text = String::new();
+    for socket in members.take(NAMED_MAX) {
+        let holder = socket.holder();
+        let separator = if text.is_empty() {
+            "; among them "
+        } else {
+            ", "
+        };
+        let state = match witness::is_stopped(holder.pid) {
+            true => ", which is stopped",
+            false => "",
+        };
+        text.push_str(&format!("{separator}{holder}{state}"));
+    }
+    text
 }
 
 /// Why a coordinator's refusal keeps this process out.

@@ -87,12 +87,9 @@ impl Credentials {
         witness::seen(self.pid, Some(self.uid))
     }
 
-    /// Whether the process is stopped, by a signal or a debugger (proc_pid_stat(5)); `false` if that is not visible.
+    /// Whether the process is stopped; see [`witness::is_stopped`].
     pub(super) fn is_stopped(self) -> bool {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
-        // The state follows the name, which is in parentheses and may contain some.
-        let state = stat.rsplit(')').next().map(str::trim_start);
-        state.is_some_and(|state| state.starts_with(['T', 't']))
+        witness::is_stopped(self.pid)
     }
 
     /// The process's limit of open files, if it is reached; see [`witness::reached_open_files`].

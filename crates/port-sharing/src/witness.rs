@@ -88,6 +88,14 @@ fn user_of(pid: u32) -> Option<u32> {
     found.map(|found| found.uid())
 }
 
+/// Whether a process is stopped, by a signal or a debugger (proc_pid_stat(5)); `false` if that is not visible.
+pub(super) fn is_stopped(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The state follows the name, which is in parentheses and may contain some.
+    let state = stat.rsplit(')').next().map(str::trim_start);
+    state.is_some_and(|state| state.starts_with(['T', 't']))
+}
+
 /// A process's limit of open files, if the process cannot open the [`ADMISSION`] descriptors for another member.
 /// `None` if it can, or if that is not visible.
 pub(super) fn reached_open_files(pid: u32) -> Option<u64> {

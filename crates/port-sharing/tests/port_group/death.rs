@@ -361,6 +361,11 @@ fn a_group_whose_processes_are_all_stopped_is_not_taken_for_a_foreign_owner() {
         panic!("{error}")
     };
     assert!(why.contains("1 of them live"), "{why}");
+    let named = format!("among them process {} (", member.pid());
+    assert!(
+        why.contains(&named) && why.ends_with(", which is stopped"),
+        "{why}"
+    );
     member.signal(Signal::CONT);
     let newcomer = Member::join(&config).expect("the member leads again");
     assert!(member.is_coordinator());

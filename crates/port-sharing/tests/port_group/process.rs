@@ -205,6 +205,11 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
+    /// The process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The fields of proc_pid_stat(5), from the third (the state) on.
     fn stat(&self) -> String {
         stat_in(&format!("/proc/{}", self.child.id()))
