@@ -348,6 +348,30 @@ async fn a_missed_deadline_of_a_connect_is_reported_with_step_and_addresses() {
 }
 
 #[tokio::test]
+async fn a_connect_and_an_accept_whose_deadlines_have_passed_fail_at_once() {
+    let listener = AsyncListener::new(listener("127.0.0.1:0")).unwrap();
+    let address = listener.local_addr().unwrap();
+    let (after_ms, retries) = (0, 0);
+    let passed = Cause::TimedOut { after_ms, retries };
+    for timeout in [Duration::ZERO, Duration::from_nanos(1)] {
+        let connector = connector().timeout(timeout);
+        let error = soon(connector.connect_to_async(address)).await.unwrap_err();
+        assert_eq!(error.cause, passed, "{error}");
+
+        let connecting =
+            tokio::spawn(
+                async move { crate::harness::connector().connect_to_async(address).await },
+            );
+        let incoming = soon(listener.accept()).await.unwrap();
+        let options = options().timeout(timeout);
+        let error = soon(incoming.accept_async(&options)).await.unwrap_err();
+        assert_eq!(error.cause, passed, "{error}");
+        let error = soon(connecting).await.unwrap().unwrap_err();
+        assert!(error.is_refused(), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn another_connections_transfer_is_refused_and_stays_with_its_own() {
     let (first, _first_peer) = pair();
     let (second, second_peer) = pair();

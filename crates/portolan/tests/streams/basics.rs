@@ -310,3 +310,47 @@ fn closing_returns_when_the_peer_has_the_data() {
     passive.read_to_end(&mut found).unwrap();
     assert_eq!(found.len(), sent);
 }
+
+/// Writes until the peer has no room for the time given; returns the number of bytes.
+fn fill(mut stream: &Stream) -> usize {
+    let mut total = 0;
+    let mut last = Instant::now();
+    while last.elapsed() < Duration::from_millis(300) {
+        match stream.write(&[7; 1000]) {
+            Ok(written) => (total, last) = (total + written, Instant::now()),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+    total
+}
+
+#[test]
+fn a_write_has_half_of_the_peers_receive_buffer_until_it_reads_and_then_the_whole() {
+    let (active, passive) = streams();
+    let half = stream_options().receive_buffer as usize / 2;
+    active.set_nonblocking(true).unwrap();
+    assert_eq!(fill(&active), half);
+    (&passive).read_exact(&mut [0]).unwrap();
+    assert_eq!(fill(&active), half);
+    (&passive).read_exact(&mut vec![0; half - 2]).unwrap();
+    assert_eq!(fill(&active), 0);
+    (&passive).read_exact(&mut [0]).unwrap();
+    assert_eq!(fill(&active), half);
+}
+
+#[test]
+fn a_connect_whose_deadline_has_passed_fails_at_once() {
+    let (_listener, address) = stream_listener();
+    for timeout in [Duration::ZERO, Duration::from_nanos(1)] {
+        let error = Stream::connect_to(address, &stream_options().timeout(timeout)).unwrap_err();
+        let (after_ms, retries) = (0, 0);
+        assert_eq!(
+            error.cause,
+            Cause::TimedOut { after_ms, retries },
+            "{error}"
+        );
+    }
+}
