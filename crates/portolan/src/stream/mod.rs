@@ -78,6 +78,8 @@ mod socket;
 mod stream;
 #[cfg(feature = "tokio")]
 mod tokio;
+#[cfg(feature = "tokio")]
+mod watched;
 
 pub use self::core::{Direction, Ready};
 pub use self::linger::deliver_dropped;

@@ -1,0 +1,153 @@
+//! How a task waits for a stream: the runtime watches the stream's descriptors.
+
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Wake, Waker};
+
+use ::tokio::io::unix::AsyncFd;
+use portolan_provider::Step;
+use portolan_threads::lock::Mutex;
+
+use super::core::{Direction, Shared, Wait};
+use super::error::io_error;
+use super::stream::Stream;
+use crate::tasks::runtime::watch;
+
+/// A stream whose descriptors the runtime watches.
+#[derive(Debug)]
+pub(super) struct Watched {
+    /// What other processes ring, if the stream waits for the device itself. Dropped before the stream, after which
+    /// another stream may have the same descriptor watched.
+    device: OnceLock<AsyncFd<DeviceFd>>,
+    fd: AsyncFd<SignalFd>,
+    /// The waiting tasks, by direction. One of them polls the descriptors for both.
+    tasks: Arc<Tasks>,
+    pub(super) stream: Stream,
+}
+
+#[derive(Debug, Default)]
+struct Tasks(Mutex<[Option<Waker>; 2]>);
+
+impl Wake for Tasks {
+    fn wake(self: Arc<Self>) {
+        let tasks = std::mem::take(&mut *self.0.lock());
+        tasks.into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
+impl Watched {
+    pub(super) fn new(stream: Stream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        let fd = watch(SignalFd(stream.core().clone()), Step::Watch).map_err(io_error)?;
+        let watched = Self {
+            device: OnceLock::new(),
+            fd,
+            tasks: Arc::default(),
+            stream,
+        };
+        watched.wait_for_device();
+        Ok(watched)
+    }
+
+    /// Waits for the device, too, unless another stream does.
+    fn wait_for_device(&self) {
+        if self.device.get().is_some() {
+            return;
+        }
+        let core = self.stream.core();
+        let Some(fd) = core.wait_for_device() else {
+            return;
+        };
+        let of_device = DeviceFd(core.clone(), fd.as_raw_fd());
+        match watch(of_device, Step::Watch) {
+            // Another task of this stream may have been faster.
+            Ok(made) => drop(self.device.set(made)),
+            // For example while the runtime shuts down.
+            Err(_) => core.leave_device(),
+        }
+    }
+
+    /// Retries `call` until it does not block, or registers the task to be woken when it may not.
+    ///
+    /// The task does not poll: that would keep one thread of the runtime from sleeping, and wake another one. While
+    /// nothing has arrived, further calls change nothing and make no system call.
+    pub(super) fn poll<T>(
+        &self,
+        context: &mut Context<'_>,
+        direction: Direction,
+        mut call: impl FnMut(&Stream, Wait) -> io::Result<T>,
+    ) -> Poll<io::Result<T>> {
+        let core = self.stream.core();
+        core.come(direction, context.waker());
+        let mut is_prepared = false;
+        loop {
+            match call(&self.stream, Wait::Look) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                done => return Poll::Ready(done),
+            }
+            let was_rung = self.was_rung(context, direction)?;
+            if !was_rung && (is_prepared || core.waits_on(direction, context.waker())) {
+                return Poll::Pending;
+            }
+            self.wait_for_device();
+            match call(&self.stream, Wait::Glance) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                done => return Poll::Ready(done),
+            }
+            is_prepared = !core.ready_or_wake(direction, context.waker()).is(direction);
+        }
+    }
+
+    /// Whether the descriptor has become readable since the last call. If not, the task will be woken when it does.
+    fn was_rung(&self, context: &mut Context<'_>, direction: Direction) -> io::Result<bool> {
+        self.tasks.0.lock()[direction as usize] = Some(context.waker().clone());
+        let both = Waker::from(self.tasks.clone());
+        let mut both = Context::from_waker(&both);
+        let mut was_rung = false;
+        if let Some(device) = self.device.get()
+            && let Poll::Ready(guard) = device.poll_read_ready(&mut both)
+        {
+            guard?.clear_ready();
+            was_rung = true;
+        }
+        // The runtime keeps one waker for a descriptor's readers. It serves both directions here.
+        if let Poll::Ready(guard) = self.fd.poll_read_ready(&mut both) {
+            guard?.clear_ready();
+            was_rung = true;
+        }
+        Ok(was_rung)
+    }
+
+    /// Waits until all sent data has reached the peer or never will.
+    pub(super) fn poll_flushed(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let core = self.stream.core();
+        loop {
+            if core.is_flushed() || core.prepare_flush() {
+                return Poll::Ready(Ok(()));
+            }
+            if !self.was_rung(context, Direction::Write)? {
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct SignalFd(Shared);
+
+impl AsRawFd for SignalFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.signal().as_raw_fd()
+    }
+}
+
+/// What other processes ring for a stream that waits for the device. The stream keeps it open.
+#[derive(Debug)]
+struct DeviceFd(#[expect(dead_code, reason = "keeps it open")] Shared, RawFd);
+
+impl AsRawFd for DeviceFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.1
+    }
+}
