@@ -4,7 +4,7 @@
 //!
 //! * Its documentation has a code block that is compiled.
 //! * The first page of its module has one that uses it by name.
-//! * Its documentation names an item that has one: "[`start`] has an example".
+//! * Its documentation names an item that has one: "\[`start`\] has an example".
 //!
 //! Items that other crates define are not checked.
 

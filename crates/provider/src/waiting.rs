@@ -27,5 +27,6 @@ pub trait DeviceWait: Send + Sync + std::fmt::Debug {
     fn rest(&self) -> bool;
     /// Leaves the packets to the device's own thread again, or to another caller of
     /// [`Cq::wait_for_device`](crate::traits::Cq::wait_for_device). The descriptor belongs to that one then.
-    fn give_up(&self);
+    /// Returns false if that is not this process's to do, because it was forked.
+    fn give_up(&self) -> bool;
 }

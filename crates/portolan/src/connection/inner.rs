@@ -386,8 +386,8 @@ impl Inner {
         };
         let is_long = cause == Cause::WorkFailed(WcStatus::LocLenErr);
         let mut error = self.explain(Error::new(Step::Transfer, cause));
-        let has_receives = self.work.pool.is_some() || self.receive_depth > 0;
-        error.context.receive_size = (is_long && has_receives).then_some(self.receive_size);
+        let is_own = is_long && self.work.is_own_receive_short();
+        error.context.receive_size = is_own.then_some(self.receive_size);
         Some(error)
     }
 

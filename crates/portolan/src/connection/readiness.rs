@@ -19,7 +19,7 @@ use crate::work::Bell;
 ///
 /// ```no_run
 /// # use portolan::{Connection, Message, Result};
-/// # fn wait_readable(_: impl std::os::fd::AsFd) {}
+/// # fn wait_readable(_: impl std::os::fd::AsFd, _: Option<std::time::Instant>) {}
 /// fn receive(connection: &Connection) -> Result<Message> {
 ///     let readiness = connection.readiness()?;
 ///     loop {
@@ -27,7 +27,8 @@ use crate::work::Bell;
 ///         if let Some(message) = connection.try_receive()? {
 ///             return Ok(message);
 ///         }
-///         wait_readable(&readiness); // poll(2), or what a runtime has for it
+///         // poll(2), or what a runtime has for it
+///         wait_readable(&readiness, readiness.due());
 ///     }
 /// }
 /// ```
@@ -78,8 +79,8 @@ impl Readiness {
         Ok(())
     }
 
-    /// When to check again even if the descriptor is not readable, because a keepalive is due. `None` without
-    /// keepalives.
+    /// When to check again even if the descriptor is not readable: a keepalive is due, or the event that explains why the
+    /// connection ended has not arrived in time. `None` otherwise.
     pub fn due(&self) -> Option<Instant> {
         let connection = &self.connection;
         let due = [connection.watch_peer(), connection.reason_due()];

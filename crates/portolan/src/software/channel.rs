@@ -186,6 +186,7 @@ impl CmChannel for SoftwareChannel {
         self.core(Step::Disconnect)?
             .run(|cm, now| cm.disconnect(now, id))?;
         // Who disconnects itself flushes its queue pair, and need not poll to learn of the end.
+        self.queue.take_refusable(id);
         self.queue.release(id);
         Ok(())
     }

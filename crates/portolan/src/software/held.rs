@@ -35,7 +35,7 @@ impl Core {
 
     fn wait_for_polls(&self, held: Held) {
         let mut waiting = self.held.lock();
-        if waiting.len() == HELD_AT_ONCE_MAX {
+        if waiting.len() >= HELD_AT_ONCE_MAX {
             return held.queue.release(held.id);
         }
         waiting.push(held);
@@ -59,12 +59,23 @@ impl Core {
         };
         let id = event.id;
         queue.hold_again(event);
-        if self.state().entry(id, Step::Event).is_err() {
-            // It was destroyed since the event was taken.
-            queue.extract(|event| event.id == id);
+        let state = self.state();
+        let of_id = state.entry(id, Step::Event).map(|id| id.queue.clone()).ok();
+        drop(state);
+        if of_id
+            .as_ref()
+            .is_some_and(|of_id| Arc::ptr_eq(of_id, queue))
+        {
+            self.wait_for_polls(Held::new(id, qpn, queue));
             return None;
         }
-        self.wait_for_polls(Held::new(id, qpn, queue));
+        // Since the event was taken, the id was destroyed or migrated.
+        let events = queue.extract(|event| event.id == id);
+        for event in events {
+            if let Some(of_id) = &of_id {
+                of_id.push(event);
+            }
+        }
         None
     }
 

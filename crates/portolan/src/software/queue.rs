@@ -163,7 +163,8 @@ impl EventQueue {
     /// Queues the events of an id that are held, and stores that the first of them may be held again.
     pub(super) fn release_refusable(&self, id: IdNumber, qpn: Qpn) {
         let mut waiting = self.waiting.lock();
-        if waiting.refusable.len() < HELD_AT_ONCE_MAX {
+        let is_held = waiting.held.iter().any(|held| held.id == id);
+        if is_held && waiting.refusable.len() < HELD_AT_ONCE_MAX {
             waiting.refusable.push((id, qpn));
         }
         drop(waiting);

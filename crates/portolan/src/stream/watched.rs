@@ -20,6 +20,8 @@ pub(super) struct Watched {
     /// What other processes ring, if the stream waits for the device itself. Dropped before the stream, after which
     /// another stream may have the same descriptor watched.
     device: OnceLock<AsyncFd<DeviceFd>>,
+    /// Locked while a task makes `device`: the runtime watches a descriptor once.
+    makes_device: Mutex<()>,
     fd: AsyncFd<SignalFd>,
     /// The waiting tasks, by direction. One of them polls the descriptors for both.
     tasks: Arc<Tasks>,
@@ -42,6 +44,7 @@ impl Watched {
         let fd = watch(SignalFd(stream.core().clone()), Step::Watch).map_err(io_error)?;
         let watched = Self {
             device: OnceLock::new(),
+            makes_device: Mutex::default(),
             fd,
             tasks: Arc::default(),
             stream,
@@ -55,13 +58,16 @@ impl Watched {
         if self.device.get().is_some() {
             return;
         }
+        let _makes = self.makes_device.lock();
+        if self.device.get().is_some() {
+            return;
+        }
         let core = self.stream.core();
         let Some(fd) = core.wait_for_device() else {
             return;
         };
         let of_device = DeviceFd(core.clone(), fd.as_raw_fd());
         match watch(of_device, Step::Watch) {
-            // Another task of this stream may have been faster.
             Ok(made) => drop(self.device.set(made)),
             // For example while the runtime shuts down.
             Err(_) => core.leave_device(),
@@ -123,7 +129,7 @@ impl Watched {
     pub(super) fn poll_flushed(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let core = self.stream.core();
         loop {
-            if core.is_flushed() || core.prepare_flush() {
+            if core.is_flushed() || core.is_flushed_or_wakes(context.waker()) {
                 return Poll::Ready(Ok(()));
             }
             if !self.was_rung(context, Direction::Write)? {

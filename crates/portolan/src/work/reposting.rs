@@ -53,6 +53,7 @@ impl TableState {
         self.unused.push(pieces);
         if !(self.survives_long && completion.status == WcStatus::LocLenErr) {
             self.note_failure(completion);
+            self.is_own_receive_short |= completion.status == WcStatus::LocLenErr;
         }
     }
 }

@@ -75,6 +75,8 @@ pub(super) struct TableState {
     pub(super) bells: Slab<Arc<Bell>>,
     /// The first completion error, after which the queue pair is in error.
     pub(super) broken: Option<WcStatus>,
+    /// That was a message longer than a receive of the connection's own.
+    pub(super) is_own_receive_short: bool,
     pub(super) silence: Option<Silence>,
     /// Whether the queue pair continues after a message that was longer than its receive (UC).
     pub(super) survives_long: bool,
@@ -308,6 +310,11 @@ impl Work {
         has_broken.then(|| self.state.lock().broken)?
     }
 
+    /// Whether a message longer than a receive of the connection's own broke the queue pair.
+    pub(crate) fn is_own_receive_short(&self) -> bool {
+        self.state.lock().is_own_receive_short
+    }
+
     /// The number of dispatches so far. While it is unchanged, no work has completed.
     pub(crate) fn turn(&self) -> Turn {
         Turn(self.state.lock().turns)
@@ -486,6 +493,8 @@ impl TableState {
         let is_long = self.survives_long && completion.status == WcStatus::LocLenErr;
         if !is_long {
             self.note_failure(completion);
+            self.is_own_receive_short |=
+                kind == Kind::Ring && completion.status == WcStatus::LocLenErr;
         }
         if unwanted {
             let slot = self.slots.remove(key);

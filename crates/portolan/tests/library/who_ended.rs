@@ -83,9 +83,15 @@ fn events_of_ids_tell_who_ended_the_connection() {
 
 #[test]
 fn a_disconnect_that_fails_is_not_an_end() {
-    let (active, passive) = pair();
-    let (_channel, id) = routed("127.0.0.1:7471".parse().unwrap());
+    let passive = Passive::listen();
+    let (channel, id) = routed(passive.address);
     id.disconnect().unwrap_err();
-    drop(passive);
-    peer_did(&active.receive().unwrap_err());
+    let _qp = Verbs::of(&id.device().unwrap()).give(&id);
+    id.connect(&param(b"")).unwrap();
+    let child = passive.request();
+    child.accept(&param(b"")).unwrap();
+    next(&channel, EventType::Established);
+    next(&passive.channel, EventType::Established);
+    child.disconnect().unwrap();
+    peer_did(&next(&channel, EventType::Disconnected).failure().unwrap());
 }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use portolan::stream::AsyncStream;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::sleep;
 
 use crate::harness::*;
@@ -57,6 +57,32 @@ fn poll_read(stream: &mut AsyncStream, wakes: &Arc<Wakes>) -> Poll<usize> {
         read.unwrap();
         into.filled().len()
     })
+}
+
+fn poll_write(stream: &mut AsyncStream, wakes: &Arc<Wakes>) -> Poll<usize> {
+    let waker = Waker::from(wakes.clone());
+    let written = Pin::new(stream).poll_write(&mut Context::from_waker(&waker), &[9; 4096]);
+    written.map(|written| written.unwrap())
+}
+
+#[tokio::test]
+async fn a_read_that_finds_a_message_leaves_the_wake_up_of_a_waiting_write_in_place() {
+    let (mut active, mut passive) = async_streams_of_two();
+    for _ in 0..50 {
+        let [reads, writes] = [(); 2].map(|()| Arc::default());
+        assert!(poll_read(&mut passive, &reads).is_pending());
+        let mut written = 0;
+        while let Poll::Ready(length) = poll_write(&mut passive, &writes) {
+            written += length;
+        }
+        active.write_all(&[7; 64]).await.unwrap();
+        // The reader comes for a reason of its own, before the runtime sees the message.
+        while poll_read(&mut passive, &reads).is_pending() {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        active.read_exact(&mut vec![0; written]).await.unwrap();
+        writes.first().await;
+    }
 }
 
 #[tokio::test]

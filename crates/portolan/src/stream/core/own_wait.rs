@@ -49,8 +49,9 @@ impl OwnWait {
 
     fn give_up(&self) {
         self.is_given_up.store(true, Ordering::Relaxed);
-        self.device.give_up();
-        if let Some(both) = self.both.get() {
+        if self.device.give_up()
+            && let Some(both) = self.both.get()
+        {
             // Both are open, and this one is in the set unless it was removed before.
             let _ = epoll::delete(both, self.device.as_fd());
         }
@@ -114,7 +115,10 @@ impl Core {
         if self.collect_from(state, cq, Drive::No) {
             return true;
         }
-        let is_alone = !state.is_driven && state.wanted == [false; 2] && state.awaited == [0; 2];
+        let is_alone = !state.is_driven
+            && state.wanted == [false; 2]
+            && state.awaited == [0; 2]
+            && state.wakers.iter().all(Option::is_none);
         if !is_alone {
             own.device.drive();
             return self.collect_from(state, cq, Drive::No);

@@ -16,6 +16,17 @@ impl Core {
         drop(former);
     }
 
+    /// As [`Core::prepare_flush`], for a task, which waits for the descriptor if this returns false.
+    pub(crate) fn is_flushed_or_wakes(&self, waker: &Waker) -> bool {
+        let former = self.lock().wakers[Direction::Write as usize].replace(waker.clone());
+        drop(former);
+        let is_flushed = self.prepare_flush();
+        if is_flushed {
+            self.come(Direction::Write, waker);
+        }
+        is_flushed
+    }
+
     /// Makes a task wait on, if nothing has changed since [`Core::ready_or_wake`]. Returns whether it waits.
     pub(crate) fn waits_on(&self, direction: Direction, waker: &Waker) -> bool {
         let mut state = self.lock();

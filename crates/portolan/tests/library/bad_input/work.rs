@@ -289,6 +289,20 @@ fn withdrawn_memory_is_inaccessible_to_the_peer() {
 }
 
 #[test]
+fn a_message_longer_than_a_receive_that_the_program_posted_is_not_compared_with_receive_size() {
+    let (active, passive) = pair_with(&options(), &options().receive_depth(1));
+    let receive = passive.post_receive(passive.buffer(8).unwrap()).unwrap();
+    // This takes the connection's own receive.
+    active.send(vec![1]).unwrap().wait().unwrap();
+    let transfer = active.send(vec![1; 100]).unwrap();
+    failed_so(&transfer.wait().unwrap_err(), WcStatus::RemInvReqErr);
+    failed_so(&receive.wait().unwrap_err(), WcStatus::LocLenErr);
+    let error = passive.ended().unwrap();
+    assert_eq!(error.cause, Cause::WorkFailed(WcStatus::LocLenErr));
+    assert_eq!(error.context.receive_size, None, "{error}");
+}
+
+#[test]
 fn a_message_longer_than_its_receive_fails_on_both_sides() {
     let (active, passive) = pair();
     let transfer = active.send(active.buffer(4097).unwrap()).unwrap();

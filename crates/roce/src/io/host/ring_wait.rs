@@ -90,13 +90,17 @@ impl DeviceWait for RingWait {
         }
     }
 
-    fn give_up(&self) {
-        if !self.is_owner() || self.is_given_up.swap(true, Ordering::AcqRel) {
-            return;
+    fn give_up(&self) -> bool {
+        if !self.is_owner() {
+            return false;
+        }
+        if self.is_given_up.swap(true, Ordering::AcqRel) {
+            return true;
         }
         self.host.progress.ring_waiter().release();
         self.links().head_page().asleep().end_waiter();
         self.host.poller_leaves();
+        true
     }
 }
 
@@ -138,6 +142,7 @@ impl Host {
             && self.progress.ring_waiter().rise()
         {
             links.head_page().asleep().end_waiter();
+            links.waiter_bell().reset_all();
             self.progress.poller_leaves(Sources {
                 group: &self.group,
                 links: Some(links),

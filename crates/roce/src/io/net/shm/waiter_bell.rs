@@ -24,6 +24,9 @@ pub(crate) struct WaiterBell {
     name: SocketAddrUnix,
 }
 
+/// Rings that [`WaiterBell::reset_all`] takes: more than wait by default (`net.unix.max_dgram_qlen`).
+const RINGS_MAX: usize = 64;
+
 impl WaiterBell {
     pub(super) fn new() -> Result<Self, Errno> {
         let own = with_room(|| {
@@ -47,7 +50,20 @@ impl WaiterBell {
     /// Takes one ring. The caller looks for packets after this. It is woken again if there are more rings.
     pub(crate) fn reset(&self) {
         // Fails if nobody has rung.
-        let _ = recv(&self.own, &mut [0; 1], RecvFlags::DONTWAIT);
+        let _ = self.take();
+    }
+
+    /// Takes the rings that wait. Whoever watches for new ones only (epoll with `EPOLLET`) gets none when the queue is full.
+    pub(crate) fn reset_all(&self) {
+        for _ in 0..RINGS_MAX {
+            if self.take().is_err() {
+                return;
+            }
+        }
+    }
+
+    fn take(&self) -> Result<(), Errno> {
+        recv(&self.own, &mut [0; 1], RecvFlags::DONTWAIT).map(drop)
     }
 }
 
