@@ -8,6 +8,8 @@ mod against_the_clock;
 mod atomic;
 #[path = "io/datagram.rs"]
 mod datagram;
+#[path = "io/descriptors.rs"]
+mod descriptors;
 #[path = "io/device_wait.rs"]
 mod device_wait;
 #[path = "io/draining.rs"]

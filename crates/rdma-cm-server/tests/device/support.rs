@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, LazyLock, Mutex};
 
 use portolan::provider::Address;
-use portolan::provider::software_provider;
+use portolan::software::{SoftwareConfig, SoftwareProvider};
 use portolan_kernel::raw::*;
 use portolan_rdma_cm_server::{Channel, Memory, RdmaCm};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -21,7 +21,12 @@ const PATIENCE: Timespec = Timespec {
     tv_nsec: 0,
 };
 
-static DEVICE: LazyLock<Arc<RdmaCm>> = LazyLock::new(|| RdmaCm::new(software_provider().unwrap()));
+/// Its software device is in a group of its own.
+static DEVICE: LazyLock<Arc<RdmaCm>> = LazyLock::new(|| {
+    let mut config = SoftwareConfig::default();
+    portolan::doc_group(&mut config);
+    RdmaCm::new(SoftwareProvider::start(config).unwrap())
+});
 
 /// Memory that begins at [`Arena::BASE`].
 pub(crate) struct Arena(Mutex<Vec<u8>>);

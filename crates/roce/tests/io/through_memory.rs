@@ -453,7 +453,7 @@ fn threads_that_send_in_every_way_and_register_memory_do_not_wait_for_each_other
     }
     let mut ends = (0..3 * ways).map(|_| all_done.recv_timeout(PATIENCE));
     if !ends.all(|ended| ended.is_ok()) {
-        // Whoever closes the stacks would wait for ever, too.
+        // Closing the stacks would hang, too.
         std::mem::forget((first, stacks));
         panic!("not all threads have ended");
     }
