@@ -61,7 +61,7 @@ fn an_idle_connection_whose_peer_stops_answering_ends_within_the_time_limit() {
     assert!(failed.buffer.is_some());
     is_silent(&connection.try_receive().unwrap_err(), &connection, since);
     connection.disconnect().unwrap();
-    // It runs again, and confirms the end that it is told of. That does not change the reason.
+    // The peer runs again and answers the disconnect. The reason stays the same.
     drop(stopped);
     let resumed = Instant::now();
     while resumed.elapsed() < Duration::from_secs(1) {

@@ -87,6 +87,16 @@ impl Passive {
     pub(crate) fn request(&self) -> CmId {
         next(&self.channel, EventType::ConnectRequest).id().clone()
     }
+
+    /// Connects an id that has a queue pair; returns the id of its peer. Both have heard that they are connected.
+    pub(crate) fn connect(&self, channel: &EventChannel, id: &CmId) -> CmId {
+        id.connect(&param(b"")).unwrap();
+        let child = self.request();
+        child.accept(&param(b"")).unwrap();
+        next(channel, EventType::Established);
+        next(&self.channel, EventType::Established);
+        child
+    }
 }
 
 /// A datagram id on the loopback device. Binding alone does not choose the device there.

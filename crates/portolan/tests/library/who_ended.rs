@@ -69,11 +69,7 @@ fn events_of_ids_tell_who_ended_the_connection() {
     let passive = Passive::listen();
     let (channel, id) = routed(passive.address);
     let _qp = Verbs::of(&id.device().unwrap()).give(&id);
-    id.connect(&param(b"")).unwrap();
-    let child = passive.request();
-    child.accept(&param(b"")).unwrap();
-    next(&channel, EventType::Established);
-    next(&passive.channel, EventType::Established);
+    let child = passive.connect(&channel, &id);
     let ended = |channel: &EventChannel| next(channel, EventType::Disconnected).failure().unwrap();
     child.disconnect().unwrap();
     peer_did(&ended(&channel));
@@ -87,11 +83,7 @@ fn a_disconnect_that_fails_is_not_an_end() {
     let (channel, id) = routed(passive.address);
     id.disconnect().unwrap_err();
     let _qp = Verbs::of(&id.device().unwrap()).give(&id);
-    id.connect(&param(b"")).unwrap();
-    let child = passive.request();
-    child.accept(&param(b"")).unwrap();
-    next(&channel, EventType::Established);
-    next(&passive.channel, EventType::Established);
+    let child = passive.connect(&channel, &id);
     child.disconnect().unwrap();
     peer_did(&next(&channel, EventType::Disconnected).failure().unwrap());
 }

@@ -31,7 +31,7 @@ impl Wakes {
     async fn first(&self) {
         let deadline = Instant::now() + PATIENCE;
         while self.count() == 0 {
-            assert!(Instant::now() < deadline, "nobody wakes the task");
+            assert!(Instant::now() < deadline, "the task was not woken");
             sleep(Duration::from_millis(1)).await;
         }
     }

@@ -129,7 +129,7 @@ impl Core {
         is_called && self.take_events(state) || any
     }
 
-    /// Whether something that nobody has read waits for this stream's owner.
+    /// Whether this stream waits for the device, and the device has something to read.
     #[cfg(feature = "tokio")]
     pub(super) fn may_have_arrived(&self) -> bool {
         self.own_wait()

@@ -22,11 +22,7 @@ fn disconnected_comes_to_both_sides_without_private_data() {
     let (channel, id) = routed(passive.address);
     let verbs = Verbs::of(&id.device().unwrap());
     let qp = verbs.give(&id);
-    id.connect(&param(b"")).unwrap();
-    let child = passive.request();
-    child.accept(&param(b"")).unwrap();
-    next(&channel, EventType::Established);
-    next(&passive.channel, EventType::Established);
+    let child = passive.connect(&channel, &id);
 
     child.disconnect().unwrap();
     let event = next(&channel, EventType::Disconnected);
@@ -220,4 +216,12 @@ fn disconnected_is_refused_only_once_to_a_program_that_does_not_poll() {
     wait_until_readable(&sender.channel);
     next(&sender.channel, EventType::Disconnected);
     assert_eq!(sender.poll(), 1, "the message was acknowledged");
+}
+
+#[test]
+fn disconnected_is_not_refused_to_a_program_that_disconnects_itself() {
+    let [sender, _receiver] = not_blocking();
+    sender.id.disconnect().unwrap();
+    let event = sender.channel.try_next_event().unwrap();
+    assert_eq!(event.unwrap().event_type(), EventType::Disconnected);
 }

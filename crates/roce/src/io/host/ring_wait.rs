@@ -61,7 +61,7 @@ impl DeviceWait for RingWait {
     }
 
     fn has_more(&self) -> bool {
-        // If another thread reads, it leaves nothing behind that nobody rings for.
+        // If another thread holds the lock, it reads all that has arrived. Writers ring for what arrives later.
         let receiver = self.host.receiver.try_lock();
         self.is_owner() && self.waits() && receiver.is_some_and(|receiver| receiver.has_more())
     }

@@ -53,7 +53,7 @@ impl WaiterBell {
         let _ = self.take();
     }
 
-    /// Takes the rings that wait. Whoever watches for new ones only (epoll with `EPOLLET`) gets none when the queue is full.
+    /// Takes all rings. An edge-triggered epoll instance hears only of new rings, and a full queue takes none.
     pub(crate) fn reset_all(&self) {
         for _ in 0..RINGS_MAX {
             if self.take().is_err() {
@@ -119,6 +119,9 @@ mod tests {
         bell.reset();
         assert!(!is_readable(&bell));
         bell.reset();
+        writers.iter().for_each(ring);
+        bell.reset_all();
+        assert!(!is_readable(&bell));
     }
 
     #[test]
