@@ -2,12 +2,13 @@
 
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use portolan_lab::machine::{Cache, Machine, MachineError, Package, Suite, ensure_installed};
 use portolan_lab::{judge, own_network};
 
 use super::workspace::{ALL_TESTS, cargo};
 use super::{Outcome, Workspace};
+use crate::namespace::Namespace;
 
 /// Packages for tests as root, besides those that other parts install.
 const FOR_TESTS: [Package; 2] = [
@@ -94,11 +95,24 @@ pub(super) fn tests(workspace: &Workspace) -> Result<Outcome> {
     arguments.extend(for_all.iter().flat_map(|target| ["--test", target]));
     arguments.extend(others);
     workspace.cargo(&arguments)?;
-    workspace.cargo(&[&all[..], &["--doc"]].concat())?;
+    documented_examples(workspace, &all)?;
     Ok(Outcome::Passed(format!(
         "skipped because they need root: {}",
         for_root.join(", ")
     )))
+}
+
+/// Runs the examples in the documentation as an ordinary user. Readers see them with the usual port group, so they run in their own
+/// network namespace if possible: where root's processes hold the group they would be refused.
+fn documented_examples(workspace: &Workspace, all: &[&str]) -> Result<()> {
+    let arguments = [all, &["--doc"]].concat();
+    if !Namespace::is_possible(workspace.is_root)? {
+        return workspace.cargo(&arguments);
+    }
+    let namespace = Namespace::new(workspace.is_root)?;
+    let status = namespace.command().arg(cargo()).args(&arguments).status()?;
+    ensure!(status.success(), "the examples ended with {status}");
+    Ok(())
 }
 
 /// Runs the tests that measure time or quantity.
@@ -167,7 +181,7 @@ pub(super) fn kernel(workspace: &Workspace) -> Result<Outcome> {
     match judge::linux_interop(&cache, &workspace.portolan) {
         Ok(report) => {
             println!("{report}");
-            anyhow::ensure!(report.passed(), "checks failed, see above");
+            ensure!(report.passed(), "checks failed, see above");
             Ok(Outcome::Passed(String::new()))
         }
         Err(MachineError::Unavailable(unavailable)) => {
