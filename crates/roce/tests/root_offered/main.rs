@@ -114,10 +114,11 @@ fn is_asked_for_memory(uid: u32) -> bool {
             let (bell, _own_end) = UnixStream::pair().unwrap();
             let files = [head_page.as_fd(), bell.as_fd(), rights.as_fd()];
             link.send(&[hello[0], 0], &files).unwrap();
+            // The first record's mark, which comes after the writer's page.
             let written = || {
-                let mut word = [0; 8];
-                ring.read_exact_at(&mut word, 0).unwrap();
-                u64::from_ne_bytes(word)
+                let mut mark = [0; 4];
+                ring.read_exact_at(&mut mark, 4096).unwrap();
+                u32::from_ne_bytes(mark)
             };
             // Different threads send the request and the packets, so wait a while after the first packet.
             let mut packets_at = None;

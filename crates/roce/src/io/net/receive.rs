@@ -15,8 +15,9 @@ use crate::io::net::counters::Monitor;
 use crate::io::net::path::Path;
 use crate::io::net::receive_batch::ReceiveBatch;
 use crate::io::net::shm::handshake::Incoming;
+use crate::io::net::shm::head_page::HeadPage;
 use crate::io::net::shm::pull::{Asker, Pull};
-use crate::io::net::shm::ring::{Broken, HeadPage, RECORDS_MAX, Reader, Records};
+use crate::io::net::shm::ring::{Broken, RECORDS_MAX, Reader, Records};
 use crate::io::net::tap::{Direction, TappedPacket, with_icrc};
 
 /// System calls on one socket in one turn.

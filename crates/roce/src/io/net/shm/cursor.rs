@@ -1,20 +1,24 @@
-//! The positions of a ring's writer and reader, and when to wake the reader.
+//! How a ring's writer and reader learn of each other's progress, and when to wake the reader.
 //!
-//! Positions count bytes since the ring was created. The writer moves `tail`, the reader `head`. A reader first sets its
-//! word in `asleep`, then checks the ring once more, then sleeps. The writer first moves `tail`, then checks whether the
-//! reader had read everything and is asleep. In any order, one of the two sees the other (Dekker's algorithm). The
-//! same applies in the other direction to a writer that waits for room. A model checker tries every order
-//! (`tests/shm_cursor.rs`).
+//! Positions count bytes since the ring was created. Each record begins with its mark, which the writer writes last. So
+//! the line of memory that the reader polls is one that it needs anyway. The reader shows its own position, `head`.
+//!
+//! A reader first sets its word in `asleep`, then checks the next mark once more, then sleeps. The writer first writes
+//! the mark, then checks whether the reader had read everything and is asleep. In any order, one of the two sees the
+//! other (Dekker's algorithm). The same applies in the other direction to a writer that waits for room. A model checker
+//! tries every order (`tests/shm_cursor.rs`).
 
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Written by the writer: its position, and whether it waits for room.
+/// The first word of a record, written by the writer: whether the record is there.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct Tail {
-    position: AtomicU64,
-    wants_room: AtomicU32,
-}
+pub(crate) struct Mark(AtomicU32);
+
+/// Written by the writer: whether it waits for room.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct RoomWanted(AtomicU32);
 
 /// Written by the reader: its position in one ring.
 #[derive(Debug)]
@@ -57,26 +61,30 @@ impl Sleepers {
     }
 }
 
-impl Tail {
+impl Mark {
     #[cfg(test)]
     #[allow(dead_code, reason = "for the model checker's tests")]
     pub(crate) fn new() -> Self {
-        Self {
-            position: AtomicU64::new(0),
-            wants_room: AtomicU32::new(0),
-        }
+        Self(AtomicU32::new(0))
     }
 
-    /// The writer's position. The reader may read everything before it.
+    /// The mark. If it is that of a record at this position, the reader may read the record.
     #[inline]
-    pub(crate) fn written(&self) -> u64 {
-        self.position.load(Ordering::Acquire)
+    pub(crate) fn read(&self) -> u32 {
+        self.0.load(Ordering::Acquire)
     }
 
-    /// The writer has written the bytes from `from` to `to`. Returns who must be woken at the reading end.
+    /// Writes a mark that the reader cannot reach before the next [`publish`](Self::publish).
     #[inline]
-    pub(crate) fn publish(&self, from: u64, to: u64, head: &Head, asleep: &Asleep) -> Sleepers {
-        self.position.store(to, Ordering::Release);
+    pub(crate) fn prepare(&self, mark: u32) {
+        self.0.store(mark, Ordering::Relaxed);
+    }
+
+    /// Makes records visible: this is the mark of the first one, at the position `from`. Returns who must be woken at
+    /// the reading end.
+    #[inline]
+    pub(crate) fn publish(&self, mark: u32, from: u64, head: &Head, asleep: &Asleep) -> Sleepers {
+        self.0.store(mark, Ordering::Release);
         fence(Ordering::SeqCst);
         let sleepers = asleep.sleepers();
         match sleepers.any() && head.position.load(Ordering::Relaxed) == from {
@@ -84,16 +92,24 @@ impl Tail {
             false => Sleepers::default(),
         }
     }
+}
+
+impl RoomWanted {
+    #[cfg(test)]
+    #[allow(dead_code, reason = "for the model checker's tests")]
+    pub(crate) fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
 
     /// The writer waits for room. It must check once more after this.
-    pub(crate) fn want_room(&self) {
-        self.wants_room.store(1, Ordering::Relaxed);
+    pub(crate) fn set(&self) {
+        self.0.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
     /// The writer does not wait for room any more.
-    pub(crate) fn have_room(&self) {
-        self.wants_room.store(0, Ordering::Relaxed);
+    pub(crate) fn clear(&self) {
+        self.0.store(0, Ordering::Relaxed);
     }
 }
 
@@ -114,10 +130,10 @@ impl Head {
 
     /// The reader has read up to `to`. Returns whether the writer waits for room and must be woken.
     #[inline]
-    pub(crate) fn release(&self, to: u64, tail: &Tail) -> bool {
+    pub(crate) fn release(&self, to: u64, wanted: &RoomWanted) -> bool {
         self.position.store(to, Ordering::Release);
         fence(Ordering::SeqCst);
-        tail.wants_room.load(Ordering::Relaxed) != 0
+        wanted.0.load(Ordering::Relaxed) != 0
     }
 }
 

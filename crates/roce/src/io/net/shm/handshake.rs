@@ -6,11 +6,12 @@ use std::sync::Arc;
 use portolan_port_sharing::{Block, MemberLink, PrivateFd};
 
 use super::bell::Doorbell;
+use super::head_page::HeadPage;
 use super::message::VERSION;
 use super::peer_memory::PeerMemory;
 use super::pull::Asker;
 use super::rights::Rights;
-use super::ring::{HeadPage, PendingWriter, Reader};
+use super::ring::{PendingWriter, Reader};
 use super::waiter_bell::WaiterBell;
 use crate::io::net::transmit::SendSocket;
 

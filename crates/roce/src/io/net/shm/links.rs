@@ -15,10 +15,11 @@ use rustix::io::Errno;
 
 use crate::io::net::shm::bell::Bell;
 use crate::io::net::shm::handshake::{Incoming, OwnEnd, accepted, answer, answered};
+use crate::io::net::shm::head_page::{HeadPage, PLACES};
 use crate::io::net::shm::memory_files::MemoryFiles;
 use crate::io::net::shm::message::{FILE, RING, VERSION, file_message};
 use crate::io::net::shm::rights::Rights;
-use crate::io::net::shm::ring::{HeadPage, PLACES, PendingWriter, Writer};
+use crate::io::net::shm::ring::{PendingWriter, Writer};
 use crate::io::net::shm::waiter_bell::WaiterBell;
 use crate::io::net::transmit::SendSocket;
 

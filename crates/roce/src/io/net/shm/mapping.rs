@@ -129,6 +129,19 @@ impl Mapping {
         (end <= self.len && is_aligned).then(|| unsafe { self.at.add(offset).cast().as_ref() })
     }
 
+    /// Begins to fetch a line of memory into the caches. Only x86-64 processors do.
+    #[inline]
+    pub(super) fn prefetch(&self, offset: usize) {
+        #[cfg(target_arch = "x86_64")]
+        if offset < self.len {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: inside the mapping. It changes nothing but the caches.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.at.as_ptr().add(offset).cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = offset;
+    }
+
     /// Copies bytes out. Another process may change them meanwhile, so they may be inconsistent.
     #[inline]
     pub(super) fn copy_out(&self, offset: usize, to: &mut [u8]) -> bool {

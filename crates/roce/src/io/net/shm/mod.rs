@@ -6,8 +6,9 @@
 //! ring carries the same packets as the socket, so a queue pair's engine sees no difference.
 //!
 //! * `cursor`: the positions of both ends, and whom to wake; `sync` is for its model checker.
-//! * `mapping`, `ring`: memory files, and the records in them.
-//! * `record_header`: the header of a record that contains packets.
+//! * `mapping`, `ring`: memory files, and the records in them. `ring_layout`: where they are. `record_header`: the header of
+//!   a record that contains packets.
+//! * `head_page`: what a reader shows its writers.
 //! * `bell`: wakes this process and the other one; `waiter_bell`, a thread that waits for the rings itself. `message`: the
 //!   messages of a link.
 //! * `hazard`: withdrawal of rights that another process may be using.
@@ -23,6 +24,7 @@ pub(crate) mod cursor;
 mod gate;
 pub(crate) mod handshake;
 pub(crate) mod hazard;
+pub(crate) mod head_page;
 pub(crate) mod links;
 pub(crate) mod mapping;
 pub(crate) mod memory_files;
@@ -35,6 +37,7 @@ pub(crate) mod record_header;
 pub(crate) mod rights;
 pub(crate) mod rights_layout;
 pub(crate) mod ring;
+mod ring_layout;
 mod stopped;
 mod sync;
 pub(crate) mod waiter_bell;

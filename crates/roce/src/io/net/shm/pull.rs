@@ -13,7 +13,8 @@ use portolan_wire::Qpn;
 
 use super::mapping::Mapping;
 use super::program_memory::{Process, Testimony, WhyUnreadable};
-use super::ring::{Broken, PULL, RING_AT, Reader, Writer};
+use super::ring::{Broken, Reader, Writer};
+use super::ring_layout::{Kind, MARK_LEN, RING_AT, RING_LEN, record_len};
 
 /// Words of a record.
 pub(super) const WORDS: usize = 24;
@@ -170,10 +171,8 @@ impl Writer {
         let Some(place) = self.reserve(LEN, 0)? else {
             return Ok(false);
         };
-        let mut words = pull.emit();
-        words[0] = PULL;
-        self.mapping.copy_words_in(place.at - LEN, &words);
-        self.end(place);
+        self.mapping.copy_words_in(place.header_at(), &pull.emit());
+        self.end(&place, Kind::Pull);
         Ok(true)
     }
 }
@@ -184,14 +183,16 @@ impl Reader {
     /// # Errors
     /// The writer violated the protocol.
     pub(crate) fn pull(&mut self) -> Result<Option<Pull>, Broken> {
-        let Some((at, left, PULL)) = self.next_written()? else {
+        let Some((at, Kind::Pull)) = self.next_record()? else {
             return Ok(None);
         };
-        let mut words = [0; WORDS];
-        if left < LEN as u64 || !self.mapping.copy_words_out(RING_AT + at, &mut words) {
+        if at + record_len(LEN, 0) > RING_LEN {
             return Err(Broken);
         }
-        self.head += LEN as u64;
+        let mut words = [0; WORDS];
+        self.mapping
+            .copy_words_out(RING_AT + at + MARK_LEN, &mut words);
+        self.head += record_len(LEN, 0) as u64;
         Pull::parse(&words).map(Some).ok_or(Broken)
     }
 }

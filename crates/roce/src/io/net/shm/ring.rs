@@ -1,62 +1,37 @@
 //! A ring of datagrams in a memory file. One process writes, another one reads.
 //!
-//! The writer's file contains its [`Tail`] in the first page, and then the ring. The reader's positions are in
-//! another file, the [`HeadPage`], with a place for each writer. Neither process can write to the other's file. Data of
-//! the other process is checked like a packet from the network. After a violation, the ring is not used any more.
+//! The first page of the writer's file shows whether it waits for room, and then comes the ring. The reader's positions
+//! are in another file, the [`HeadPage`], with a place for each writer. Neither process can write to the other's file.
+//! Data of the other process is checked like a packet from the network. After a violation, the ring is not used any more.
+//!
+//! The reader finds a record by the mark at its start ([`ring_layout`](super::ring_layout)). The writer publishes several
+//! records together: it writes the mark of the first one last.
 
 #![allow(unsafe_code, reason = "atomics in memory that processes share")]
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use portolan_port_sharing::Block;
 use rustix::io::Errno;
 
-use super::cursor::{Asleep, Head, Sleepers, Tail};
+use super::cursor::{Mark, RoomWanted, Sleepers};
+use super::head_page::HeadPage;
 use super::mapping::Mapping;
 pub(crate) use super::record_header::RecordHead;
 use super::record_header::{
     ADDRESSES_AT, ADDRESSES_LEN, HEADER_LEN, header_of, parse_addresses, parse_header,
 };
+use super::ring_layout::{
+    COMPACT_LEN, FILE_LEN, Kind, LINE, MARK_LEN, NONE, PAYLOAD_MAX, RING_AT, RING_LEN, kind_of,
+    mark_of, offset_of, payload_at, record_len,
+};
 use crate::engine::Compact;
 
-/// Bytes of a ring: several times what one queue pair has in flight.
-const RING_LEN: usize = 256 << 10;
-// The longest record fits into an empty ring, even if the end of the ring must be skipped.
-const _: () = assert!(RING_LEN > 2 * (PAYLOAD_MAX + HEADER_LEN + ALIGN));
-/// Offset of the ring: after the writer's page.
-pub(super) const RING_AT: usize = 4096;
-const FILE_LEN: usize = RING_AT + RING_LEN;
-/// Records begin at multiples of this.
-const ALIGN: usize = 8;
 /// Limits of one batch of reads: the maximum of records, and the bytes after which no further record is read.
 pub(crate) const RECORDS_MAX: usize = 64;
 const RECORDS_LEN: usize = 32 << 10;
-/// Instead of a length: the next record is at the start of the ring.
-const WRAP: u32 = u32::MAX;
-/// A bit in the length's word: the record is in the short form.
-const COMPACT: u32 = 1 << 30;
-/// Instead of a length: the record is about a write that is pulled.
-pub(super) const PULL: u32 = 1 << 29;
-/// Length of the header of a record in the short form.
-const COMPACT_LEN: usize = 4 * Compact::WORDS;
-/// Maximum payload of a record.
-const PAYLOAD_MAX: usize = 1 << 16;
-
-/// Distance of the heads on a head page, and offset of the first: each has a cache line.
-const LINE: usize = 64;
-const HEAD_PAGE_LEN: usize = (LINE + LINE * PLACES).next_multiple_of(4096);
-/// Number of writers that a head page has places for.
-pub(super) const PLACES: usize = 256;
-
-/// The reader's positions, which its writers read.
-#[derive(Debug)]
-pub(crate) struct HeadPage {
-    mapping: Mapping,
-    /// The file to pass to writers; `None` in a writer's copy.
-    file: Option<OwnedFd>,
-}
 
 /// The writing end of a ring.
 #[derive(Debug)]
@@ -67,6 +42,8 @@ pub(crate) struct Writer {
     /// The end of the written records, and the end of those that the reader can see.
     tail: u64,
     published: u64,
+    /// The mark of the first record that the reader cannot see, if there is one.
+    first_mark: u32,
     /// The end of the free room when the reader's position was last read. Cached, because reading the position fetches
     /// the reader's cache line.
     room_until: u64,
@@ -75,10 +52,20 @@ pub(crate) struct Writer {
 /// The payload of a record that was begun.
 #[derive(Debug)]
 pub(crate) struct Place {
+    /// The record's position, behind what is skipped at the end of the ring.
+    position: u64,
     /// The payload's offset in the file.
     pub(super) at: usize,
     /// The position of the tail after the record.
     end: u64,
+}
+
+impl Place {
+    /// The header's offset in the file.
+    #[inline]
+    pub(super) fn header_at(&self) -> usize {
+        RING_AT + offset_of(self.position) + MARK_LEN
+    }
 }
 
 /// The reading end of a ring.
@@ -131,50 +118,18 @@ pub(crate) enum Written {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Broken;
 
-impl HeadPage {
-    /// Creates this process's head page. Initially the reader counts as asleep.
-    pub(crate) fn create() -> Result<Self, Errno> {
-        let (mapping, file) = Mapping::create("portolan-heads", HEAD_PAGE_LEN)?;
-        let head_page = Self {
-            mapping,
-            file: Some(file),
-        };
-        head_page.asleep().announce();
-        Ok(head_page)
-    }
-
-    fn open(file: BorrowedFd<'_>) -> Result<Option<Self>, Errno> {
-        let mapping = Mapping::open(file, HEAD_PAGE_LEN)?;
-        Ok(mapping.map(|mapping| Self {
-            mapping,
-            file: None,
-        }))
-    }
-
-    /// The file to pass to writers.
-    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
-        self.file.as_ref().map(AsFd::as_fd)
-    }
-
-    #[inline]
-    pub(crate) fn asleep(&self) -> &Asleep {
-        // SAFETY: the first word of every head page.
-        let asleep = unsafe { self.mapping.at(0) };
-        asleep.unwrap_or_else(|| unreachable!("a head page is longer"))
-    }
-
-    #[inline]
-    fn head(&self, place: u8) -> &Head {
-        // SAFETY: every head page has its places there.
-        let head = unsafe { self.mapping.at(LINE + LINE * usize::from(place)) };
-        head.unwrap_or_else(|| unreachable!("a head page has 256 places"))
-    }
+fn room_wanted_of(mapping: &Mapping) -> &RoomWanted {
+    // SAFETY: the first word of every ring's file.
+    let wanted = unsafe { mapping.at(0) };
+    wanted.unwrap_or_else(|| unreachable!("the file is longer"))
 }
 
-fn tail_of(mapping: &Mapping) -> &Tail {
-    // SAFETY: the first words of every ring's file.
-    let tail = unsafe { mapping.at(0) };
-    tail.unwrap_or_else(|| unreachable!("the file is longer"))
+/// The mark of the record at a position.
+#[inline]
+fn mark_at(mapping: &Mapping, position: u64) -> &Mark {
+    // SAFETY: the words of a ring are read and written as atomics where a record begins. Every value is valid for them.
+    let mark = unsafe { mapping.at(RING_AT + offset_of(position)) };
+    mark.unwrap_or_else(|| unreachable!("the file is longer, and records begin at lines"))
 }
 
 impl Writer {
@@ -197,21 +152,21 @@ impl Writer {
             return Ok(Written::Full);
         };
         self.mapping.copy_in(place.at, record.payload);
-        self.end(place);
+        self.end(&place, Kind::Packets);
         Ok(Written::Done(self.publish()))
     }
 
     /// Begins a record with a payload of `len` bytes, at most [`PAYLOAD_MAX`]. `None` if there is no room. The caller
-    /// writes the payload and then calls [`end`](Self::end).
+    /// writes the payload and then ends the record.
     ///
     /// # Errors
     /// The reader violated the protocol.
     #[inline]
-    pub(crate) fn begin(&mut self, head: &RecordHead, len: usize) -> Result<Option<Place>, Broken> {
+    fn begin(&mut self, head: &RecordHead, len: usize) -> Result<Option<Place>, Broken> {
         let place = self.reserve(HEADER_LEN, len)?;
         if let Some(place) = &place {
             let header = header_of(head, len);
-            self.mapping.copy_in(place.at - HEADER_LEN, &header);
+            self.mapping.copy_in(place.header_at(), &header);
         }
         Ok(place)
     }
@@ -229,10 +184,9 @@ impl Writer {
     /// Ends a record in the short form, whose payload is written.
     #[inline]
     pub(crate) fn end_compact(&mut self, place: Place, compact: &Compact) {
-        let mut words = compact.emit();
-        words[0] |= COMPACT;
-        self.mapping.copy_words_in(place.at - COMPACT_LEN, &words);
-        self.end(place);
+        self.mapping
+            .copy_words_in(place.header_at(), &compact.emit());
+        self.end(&place, Kind::Compact);
     }
 
     /// Reserves room for a record, whose payload is at the returned place.
@@ -242,32 +196,45 @@ impl Writer {
         header_len: usize,
         len: usize,
     ) -> Result<Option<Place>, Broken> {
-        let padded = (header_len + len).next_multiple_of(ALIGN);
-        let at = self.tail as usize % RING_LEN;
-        let skipped = if at + padded > RING_LEN {
+        let record_len = record_len(header_len, len);
+        let at = offset_of(self.tail);
+        let skipped = if at + record_len > RING_LEN {
             RING_LEN - at
         } else {
             0
         };
-        let end = self.tail + (skipped + padded) as u64;
+        let position = self.tail + skipped as u64;
+        let end = position + record_len as u64;
         if end > self.room_until {
             self.look_for_room()?;
             if end > self.room_until {
                 return Ok(None);
             }
         }
-        let mut record_at = RING_AT + at;
-        if skipped > 0 {
-            self.mapping.copy_in(record_at, &WRAP.to_ne_bytes());
-            record_at = RING_AT;
-        }
-        let at = record_at + header_len;
-        Ok(Some(Place { at, end }))
+        let at = RING_AT + offset_of(position) + payload_at(header_len, len);
+        Ok(Some(Place { position, at, end }))
     }
 
-    /// Ends a record whose payload is written.
+    /// Ends a record whose header and payload are written.
     #[inline]
-    pub(crate) fn end(&mut self, place: Place) {
+    pub(super) fn end(&mut self, place: &Place, kind: Kind) {
+        // A payload of an earlier lap may look like the next record. If the ring is full, the next record is one that is
+        // unread, whose mark is that of the lap before.
+        let next = mark_at(&self.mapping, place.end);
+        if kind_of(next.read(), place.end).is_some() {
+            next.prepare(NONE);
+        }
+        let is_first = self.tail == self.published;
+        let mut mark = mark_of(place.position, kind);
+        if place.position != self.tail {
+            mark_at(&self.mapping, place.position).prepare(mark);
+            mark = mark_of(self.tail, Kind::Wrap);
+        }
+        if is_first {
+            self.first_mark = mark;
+        } else {
+            mark_at(&self.mapping, self.tail).prepare(mark);
+        }
         self.tail = place.end;
     }
 
@@ -277,7 +244,7 @@ impl Writer {
     /// The reader violated the protocol.
     #[inline]
     pub(crate) fn has_room(&mut self, len: usize) -> Result<bool, Broken> {
-        let end = self.tail + 2 * (HEADER_LEN + len).next_multiple_of(ALIGN) as u64;
+        let end = self.tail + 2 * record_len(HEADER_LEN, len) as u64;
         if end > self.room_until {
             self.look_for_room()?;
         }
@@ -306,19 +273,22 @@ impl Writer {
     #[inline]
     pub(crate) fn publish(&mut self) -> Sleepers {
         let from = std::mem::replace(&mut self.published, self.tail);
+        if from == self.tail {
+            return Sleepers::default();
+        }
         let head = self.head_page.head(self.place);
-        tail_of(&self.mapping).publish(from, self.tail, head, self.head_page.asleep())
+        mark_at(&self.mapping, from).publish(self.first_mark, from, head, self.head_page.asleep())
     }
 
     /// Asks the reader to ring this process's bell when there is more room. Try to write once more after this: there
     /// may be room already.
     pub(crate) fn want_room(&self) {
-        tail_of(&self.mapping).want_room();
+        room_wanted_of(&self.mapping).set();
     }
 
     /// Undoes [`want_room`](Self::want_room).
     pub(crate) fn have_room(&self) {
-        tail_of(&self.mapping).have_room();
+        room_wanted_of(&self.mapping).clear();
     }
 }
 
@@ -347,6 +317,7 @@ impl PendingWriter {
             place,
             tail: 0,
             published: 0,
+            first_mark: NONE,
             room_until: 0,
         }))
     }
@@ -364,7 +335,7 @@ impl Reader {
             return Ok(None);
         };
         // Another ring may have used the place before.
-        let _ = own.head(place).release(0, tail_of(&mapping));
+        let _ = own.head(place).release(0, room_wanted_of(&mapping));
         Ok(Some(Self {
             mapping: Arc::new(mapping),
             from,
@@ -396,7 +367,13 @@ impl Reader {
     /// Whether the ring has an unread record.
     #[inline]
     pub(crate) fn has_more(&self) -> bool {
-        tail_of(&self.mapping).written() != self.head
+        self.kind().is_some()
+    }
+
+    /// What is at the head, if it is written.
+    #[inline]
+    fn kind(&self) -> Option<Kind> {
+        kind_of(mark_at(&self.mapping, self.head).read(), self.head)
     }
 
     /// Replaces the contents of `records` with copies of the next records, within bounds.
@@ -405,38 +382,30 @@ impl Reader {
     /// The writer violated the protocol. `records` has the records before that.
     pub(crate) fn read(&mut self, records: &mut Records) -> Result<(), Broken> {
         records.clear();
-        let tail = tail_of(&self.mapping).written();
         while records.heads.len() < RECORDS_MAX
             && records.bytes.len() < RECORDS_LEN
-            && self.read_one(tail, records)?
+            && self.read_one(records)?
         {}
         Ok(())
     }
 
-    /// Copies the next record to `records`. Returns false if there is none before `tail`, or if it is in the short
-    /// form.
-    fn read_one(&mut self, tail: u64, records: &mut Records) -> Result<bool, Broken> {
-        let Some((at, left, word)) = self.next(tail)? else {
+    /// Copies the next record to `records`. Returns false if there is none, or if it contains no packets.
+    fn read_one(&mut self, records: &mut Records) -> Result<bool, Broken> {
+        let Some((at, Kind::Packets)) = self.next_record()? else {
             return Ok(false);
         };
-        if word & COMPACT != 0 || word == PULL {
-            return Ok(false);
-        }
         let mut header = [0; HEADER_LEN];
-        if left < HEADER_LEN as u64 || !self.mapping.copy_out(RING_AT + at, &mut header) {
-            return Err(Broken);
-        }
+        self.mapping.copy_out(RING_AT + at + MARK_LEN, &mut header);
         let (len, packet_len) = parse_header(&header);
-        let padded = (HEADER_LEN + len).next_multiple_of(ALIGN);
-        if len > PAYLOAD_MAX || padded as u64 > left || at + padded > RING_LEN || packet_len == 0 {
+        if len > PAYLOAD_MAX || at + record_len(HEADER_LEN, len) > RING_LEN || packet_len == 0 {
             return Err(Broken);
         }
         let (source, destination) = self.addresses_of(&header);
-        let payload_at = RING_AT + at + HEADER_LEN;
+        let payload_at = RING_AT + at + payload_at(HEADER_LEN, len);
         if !self.mapping.append_to(payload_at, len, &mut records.bytes) {
             return Err(Broken);
         }
-        self.head += padded as u64;
+        self.head += record_len(HEADER_LEN, len) as u64;
         let head = RecordHead {
             source,
             destination,
@@ -446,47 +415,24 @@ impl Reader {
         Ok(true)
     }
 
-    /// The offset of the next record in the ring, the bytes from there to `tail`, and its first word. `None` if there
-    /// is no record before `tail`.
+    /// The next record: its offset in the ring, and its kind, which is not [`Kind::Wrap`]. `None` if there is none.
     #[inline]
-    fn next(&mut self, tail: u64) -> Result<Option<(usize, u64, u32)>, Broken> {
-        let mut left = tail.wrapping_sub(self.head);
-        if left == 0 {
+    pub(super) fn next_record(&mut self) -> Result<Option<(usize, Kind)>, Broken> {
+        let Some(kind) = self.kind() else {
             return Ok(None);
+        };
+        let at = offset_of(self.head);
+        if kind != Kind::Wrap {
+            return Ok(Some((at, kind)));
         }
-        if left > RING_LEN as u64 || !tail.is_multiple_of(ALIGN as u64) {
+        if at == 0 {
             return Err(Broken);
         }
-        let mut at = self.head as usize % RING_LEN;
-        let mut word = self.first_word(at);
-        if word == WRAP {
-            let skipped = (RING_LEN - at) as u64;
-            left = left
-                .checked_sub(skipped)
-                .filter(|left| *left > 0)
-                .ok_or(Broken)?;
-            self.head += skipped;
-            at = 0;
-            word = self.first_word(at);
-            if word == WRAP {
-                return Err(Broken);
-            }
+        self.head += (RING_LEN - at) as u64;
+        match self.kind() {
+            Some(kind) if kind != Kind::Wrap => Ok(Some((0, kind))),
+            _ => Err(Broken),
         }
-        Ok(Some((at, left, word)))
-    }
-
-    /// As [`next`](Self::next), before the writer's position.
-    #[inline]
-    pub(super) fn next_written(&mut self) -> Result<Option<(usize, u64, u32)>, Broken> {
-        let tail = tail_of(&self.mapping).written();
-        self.next(tail)
-    }
-
-    #[inline]
-    fn first_word(&self, at: usize) -> u32 {
-        let mut word = [0; 4];
-        self.mapping.copy_out(RING_AT + at, &mut word);
-        u32::from_ne_bytes(word)
     }
 
     /// The next record, if it is in the short form. [`pass`](Self::pass) it when it is handled.
@@ -495,28 +441,25 @@ impl Reader {
     /// The writer violated the protocol.
     #[inline]
     pub(crate) fn compact(&mut self) -> Result<Option<CompactRecord>, Broken> {
-        let Some((at, left, word)) = self.next_written()? else {
+        let Some((at, Kind::Compact)) = self.next_record()? else {
             return Ok(None);
         };
-        if word & COMPACT == 0 {
-            return Ok(None);
-        }
+        // The payload's first line, which has to come from the writer's processor. Meanwhile the header is handled.
+        self.mapping.prefetch(RING_AT + at + LINE);
         let mut words = [0; Compact::WORDS];
-        if left < COMPACT_LEN as u64 || !self.mapping.copy_words_out(RING_AT + at, &mut words) {
-            return Err(Broken);
-        }
-        words[0] &= !COMPACT;
+        self.mapping
+            .copy_words_out(RING_AT + at + MARK_LEN, &mut words);
         let compact = Compact::parse(&words).ok_or(Broken)?;
         let len = compact.send.map_or(0, |send| send.len as usize);
-        let padded = (COMPACT_LEN + len).next_multiple_of(ALIGN);
-        if padded as u64 > left || at + padded > RING_LEN {
+        let record_len = record_len(COMPACT_LEN, len);
+        if at + record_len > RING_LEN {
             return Err(Broken);
         }
         Ok(Some(CompactRecord {
             compact,
-            at: RING_AT + at + COMPACT_LEN,
+            at: RING_AT + at + payload_at(COMPACT_LEN, len),
             len,
-            end: self.head + padded as u64,
+            end: self.head + record_len as u64,
         }))
     }
 
@@ -554,7 +497,7 @@ impl Reader {
     #[inline]
     pub(crate) fn release(&self, own: &HeadPage) -> bool {
         own.head(self.place)
-            .release(self.head, tail_of(&self.mapping))
+            .release(self.head, room_wanted_of(&self.mapping))
     }
 }
 

@@ -5,6 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::engine::CompactSend;
 
+const KINDS: [Kind; 4] = [Kind::Wrap, Kind::Packets, Kind::Compact, Kind::Pull];
+
 const THREAD: Sleepers = Sleepers {
     thread: true,
     waiter: false,
@@ -35,8 +37,7 @@ fn record(payload: &[u8]) -> Record<'_> {
 /// Reads one record.
 fn read_one(reader: &mut Reader) -> Result<Option<(RecordHead, Vec<u8>)>, Broken> {
     let mut records = Records::default();
-    let tail = tail_of(&reader.mapping).written();
-    reader.read_one(tail, &mut records)?;
+    reader.read_one(&mut records)?;
     let record = records.iter().next();
     Ok(record.map(|record| (record.head, record.payload.to_vec())))
 }
@@ -94,7 +95,7 @@ fn a_full_ring_takes_no_more_until_its_reader_releases_room_and_signals_that() {
     while writer.write(&record(&payload)).unwrap() != Written::Full {
         written += 1;
     }
-    assert_eq!(written, RING_LEN / 60_040);
+    assert_eq!(written, RING_LEN / record_len(HEADER_LEN, 60_000));
     writer.want_room();
     assert_eq!(writer.write(&record(&payload)), Ok(Written::Full));
     assert_eq!(read_one(&mut reader).unwrap().unwrap().1, payload);
@@ -117,10 +118,10 @@ fn records_are_read_together_up_to_a_bound_and_those_before_a_broken_one_count()
     assert_eq!(firsts, (0..RECORDS_MAX as u8).collect::<Vec<_>>());
     reader.release(&head_page);
     // Corrupt the length of the last record: it is too great.
-    let last = writer.tail as usize - (HEADER_LEN + 9).next_multiple_of(ALIGN);
+    let last = writer.tail as usize - record_len(HEADER_LEN, 9);
     writer
         .mapping
-        .copy_in(RING_AT + last, &9999_u32.to_ne_bytes());
+        .copy_in(RING_AT + last + MARK_LEN, &99_999_u32.to_ne_bytes());
     assert_eq!(reader.read(&mut records), Err(Broken));
     assert_eq!(records.len(), 100 - RECORDS_MAX - 1);
     let (mut writer, mut reader, _) = ring();
@@ -141,7 +142,7 @@ fn records_are_seen_when_they_are_published_and_one_that_was_not_ended_never() {
     };
     for byte in [1, 2] {
         let place = begin(&mut writer, byte);
-        writer.end(place);
+        writer.end(&place, Kind::Packets);
     }
     let _ = begin(&mut writer, 3);
     assert!(!reader.has_more());
@@ -196,14 +197,66 @@ fn a_record_that_no_writer_makes_breaks_the_ring() {
         let (mut writer, mut reader, _board) = ring();
         assert!(write_compact(&mut writer, &[1; 64]));
         let mut words = compact(64, true).emit();
-        words[0] |= COMPACT;
         change(&mut words);
-        writer.mapping.copy_words_in(RING_AT, &words);
+        writer.mapping.copy_words_in(RING_AT + MARK_LEN, &words);
         assert_eq!(reader.compact().map(|_| ()), Err(Broken), "{words:x?}");
     }
 }
 
+#[test]
+fn a_ring_whose_end_is_skipped_to_nothing_is_broken() {
+    let at_start = |kind| Ok(Some((0, kind)));
+    for (at, next, expected) in [
+        (0, None, Err(Broken)),
+        (128, None, Err(Broken)),
+        (128, Some(Kind::Wrap), Err(Broken)),
+        (128, Some(Kind::Compact), at_start(Kind::Compact)),
+        (128, Some(Kind::Pull), at_start(Kind::Pull)),
+    ] {
+        let (mut writer, mut reader, _board) = ring();
+        while writer.tail < at {
+            writer.write(&record(b"x")).unwrap();
+        }
+        reader.read(&mut Records::default()).unwrap();
+        mark_at(&writer.mapping, at).prepare(mark_of(at, Kind::Wrap));
+        if let Some(next) = next {
+            let lap = RING_LEN as u64;
+            mark_at(&writer.mapping, lap).prepare(mark_of(lap, next));
+        }
+        assert_eq!(reader.next_record(), expected, "{at} {next:?}");
+    }
+}
+
 proptest! {
+    #[test]
+    fn a_payload_that_looks_like_records_of_later_laps_is_not_taken_for_one(
+        lens in proptest::collection::vec(1..=4096_usize, 200..400),
+        kind in 0..KINDS.len(),
+        together in 1..4_usize,
+    ) {
+        let (mut writer, mut reader, head_page) = ring();
+        let mut sent = Vec::new();
+        for (number, len) in lens.into_iter().enumerate() {
+            let next_lap = mark_of(writer.tail + RING_LEN as u64, KINDS[kind]);
+            let payload: Vec<u8> = next_lap.to_ne_bytes().into_iter().cycle().take(len).collect();
+            let place = writer.begin_compact(len).unwrap().unwrap();
+            writer.mapping.copy_in(place.at, &payload);
+            writer.end_compact(place, &compact(len as u32, true));
+            prop_assert!(!reader.has_more(), "nothing is published");
+            sent.push(payload);
+            if number % together == 0 {
+                writer.publish();
+                for payload in sent.drain(..) {
+                    let got = reader.compact().unwrap().unwrap();
+                    prop_assert_eq!(reader.payload_of(&got), payload);
+                    reader.pass(&got);
+                }
+                prop_assert!(!reader.has_more());
+                reader.release(&head_page);
+            }
+        }
+    }
+
     #[test]
     fn both_forms_of_records_arrive_unchanged_and_in_order(
         records in proptest::collection::vec((any::<bool>(), 0..=4096_usize), 1..400),
@@ -275,19 +328,23 @@ proptest! {
     fn arbitrary_contents_of_a_writers_file_do_not_harm_its_reader(
         junk in proptest::collection::vec(any::<u8>(), 0..4096),
         at in 0..RING_LEN,
-        tail: u64,
-        near in proptest::option::of(0..3 * RING_LEN as u64),
+        marks in proptest::collection::vec((0..RING_LEN / LINE, 0..2_u64, 0..KINDS.len()), 0..64),
+        first in 0..KINDS.len(),
     ) {
         let (writer, mut reader, head_page) = ring();
         writer.mapping.copy_in(RING_AT + at.min(RING_LEN - junk.len()), &junk);
-        writer.mapping.copy_in(RING_AT, junk.get(..64.min(junk.len())).unwrap());
-        writer.mapping.copy_in(0, &near.unwrap_or(tail).to_ne_bytes());
+        writer.mapping.copy_in(RING_AT, junk.get(..LINE.min(junk.len())).unwrap());
+        for (line, lap, kind) in marks.into_iter().chain([(0, 0, first)]) {
+            let position = lap * RING_LEN as u64 + (line * LINE) as u64;
+            mark_at(&writer.mapping, position).prepare(mark_of(position, KINDS[kind]));
+        }
         let mut records = Records::default();
-        for _ in 0..RING_LEN / ALIGN {
+        for _ in 0..RING_LEN / LINE {
             while let Ok(Some(compact)) = reader.compact() {
                 prop_assert!(reader.payload_of(&compact).len() <= Compact::PAYLOAD_MAX as usize);
                 reader.pass(&compact);
             }
+            while let Ok(Some(_)) = reader.pull() {}
             match reader.read(&mut records) {
                 Ok(()) if records.len() > 0 => {
                     let is_within = |record: Record<'_>| record.payload.len() <= PAYLOAD_MAX;
@@ -302,7 +359,7 @@ proptest! {
     #[test]
     fn a_reader_with_an_invalid_position_is_not_written_to(word in RING_LEN as u64..) {
         let (mut writer, _, head_page) = ring();
-        head_page.head(3).release(word.wrapping_neg(), tail_of(&writer.mapping));
+        head_page.head(3).release(word.wrapping_neg(), room_wanted_of(&writer.mapping));
         let written = writer.write(&record(b"x"));
         prop_assert!(matches!(written, Err(Broken) | Ok(Written::Full)), "{:?}", written);
     }

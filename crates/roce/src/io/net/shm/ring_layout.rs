@@ -1,0 +1,143 @@
+//! Where the records of a ring are, and the mark that each begins with.
+//!
+//! A record begins with a line of memory: its mark, its header, and a short payload. A longer payload begins with the next
+//! line. The mark is the record's kind and the number of the ring's lap. So what is left of an earlier lap does not look
+//! like a record, except by chance in a payload; the writer removes that before the reader gets there.
+
+use super::record_header::HEADER_LEN;
+use crate::engine::Compact;
+
+/// Bytes of a ring: several times what one queue pair has in flight.
+pub(super) const RING_LEN: usize = 256 << 10;
+/// Offset of the ring: after the writer's page.
+pub(super) const RING_AT: usize = 4096;
+pub(super) const FILE_LEN: usize = RING_AT + RING_LEN;
+/// Records begin at multiples of this: a cache line, so that two records have none in common.
+pub(super) const LINE: usize = 64;
+/// Length of the mark. The header follows.
+pub(super) const MARK_LEN: usize = 8;
+/// Length of the header of a record in the short form.
+pub(super) const COMPACT_LEN: usize = 4 * Compact::WORDS;
+/// Maximum payload of a record.
+pub(super) const PAYLOAD_MAX: usize = 1 << 16;
+
+// The longest record fits into an empty ring, even if the end of the ring must be skipped.
+const _: () = assert!(RING_LEN > 2 * record_len(HEADER_LEN, PAYLOAD_MAX));
+// The end of the ring, too, has room for a mark.
+const _: () = assert!(RING_LEN.is_multiple_of(LINE) && RING_AT.is_multiple_of(LINE));
+const _: () = assert!(MARK_LEN + HEADER_LEN <= LINE && MARK_LEN + COMPACT_LEN <= LINE);
+
+/// What a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// None: the next record is at the start of the ring.
+    Wrap = 1,
+    /// Packets.
+    Packets = 2,
+    /// The short form of a send, a write or an acknowledgement.
+    Compact = 3,
+    /// About a write that is pulled.
+    Pull = 4,
+}
+
+/// Bits of a mark that are the kind. The others are the lap.
+const KIND_BITS: u32 = 3;
+const KIND: u32 = (1 << KIND_BITS) - 1;
+/// The mark of no record.
+pub(super) const NONE: u32 = 0;
+
+/// The mark of a record at a position.
+#[inline]
+pub(super) fn mark_of(position: u64, kind: Kind) -> u32 {
+    lap_of(position) | kind as u32
+}
+
+/// What is at a position that begins with this word. `None` if nothing has been written there in this lap.
+#[inline]
+pub(super) fn kind_of(mark: u32, position: u64) -> Option<Kind> {
+    if mark & !KIND != lap_of(position) {
+        return None;
+    }
+    match mark & KIND {
+        1 => Some(Kind::Wrap),
+        2 => Some(Kind::Packets),
+        3 => Some(Kind::Compact),
+        4 => Some(Kind::Pull),
+        _ => None,
+    }
+}
+
+fn lap_of(position: u64) -> u32 {
+    ((position / RING_LEN as u64) as u32) << KIND_BITS
+}
+
+/// Offset in the ring.
+#[inline]
+pub(super) fn offset_of(position: u64) -> usize {
+    position as usize % RING_LEN
+}
+
+/// Offset of the payload in a record.
+#[inline]
+pub(super) const fn payload_at(header_len: usize, len: usize) -> usize {
+    if MARK_LEN + header_len + len <= LINE {
+        MARK_LEN + header_len
+    } else {
+        (MARK_LEN + header_len).next_multiple_of(LINE)
+    }
+}
+
+/// Length of a record, with what follows up to the next one.
+#[inline]
+pub(super) const fn record_len(header_len: usize, len: usize) -> usize {
+    (payload_at(header_len, len) + len).next_multiple_of(LINE)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const KINDS: [Kind; 4] = [Kind::Wrap, Kind::Packets, Kind::Compact, Kind::Pull];
+
+    proptest! {
+        #[test]
+        fn a_mark_counts_in_its_own_lap_only(position: u64, laps in 1u64..1 << 20) {
+            let position = position >> 1;
+            let later = position + laps * RING_LEN as u64;
+            for kind in KINDS {
+                let mark = mark_of(position, kind);
+                prop_assert_eq!(kind_of(mark, position), Some(kind));
+                prop_assert_eq!(kind_of(mark, later), None);
+            }
+            prop_assert_eq!(kind_of(NONE, position), None);
+        }
+
+        #[test]
+        fn every_word_that_counts_is_one_that_a_writer_writes(mark: u32, position: u64) {
+            for mark in [mark, lap_of(position) | mark & KIND] {
+                if let Some(kind) = kind_of(mark, position) {
+                    prop_assert_eq!(mark_of(position, kind), mark);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_short_payload_is_in_the_line_of_its_header_and_a_longer_one_begins_a_line() {
+        assert_eq!(
+            (payload_at(COMPACT_LEN, 24), record_len(COMPACT_LEN, 24)),
+            (40, 64)
+        );
+        assert_eq!(
+            (payload_at(COMPACT_LEN, 25), record_len(COMPACT_LEN, 25)),
+            (64, 128)
+        );
+        assert_eq!(
+            (payload_at(COMPACT_LEN, 64), record_len(COMPACT_LEN, 64)),
+            (64, 128)
+        );
+        assert_eq!((payload_at(96, 0), record_len(96, 0)), (128, 128));
+    }
+}
