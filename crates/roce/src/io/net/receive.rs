@@ -264,7 +264,7 @@ fn drain_compact<Q>(
 ) -> (usize, Result<(), Broken>) {
     let (mut count, mut packets, mut bytes) = (0, 0, 0);
     let mut result = Ok(());
-    while count < RECORDS_MAX {
+    while count < RECORDS_MAX && reader.has_more() {
         let record = match reader.compact() {
             Ok(Some(record)) => record,
             Ok(None) => match reader.pull() {
