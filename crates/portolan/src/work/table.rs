@@ -282,11 +282,18 @@ impl Work {
     }
 
     /// Whether the work `key` has completed.
-    #[cfg(feature = "tokio")]
+    #[cfg(any(feature = "tokio", test))]
     pub(crate) fn is_done(&self, key: usize) -> bool {
         let state = self.state.lock();
         let slot = state.slots.get(key);
         slot.is_none_or(|slot| slot.done.is_some())
+    }
+
+    /// Whether the work `key` has completed because the queue pair was flushed.
+    pub(crate) fn is_flushed(&self, key: usize) -> bool {
+        let state = self.state.lock();
+        let done = state.slots.get(key).and_then(|slot| slot.done);
+        done.is_some_and(|done| done.status == WcStatus::WrFlushErr)
     }
 
     /// Takes the ring's oldest message.

@@ -163,18 +163,19 @@ impl Transfer {
     pub(crate) fn until_done(&self) -> impl FnMut() -> Option<()> + Send + use<> {
         let (connection, key) = (self.connection.clone(), self.key);
         move || {
-            let is_done = connection.reason_due().is_none()
-                && key.is_none_or(|key| connection.work.is_done(key));
+            let is_done = key
+                .is_none_or(|key| connection.work.is_done(key) && !connection.awaits_reason(key));
             is_done.then_some(())
         }
     }
 
     /// Returns the result if the transfer has completed.
     pub(crate) fn try_take(&mut self) -> Option<Result<Done, Failed>> {
-        if self.connection.reason_due().is_some() {
+        let key = self.key?;
+        if self.connection.awaits_reason(key) {
             return None;
         }
-        let (pieces, completion, length) = self.connection.work.taken(self.key?)?;
+        let (pieces, completion, length) = self.connection.work.taken(key)?;
         self.key = None;
         Some(self.connection.finished(pieces, &completion, length))
     }
@@ -197,6 +198,12 @@ impl Drop for Transfer {
 }
 
 impl Inner {
+    /// Whether the work `key` was flushed, and the event that explains why may still arrive. Work that succeeded, or that
+    /// failed for a reason of its own, awaits none.
+    fn awaits_reason(&self, key: usize) -> bool {
+        self.reason_due().is_some() && self.work.is_flushed(key)
+    }
+
     /// Builds the result of a work request from its completion.
     pub(crate) fn finished(
         &self,
@@ -231,5 +238,54 @@ impl fmt::Debug for Transfer {
             .field("is_sending", &is_sending)
             .field("tag", &self.tag);
         written.finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_provider::Cause;
+    use portolan_provider::verbs::{QpAttr, QpAttrMask, QpState};
+
+    use super::*;
+    use crate::Connection;
+
+    /// Moves the queue pair to ERR. No event explains it.
+    fn flush(connection: &Connection) {
+        let attr = QpAttr {
+            state: QpState::Err,
+            ..QpAttr::default()
+        };
+        let work = &connection.inner.work;
+        work.qp.modify(&attr, QpAttrMask::STATE).unwrap();
+        work.collect().unwrap();
+        assert_eq!(work.broken(), Some(WcStatus::WrFlushErr));
+        assert!(connection.inner.reason_due().is_some());
+    }
+
+    #[test]
+    fn work_that_succeeded_before_an_unexplained_flush_is_returned_at_once() {
+        let (peer, connection) = crate::doc_pair().unwrap();
+        let sent = connection.send(b"ahoy".to_vec()).unwrap();
+        let received = peer.receive().unwrap();
+        let key = sent.key.unwrap();
+        let is_done = || connection.inner.work.is_done(key);
+        while !is_done() {
+            connection.inner.work.collect().unwrap();
+        }
+        flush(&connection);
+        let done = sent.try_finish().expect("it has completed").unwrap();
+        assert_eq!(done.buffer[..], received[..]);
+    }
+
+    #[test]
+    fn flushed_work_waits_for_the_event_that_explains_it() {
+        let (_peer, connection) = crate::doc_pair().unwrap();
+        let receiving = connection.post_receive(connection.buffer(64).unwrap());
+        flush(&connection);
+        let receiving = receiving.unwrap().try_finish().unwrap_err();
+        let failed = receiving.wait().unwrap_err();
+        let cause = Cause::WorkFailed(WcStatus::WrFlushErr);
+        assert_eq!(failed.error.cause, cause, "no event came");
+        assert!(connection.inner.reason_due().is_none());
     }
 }
