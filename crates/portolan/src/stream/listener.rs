@@ -15,13 +15,18 @@ use portolan_threads::lock::Mutex;
 use super::core::{Core, Signal};
 use super::options::{StreamOptions, conn_param};
 use super::stream::Stream;
-use crate::cm::EventChannel;
+use crate::cm::{CmId, EventChannel};
 use crate::connection::{Incoming, Listener};
 use crate::deadline;
 
+/// What a peer of another protocol is told. Without it, its error says only that the application rejected it.
+const REFUSAL: &[u8] = b"only rsockets may connect to this port (portolan::Stream, rconnect(3))";
+/// What the private data of a request should be.
+const PEER_OF_LISTENER: &str = "that of an rsocket (portolan::Stream, rconnect(3))";
+
 /// Listens for streams, like a `TcpListener`.
 ///
-/// Requests of peers that do not use rsocket are rejected.
+/// Requests of peers that do not use rsocket are rejected, with private data that says why.
 ///
 /// ```
 /// use std::io::{Read, Write};
@@ -136,7 +141,10 @@ impl StreamListener {
 
     /// The stream of a request. `None` if the peer does not use rsocket or has withdrawn.
     fn take(&self, incoming: Incoming) -> io::Result<Option<(Stream, SocketAddr)>> {
-        match accept(incoming, &self.options()) {
+        let (id, request) = incoming.into_parts();
+        let addresses = id.addresses().unwrap_or_default();
+        let accepted = accept(&id, &request, &self.options());
+        match accepted.map_err(|error| error.between(addresses.local, addresses.remote)) {
             Ok(stream) => {
                 let peer = stream.peer_addr()?;
                 Ok(Some((stream, peer)))
@@ -170,10 +178,13 @@ fn is_peers(error: &Error) -> bool {
 
 /// Accepts a request without waiting for the peer's confirmation. Data is sent once the confirmation or the peer's
 /// first message has arrived.
-fn accept(incoming: Incoming, options: &StreamOptions) -> Result<Stream> {
-    let (id, request) = incoming.into_parts();
+fn accept(id: &CmId, request: &ConnParam, options: &StreamOptions) -> Result<Stream> {
     // Reject other kinds of peers before creating anything for them.
-    super::check_peer(&request.private_data)?;
+    if let Err(error) = super::check_peer(&request.private_data, PEER_OF_LISTENER) {
+        // Fails if the peer has withdrawn.
+        let _ = id.reject(REFUSAL);
+        return Err(error);
+    }
     let signal = Signal::new()?;
     let called: Arc<dyn Notify> = signal.clone();
     let events = match EventChannel::open_calling(id.provider(), &called)? {

@@ -99,10 +99,8 @@ use portolan_rsocket::ConnData;
 
 use self::error::io_error;
 
-/// Fails unless private data is that of rsocket.
-fn check_peer(private_data: &[u8]) -> Result<ConnData> {
-    ConnData::decode(private_data).map_err(|violation| {
-        let (what, expected) = ("private data", "an rsocket's");
-        Error::invalid(Step::Connect, what, expected, violation)
-    })
+/// Fails unless private data is that of rsocket. `expected` names the programs whose data would be.
+fn check_peer(private_data: &[u8], expected: &str) -> Result<ConnData> {
+    ConnData::decode(private_data)
+        .map_err(|violation| Error::invalid(Step::Connect, "private data", expected, violation))
 }

@@ -198,7 +198,12 @@ fn a_request_of_another_protocol_is_rejected_and_the_listener_goes_on() {
     thread::scope(|scope| {
         let accepting = scope.spawn(|| listener.accept_within(PATIENCE).unwrap());
         let refused = connector().private_data(*b"hello").connect_to(address);
-        assert!(matches!(refused.unwrap_err().cause, Cause::Rejected { .. }));
+        let error = refused.unwrap_err();
+        assert!(matches!(error.cause, Cause::Rejected { .. }));
+        for part in ["rsockets", "portolan::Stream", &address.to_string()] {
+            assert!(error.to_string().contains(part), "{error}");
+        }
+        assert!(error.context.local.is_some(), "{error:?}");
         let stream = Stream::connect_to(address, &stream_options()).unwrap();
         let (passive, _) = accepting.join().unwrap();
         assert_eq!(stream.local_addr().unwrap(), passive.peer_addr().unwrap());
@@ -215,7 +220,10 @@ fn a_listener_of_another_protocol_is_recognized() {
             incoming.accept_with(&options())
         });
         let error = Stream::connect_to(address, &stream_options()).unwrap_err();
-        assert!(error.to_string().contains("rsocket"), "{error}");
+        for part in ["rsocket", "StreamListener", &address.to_string()] {
+            assert!(error.to_string().contains(part), "{error}");
+        }
+        assert!(error.context.local.is_some(), "{error:?}");
         drop(accepting.join().unwrap());
     });
 }

@@ -37,6 +37,9 @@ use super::queues::{Drive, Queues};
 use crate::cm::{CmId, EventChannel};
 use crate::deadline;
 
+/// What the private data of an accepting peer should be.
+const PEER_OF_CONNECT: &str = "that of an rsocket (portolan::StreamListener, rlisten(3))";
+
 /// How long a caller waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wait {
@@ -185,7 +188,8 @@ impl Core {
     /// # Errors
     /// The peer does not speak the protocol.
     pub(crate) fn connected(&self, private_data: &[u8], is_established: bool) -> Result<()> {
-        let peer = check_peer(private_data).map_err(|error| self.explain(error))?;
+        let peer =
+            check_peer(private_data, PEER_OF_CONNECT).map_err(|error| self.explain(error))?;
         let mut state = self.lock();
         state.endpoint.connected(peer);
         state.is_established |= is_established;
