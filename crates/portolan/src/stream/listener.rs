@@ -20,9 +20,9 @@ use crate::connection::{Incoming, Listener};
 use crate::deadline;
 
 /// What a peer of another protocol is told. Without it, its error says only that the application rejected it.
-const REFUSAL: &[u8] = b"only rsockets may connect to this port (portolan::Stream, rconnect(3))";
+const REFUSAL: &[u8] = b"only rsockets may connect to this port (portolan::Stream, rsocket(7))";
 /// What the private data of a request should be.
-const PEER_OF_LISTENER: &str = "that of an rsocket (portolan::Stream, rconnect(3))";
+const PEER_OF_LISTENER: &str = "that of an rsocket (portolan::Stream, rsocket(7))";
 
 /// Listens for streams, like a `TcpListener`.
 ///

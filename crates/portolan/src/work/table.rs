@@ -282,7 +282,6 @@ impl Work {
     }
 
     /// Whether the work `key` has completed.
-    #[cfg(any(feature = "tokio", test))]
     pub(crate) fn is_done(&self, key: usize) -> bool {
         let state = self.state.lock();
         let slot = state.slots.get(key);

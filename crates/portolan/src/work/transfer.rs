@@ -172,7 +172,8 @@ impl Transfer {
     /// Returns the result if the transfer has completed.
     pub(crate) fn try_take(&mut self) -> Option<Result<Done, Failed>> {
         let key = self.key?;
-        if self.connection.awaits_reason(key) {
+        // In this order: another thread may collect its completion meanwhile.
+        if !self.connection.work.is_done(key) || self.connection.awaits_reason(key) {
             return None;
         }
         let (pieces, completion, length) = self.connection.work.taken(key)?;
@@ -282,7 +283,9 @@ mod tests {
         let (_peer, connection) = crate::doc_pair().unwrap();
         let receiving = connection.post_receive(connection.buffer(64).unwrap());
         flush(&connection);
-        let receiving = receiving.unwrap().try_finish().unwrap_err();
+        let receiving = receiving.unwrap();
+        assert!(connection.inner.work.is_flushed(receiving.key.unwrap()));
+        let receiving = receiving.try_finish().unwrap_err();
         let failed = receiving.wait().unwrap_err();
         let cause = Cause::WorkFailed(WcStatus::WrFlushErr);
         assert_eq!(failed.error.cause, cause, "no event came");

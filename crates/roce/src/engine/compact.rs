@@ -78,7 +78,7 @@ const ACK_REQUEST: u32 = 1 << 27;
 const ACKNOWLEDGEMENT: u32 = 1 << 28;
 const WRITE: u32 = 1 << 29;
 const KNOWN: u32 = SEND | IMMEDIATE | SOLICITED | ACK_REQUEST | ACKNOWLEDGEMENT | WRITE;
-/// The high bits of a write's length, whose place in the first word belongs to the host.
+/// The high bits of a write's length. The first word has the others.
 const LEN_HIGH: u32 = 3 << 30;
 /// PSNs, queue pair numbers and message numbers.
 const LOW: u32 = 0x00FF_FFFF;

@@ -38,7 +38,7 @@ use crate::cm::{CmId, EventChannel};
 use crate::deadline;
 
 /// What the private data of an accepting peer should be.
-const PEER_OF_CONNECT: &str = "that of an rsocket (portolan::StreamListener, rlisten(3))";
+const PEER_OF_CONNECT: &str = "that of an rsocket (portolan::StreamListener, rsocket(7))";
 
 /// How long a caller waits.
 #[derive(Clone, Copy, Debug)]

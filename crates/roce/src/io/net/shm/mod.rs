@@ -5,7 +5,7 @@
 //! which holds its read position and whether it sleeps. A message on the same connection wakes a sleeping process. A
 //! ring carries the same packets as the socket, so a queue pair's engine sees no difference.
 //!
-//! * `cursor`: the positions of both ends, and whom to wake; `sync` is for its model checker.
+//! * `cursor`: the marks of records, the reader's position, and whom to wake; `sync` is for its model checker.
 //! * `mapping`, `ring`: memory files, and the records in them. `ring_layout`: where they are. `record_header`: the header of
 //!   a record that contains packets.
 //! * `head_page`: what a reader shows its writers.

@@ -127,7 +127,8 @@ fn room_wanted_of(mapping: &Mapping) -> &RoomWanted {
 /// The mark of the record at a position.
 #[inline]
 fn mark_at(mapping: &Mapping, position: u64) -> &Mark {
-    // SAFETY: the words of a ring are read and written as atomics where a record begins. Every value is valid for them.
+    // SAFETY: where a record begins in this lap, the word is read and written as an atomic. In another lap it may be part of
+    // a payload: the head's release and acquire are between the two. Every value is valid for it.
     let mark = unsafe { mapping.at(RING_AT + offset_of(position)) };
     mark.unwrap_or_else(|| unreachable!("the file is longer, and records begin at lines"))
 }
@@ -256,7 +257,7 @@ impl Writer {
         let used = self
             .tail
             .wrapping_sub(self.head_page.head(self.place).read());
-        if used > RING_LEN as u64 {
+        if used > self.tail.min(RING_LEN as u64) {
             return Err(Broken);
         }
         self.room_until = self.tail - used + RING_LEN as u64;

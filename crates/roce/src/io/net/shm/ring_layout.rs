@@ -1,7 +1,7 @@
 //! Where the records of a ring are, and the mark that each begins with.
 //!
-//! A record begins with a line of memory: its mark, its header, and a short payload. A longer payload begins with the next
-//! line. The mark is the record's kind and the number of the ring's lap. So what is left of an earlier lap does not look
+//! A record begins a line of memory: with its mark, its header, and a short payload. A longer payload begins the next
+//! line, and a longer header takes the next, too. The mark is the record's kind and the number of the ring's lap. So what is left of an earlier lap does not look
 //! like a record, except by chance in a payload; the writer removes that before the reader gets there.
 
 use super::record_header::HEADER_LEN;
@@ -51,7 +51,7 @@ pub(super) fn mark_of(position: u64, kind: Kind) -> u32 {
     lap_of(position) | kind as u32
 }
 
-/// What is at a position that begins with this word. `None` if nothing has been written there in this lap.
+/// What is at a position that begins with this word. `None` if it is not the mark of a record of this lap.
 #[inline]
 pub(super) fn kind_of(mark: u32, position: u64) -> Option<Kind> {
     // One subtraction, because readers poll this: a lap has no bits of a kind.
