@@ -78,8 +78,6 @@ const ACK_REQUEST: u32 = 1 << 27;
 const ACKNOWLEDGEMENT: u32 = 1 << 28;
 const WRITE: u32 = 1 << 29;
 const KNOWN: u32 = SEND | IMMEDIATE | SOLICITED | ACK_REQUEST | ACKNOWLEDGEMENT | WRITE;
-/// The high bits of a write's length. The first word has the others.
-const LEN_HIGH: u32 = 3 << 30;
 /// PSNs, queue pair numbers and message numbers.
 const LOW: u32 = 0x00FF_FFFF;
 
@@ -108,8 +106,8 @@ impl Compact {
             }
         }
         if let Some(write) = &self.write {
-            words[0] = write.len & !LEN_HIGH;
-            words[1] |= WRITE | IMMEDIATE | write.len & LEN_HIGH;
+            words[0] = write.len;
+            words[1] |= WRITE | IMMEDIATE;
             words[1] |= if write.solicited { SOLICITED } else { 0 };
             words[1] |= if write.ack_request { ACK_REQUEST } else { 0 };
             words[2] = write.psn.value();
@@ -130,13 +128,10 @@ impl Compact {
     pub fn parse(words: &[u32; Self::WORDS]) -> Option<Self> {
         let [len, kind, psn, immediate, ack_psn, msn, tag, port] = *words;
         let has = |bit| kind & bit != 0;
-        let is_known = kind & !(KNOWN | LOW) == 0 || has(WRITE);
-        let write_len = len | kind & LEN_HIGH;
-        let is_valid = is_known
-            && len & LEN_HIGH == 0
+        let is_valid = kind & !(KNOWN | LOW) == 0
             && match kind & (SEND | WRITE) {
                 SEND => len <= Self::PAYLOAD_MAX,
-                WRITE => write_len <= Self::WRITE_MAX && has(IMMEDIATE),
+                WRITE => len <= Self::WRITE_MAX && has(IMMEDIATE),
                 0 => has(ACKNOWLEDGEMENT) && len == 0 && !has(IMMEDIATE | SOLICITED | ACK_REQUEST),
                 _ => false,
             }
@@ -160,7 +155,7 @@ impl Compact {
                 immediate: immediate.to_ne_bytes(),
                 solicited: has(SOLICITED),
                 ack_request: has(ACK_REQUEST),
-                len: write_len,
+                len,
             }),
             acknowledgement: has(ACKNOWLEDGEMENT).then(|| CompactAck {
                 psn: Psn::new(ack_psn),
