@@ -239,17 +239,22 @@ impl Inner {
         while let Some(event) = self.events.try_next_event()? {
             any = true;
             if ends_connection(event.event_type()) {
-                // A later event only confirms the end.
-                if !self.is_disconnected() {
-                    self.note_reason(&event);
-                }
-                self.disconnected.store(true, Ordering::Release);
-                // Answers the peer's disconnect request. Fails harmlessly if both requests crossed.
-                let _ = self.id.disconnect();
-                self.work.nudge();
+                self.end_by(&event);
             }
         }
         Ok(any)
+    }
+
+    /// Ends the connection because of an event that ends it.
+    pub(super) fn end_by(&self, event: &Event) {
+        // A later event only confirms the end.
+        if !self.is_disconnected() {
+            self.note_reason(event);
+        }
+        self.disconnected.store(true, Ordering::Release);
+        // Answers the peer's disconnect request. Fails harmlessly if both requests crossed.
+        let _ = self.id.disconnect();
+        self.work.nudge();
     }
 
     fn note_reason(&self, end: &Event) {

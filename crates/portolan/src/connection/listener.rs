@@ -455,7 +455,8 @@ impl Incoming {
     }
 
     /// Accepts the request and waits until the peer confirms. A slow peer delays only this call, so a listener with many
-    /// clients accepts in several threads or tasks.
+    /// clients accepts in several threads or tasks. If the peer has closed the connection meanwhile, what it sent before
+    /// can still be received.
     ///
     /// # Errors
     /// The peer withdrew (`Disconnected`), did not confirm within the deadline, or the options
@@ -550,8 +551,14 @@ pub(crate) fn unconfirmed(inner: &Inner, options: &Options, mut error: Error) ->
 
 /// Returns the outcome of accepting if the event ends it.
 pub(crate) fn accept_outcome(inner: &Inner, event: &Event) -> Option<Result<()>> {
-    if event.event_type() == EventType::Established {
-        return Some(Ok(()));
+    match event.event_type() {
+        EventType::Established => return Some(Ok(())),
+        // The peer had this side's reply, since it disconnects: only its RTU was lost. What it sent can be read.
+        EventType::Disconnected => {
+            inner.end_by(event);
+            return Some(Ok(()));
+        }
+        _ => {}
     }
     event.failure().map(|mut error| {
         error.step = Step::Accept;

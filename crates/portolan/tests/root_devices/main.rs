@@ -14,6 +14,7 @@ mod follow;
 mod harness;
 mod keepalive;
 mod link_local;
+mod lost_rtu;
 #[path = "../library/low.rs"]
 #[allow(dead_code, reason = "shared with the tests on loopback")]
 mod low;
