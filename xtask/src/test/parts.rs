@@ -141,7 +141,7 @@ pub(super) const PARTS: &[Part] = &[
     },
     Part {
         name: "foreign-crates",
-        what: "examples of other Rust crates, built for the part `programs`",
+        what: "examples of another Rust crate, built for the part `programs`",
         place: Place::Building(Profile::Release),
         needs: None,
         run: crate::programs::crates::build,

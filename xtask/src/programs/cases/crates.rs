@@ -14,8 +14,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::alone(GROUP, c(&program("loopback")))
             .client_says(&[("sent", 1), ("received", 1)])
             .data(Data::ComparedByClient)
-            .on_ethernet()
-            .quick(),
+            .on_ethernet(),
         ping_pong("rc_pingpong", ""),
         ping_pong("rc_pingpong", " --ts"),
         ping_pong("rc_pingpong_split", ""),
