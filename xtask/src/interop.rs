@@ -39,6 +39,8 @@ pub(crate) struct Arguments {
 enum Programs {
     /// Of rdmacm-utils
     Librdmacm,
+    /// Of rdmacm-utils, over rsockets
+    Rsockets,
     /// Of ibverbs-utils
     PingPongs,
     /// Of perftest
@@ -49,6 +51,7 @@ impl Programs {
     fn group(self) -> Group {
         match self {
             Self::Librdmacm => Group::Librdmacm,
+            Self::Rsockets => Group::Rsockets,
             Self::PingPongs => Group::PingPongs,
             Self::Perftest => Group::Perftest,
         }
@@ -57,6 +60,7 @@ impl Programs {
     fn task(self) -> &'static str {
         match self {
             Self::Librdmacm => "interop --programs librdmacm",
+            Self::Rsockets => "interop --programs rsockets",
             Self::PingPongs => "interop --programs ping-pongs",
             Self::Perftest => "interop --programs perftest",
         }

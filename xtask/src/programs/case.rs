@@ -51,6 +51,8 @@ pub(super) enum Ready {
     Listener(u16),
     /// It listens on a TCP port, over which both ends exchange their queue pairs.
     Tcp(u16),
+    /// It has a UDP socket with this port.
+    Udp(u16),
     /// It has joined the group.
     Member(Ipv4Addr),
 }

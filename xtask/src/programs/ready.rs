@@ -15,6 +15,8 @@ use super::side::Side;
 const UNLISTED: Duration = Duration::from_secs(10);
 /// The state of a listening socket in the kernel's TCP tables (proc(5)).
 const LISTEN: &str = "0A";
+/// The state of a UDP socket that is not connected.
+const UNCONNECTED: &str = "07";
 
 /// Whether a server that was started at `started` is ready.
 pub(super) fn is_ready(side: &Side<'_>, ready: Ready, started: Instant) -> Result<bool> {
@@ -23,10 +25,8 @@ pub(super) fn is_ready(side: &Side<'_>, ready: Ready, started: Instant) -> Resul
         Ready::Listener(port) => {
             Ok(started.elapsed() > UNLISTED || has_kernel_listener(side, port)?)
         }
-        Ready::Tcp(port) => Ok(["tcp", "tcp6"].iter().any(|name| {
-            let table = fs::read_to_string(side.table(name));
-            has_tcp_listener(&table.unwrap_or_default(), port)
-        })),
+        Ready::Tcp(port) => Ok(has_socket(side, ["tcp", "tcp6"], port, LISTEN)),
+        Ready::Udp(port) => Ok(has_socket(side, ["udp", "udp6"], port, UNCONNECTED)),
         Ready::Member(group) => {
             let table = fs::read_to_string(side.table("igmp")).context("no table of groups")?;
             Ok(has_member(&table, group))
@@ -72,13 +72,21 @@ fn tells_of_listener(text: &str, port: u16) -> bool {
         })
 }
 
+/// Whether one of the kernel's tables has a socket with this port and state.
+fn has_socket(side: &Side<'_>, tables: [&str; 2], port: u16, state: &str) -> bool {
+    tables.iter().any(|name| {
+        let table = fs::read_to_string(side.table(name));
+        is_listed(&table.unwrap_or_default(), port, state)
+    })
+}
+
 /// `sl local_address rem_address st …`
-fn has_tcp_listener(table: &str, port: u16) -> bool {
+fn is_listed(table: &str, port: u16, state: &str) -> bool {
     let end = format!(":{port:04X}");
     table.lines().any(|line| {
         let mut words = line.split_whitespace().skip(1);
         let local = words.next().unwrap_or_default();
-        local.ends_with(&end) && words.nth(1) == Some(LISTEN)
+        local.ends_with(&end) && words.nth(1) == Some(state)
     })
 }
 
@@ -108,9 +116,9 @@ mod tests {
     #[test]
     fn a_tcp_listener_differs_from_a_connection() {
         let line = |state| format!("   0: 00000000:4853 00000000:0000 {state} 00000000:00000000");
-        assert!(has_tcp_listener(&line("0A"), 18_515));
-        assert!(!has_tcp_listener(&line("01"), 18_515));
-        assert!(!has_tcp_listener(&line("0A"), 18_516));
+        assert!(is_listed(&line("0A"), 18_515, LISTEN));
+        assert!(!is_listed(&line("01"), 18_515, LISTEN));
+        assert!(!is_listed(&line("0A"), 18_516, LISTEN));
     }
 
     #[test]

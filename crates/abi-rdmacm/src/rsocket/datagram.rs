@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 
+use portolan::StreamOptions;
 use portolan::datagram::{Options, Rsocket as Datagrams};
 
 use super::errno::of_io;
@@ -14,17 +15,24 @@ use crate::guard::{Result, last_errno};
 
 /// Bytes of a buffer that librdmacm reserves for one datagram (`RS_SNDLOWAT`).
 const BYTES_EACH: u32 = 2048;
-/// Maximum of datagrams in a queue.
-const DEPTH_MAX: u32 = 384;
 
-/// Creates a socket. Its queues are as long as the number of datagrams that fit into the default buffers.
+/// Creates a socket with queues of the default sizes.
 pub(super) fn create(is_ipv6: bool) -> Result<Datagrams> {
-    let stream = &settings().options;
-    let depth = |bytes: u32, queue: u16| (bytes / BYTES_EACH).clamp(1, DEPTH_MAX.min(queue.into()));
-    let options = Options::default()
-        .send_depth(depth(stream.send_buffer, stream.send_queue))
-        .receive_depth(depth(stream.receive_buffer, stream.receive_queue));
+    let options = sizes(&settings().options);
     Datagrams::new_on(provider()?, is_ipv6, options).map_err(|error| of_io(&error))
+}
+
+/// The queues of a socket: as many datagrams as its buffers have room for, at most the queues' sizes.
+pub(super) fn sizes(options: &StreamOptions) -> Options {
+    let depth = |bytes: u32, queue: u16| (bytes / BYTES_EACH).min(queue.into()).max(1);
+    Options::default()
+        .send_depth(depth(options.send_buffer, options.send_queue))
+        .receive_depth(depth(options.receive_buffer, options.receive_queue))
+}
+
+/// Whether a socket has an address, and so the sizes of its queues.
+pub(super) fn is_bound(datagrams: &Datagrams) -> bool {
+    datagrams.local_addr().is_ok_and(|local| local.port() != 0)
 }
 
 /// Sends the pieces as one datagram. Without a destination, sends to the connected peer.

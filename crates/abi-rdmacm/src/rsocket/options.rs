@@ -87,15 +87,24 @@ const SND_CWND_AT: usize = 80;
 /// `EOPNOTSUPP` for an unknown option; `EINVAL` for a value that is too short or set too late.
 pub(crate) fn set(socket: &Rsocket, level: c_int, name: c_int, value: &[u8]) -> Result<()> {
     set_own(socket, level, name, value)?;
-    if let State::Listening(listener) = &*socket.state.lock() {
-        listener.set_options(socket.options.lock().stream.clone());
+    match &*socket.state.lock() {
+        State::Listening(listener) => listener.set_options(socket.options.lock().stream.clone()),
+        State::Datagram(datagrams) => {
+            datagrams.set_options(datagram::sizes(&socket.options.lock().stream));
+        }
+        _ => {}
     }
     Ok(())
 }
 
 fn set_own(socket: &Rsocket, level: c_int, name: c_int, value: &[u8]) -> Result<()> {
-    if let Some(datagrams) = socket.datagrams() {
-        return datagram::set_option(&datagrams, level, name, value);
+    if let Some(datagrams) = socket.datagrams()
+        && level != SOL_RDMA
+    {
+        datagram::set_option(&datagrams, level, name, value)?;
+        if !is_size(level, name) {
+            return Ok(());
+        }
     }
     let int = || {
         value
@@ -182,7 +191,12 @@ fn set_own(socket: &Rsocket, level: c_int, name: c_int, value: &[u8]) -> Result<
         }
         (SOL_RDMA, RDMA_SQSIZE | RDMA_RQSIZE | RDMA_INLINE | RDMA_IOMAPSIZE) => {
             let size = u32::try_from(int()?).map_err(|_| Errno::INVAL)?;
-            if !matches!(&*socket.state.lock(), State::Fresh(_) | State::Listening(_)) {
+            let is_early = match &*socket.state.lock() {
+                State::Fresh(_) | State::Listening(_) => true,
+                State::Datagram(datagrams) => !datagram::is_bound(datagrams),
+                _ => false,
+            };
+            if !is_early {
                 return Err(Errno::INVAL);
             }
             let stream = &mut socket.options.lock().stream;
@@ -199,12 +213,24 @@ fn set_own(socket: &Rsocket, level: c_int, name: c_int, value: &[u8]) -> Result<
     }
 }
 
+/// Whether an option is the size of a buffer or a queue, which streams and datagram sockets have.
+fn is_size(level: c_int, name: c_int) -> bool {
+    match level {
+        SOL_SOCKET => matches!(name, libc::SO_RCVBUF | libc::SO_SNDBUF),
+        SOL_RDMA => matches!(
+            name,
+            RDMA_SQSIZE | RDMA_RQSIZE | RDMA_INLINE | RDMA_IOMAPSIZE
+        ),
+        _ => false,
+    }
+}
+
 /// `rgetsockopt`.
 ///
 /// # Errors
 /// `EOPNOTSUPP` for an unknown option.
 pub(crate) fn get(socket: &Rsocket, level: c_int, name: c_int) -> Result<Value> {
-    if let Some(datagrams) = socket.datagrams() {
+    if let Some(datagrams) = socket.datagrams().filter(|_| !is_size(level, name)) {
         return datagram::option(&datagrams, level, name).map(Value::Udp);
     }
     let remembered = || Value::Int(recall(&socket.options.lock(), level, name));

@@ -18,6 +18,8 @@
 #define PORT 7620
 #define ROUNDS 300
 #define LENGTH_MAX 900
+#define BUFFER_BYTES (1 << 19)
+#define BURST 200
 #define PATIENCE_MS 30000
 
 static struct sockaddr_in server;
@@ -48,6 +50,17 @@ static int wait_for(int socket, short events)
 	return fd.revents;
 }
 
+/* Makes room for a burst of datagrams: one in 2048 bytes, of which the socket has twice the number that is set. */
+static void make_room(int socket)
+{
+	int value = BUFFER_BYTES;
+	socklen_t length = sizeof(value);
+
+	CHECK(!rsetsockopt(socket, SOL_SOCKET, SO_RCVBUF, &value, sizeof(value)));
+	CHECK(!rgetsockopt(socket, SOL_SOCKET, SO_RCVBUF, &value, &length) && value == 2 * BUFFER_BYTES);
+	CHECK(!rgetsockopt(socket, SOL_RDMA, RDMA_RQSIZE, &value, &length) && value >= BURST);
+}
+
 /* Echoes every datagram to its sender, up to the first datagram of one byte. */
 static void serve(int told)
 {
@@ -58,7 +71,9 @@ static void serve(int told)
 	int socket = rsocket(AF_INET, SOCK_DGRAM, 0);
 
 	CHECK(socket >= 0);
+	make_room(socket);
 	CHECK(!rbind(socket, (struct sockaddr *)&server, sizeof(server)));
+	FAILS(rsetsockopt(socket, SOL_RDMA, RDMA_RQSIZE, &(int){ 500 }, sizeof(int)), EINVAL);
 	CHECK(write(told, "", 1) == 1);
 	do {
 		length = sizeof(peer);
@@ -98,6 +113,7 @@ int main(int argc, char **argv)
 	FAILS(rgetpeername(socket, (struct sockaddr *)&peer, &length), ENOTCONN);
 	FAILS(rrecv(socket, back, 1, MSG_DONTWAIT), EAGAIN);
 	CHECK(!rsetsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &value, sizeof(value)));
+	make_room(socket);
 	value = 0;
 	length = sizeof(value);
 	CHECK(!rgetsockopt(socket, SOL_SOCKET, SO_TYPE, &value, &length) && value == SOCK_DGRAM);
@@ -126,6 +142,13 @@ int main(int argc, char **argv)
 		CHECK(rrecvfrom(socket, back, sizeof(back), 0, (struct sockaddr *)&peer, &length) == now);
 		CHECK(!memcmp(sent, back, now));
 		CHECK(peer.sin_port == htons(PORT) && peer.sin_addr.s_addr == server.sin_addr.s_addr);
+	}
+	/* Nor is any of a burst that the buffers have room for, although it is read late. */
+	for (int i = 0; i < BURST; i++)
+		CHECK(rsend(socket, sent, 20, 0) == 20);
+	for (int i = 0; i < BURST; i++) {
+		CHECK(wait_for(socket, POLLIN) == POLLIN);
+		CHECK(rread(socket, back, 20) == 20);
 	}
 	/* The pieces of one call form one datagram. Bytes that do not fit into the receiver's buffer are lost. */
 	CHECK(rwritev(socket, pieces, 2) == 500);

@@ -69,7 +69,8 @@ const DROP_WAIT: Duration = Duration::from_secs(1);
 pub struct Rsocket {
     udp: UdpSocket,
     provider: Arc<dyn Provider>,
-    options: Options,
+    /// Of queue pairs that are created later.
+    options: Mutex<Options>,
     ready: ReadySet,
     state: Mutex<State>,
 }
@@ -120,10 +121,16 @@ impl Rsocket {
         Ok(Self {
             udp,
             provider,
-            options,
+            options: Mutex::new(options),
             ready,
             state: Mutex::default(),
         })
+    }
+
+    /// Sets the sizes of the queues that the socket creates from now on: those of its first peer, and of each further local
+    /// address.
+    pub fn set_options(&self, options: Options) {
+        *self.options.lock() = options;
     }
 
     /// Binds the socket. Port 0 selects a free port.
@@ -330,9 +337,10 @@ impl Rsocket {
 
     fn open(&self, addr: SocketAddr, peer: SocketAddr) -> Result<Local> {
         let (id, events) = self.resolve(addr, peer)?;
+        let options = self.options.lock().clone();
         Ok(Local {
             addr,
-            queues: Queues::new(&id, &self.options)?,
+            queues: Queues::new(&id, &options)?,
             _id: id,
             _events: events,
         })

@@ -180,8 +180,9 @@ impl EventQueue {
 
     /// Holds an event that was taken, and the queued ones of its id.
     pub(super) fn hold_again(&self, event: CmEvent) {
-        let later = self.extract(|later| later.id == event.id);
         let mut waiting = self.waiting.lock();
+        // Under the same lock, so that no later event of the id is queued meanwhile.
+        let later = self.extract_from(&mut waiting, |later| later.id == event.id);
         waiting.held.push(event);
         waiting.held.extend(later);
     }
@@ -242,7 +243,14 @@ impl EventQueue {
 
     /// Removes the events that `belongs` selects, and returns them in order.
     pub(super) fn extract(&self, belongs: impl Fn(&CmEvent) -> bool) -> Vec<CmEvent> {
-        let mut waiting = self.waiting.lock();
+        self.extract_from(&mut self.waiting.lock(), belongs)
+    }
+
+    fn extract_from(
+        &self,
+        waiting: &mut Waiting,
+        belongs: impl Fn(&CmEvent) -> bool,
+    ) -> Vec<CmEvent> {
         let held: Vec<CmEvent> = waiting.held.extract_if(.., |held| belongs(held)).collect();
         if !waiting.events.iter().any(|(_, event)| belongs(event)) {
             return held;

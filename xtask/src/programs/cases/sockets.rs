@@ -4,9 +4,10 @@ use super::super::case::{Case, Data, Expected, Ready, Saying, c};
 use super::ADDRESS;
 
 const GROUP: &str = "librdmacm's programs over rsockets";
-/// The ports of `rstream` and `riostream`, and of `rcopy`.
+/// The ports of `rstream` and `riostream`, of `rcopy`, and of `udpong`.
 const PORT: u16 = 7471;
 const COPY_PORT: u16 = 7427;
+const DATAGRAM_PORT: u16 = 7174;
 /// The heading and the line of one custom size.
 const MEASURED: &[Saying] = &[("usec/xfer", 1), ("custom", 1)];
 
@@ -28,6 +29,10 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(compared("riostream", options.trim_end()));
     }
     cases.push(copy());
+    for test in ["", "-T a", "-T b", "-T n", "-T e", "-B 20000"] {
+        let options = format!("-S 1000 -C 200 {test}");
+        cases.push(datagrams(options.trim_end()));
+    }
     cases
 }
 
@@ -41,6 +46,17 @@ fn compared(program: &str, options: &str) -> Case {
     stream(program, options)
         .both_say(MEASURED)
         .data(Data::ComparedByBoth)
+        .quick()
+}
+
+/// Without `-b`, Debian's server binds IPv6's loopback. It never ends.
+fn datagrams(options: &str) -> Case {
+    let server = c(&format!("udpong -b {ADDRESS} {options}"));
+    let client = c(&format!("udpong -s {ADDRESS} {options}"));
+    Case::pair(GROUP, server, Ready::Udp(DATAGRAM_PORT), client)
+        .server(Expected::stays())
+        .client_says(MEASURED)
+        .data(Data::Unseen)
         .quick()
 }
 

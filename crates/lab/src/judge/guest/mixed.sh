@@ -197,6 +197,84 @@ cmtime_pair() {
     kill_now server
 }
 
+# over_ipv6: the programs use the server's IPv6 address
+over_ipv6() {
+    case $server_side in
+        peer) to=$(address peer 6) ;;
+        *) to=$(address kernel 6) ;;
+    esac
+}
+
+# port_of DEFAULT OPTION…: the port in the options
+port_of() {
+    port=$1
+    while shift && [ $# -gt 0 ]; do
+        [ "$1" != -p ] || port=$2
+    done
+}
+
+# stream_pair PROGRAM OPTION…: rstream or riostream; each end compares what arrives. The client's
+# side of the option -b is the server's address.
+stream_pair() {
+    program=$1
+    shift
+    port_of 7471 "$@"
+    case " $* " in
+        *' -b '*)
+            from=$(address_at "$client_side")
+            set -- $(echo "$*" | sed 's/ -b / /')
+            serve "$program" "$@" -b "$to"
+            await_service "$port"
+            call "$program" -s "$to" "$@" -b "$from"
+            ;;
+        *)
+            serve "$program" "$@"
+            await_service "$port"
+            call "$program" -s "$to" "$@"
+            ;;
+    esac
+    both_succeed
+    case " $* " in
+        *' -S all '*) must_say client '1m ' ;;
+        *) must_say client '^custom ' && must_say server '^custom ' ;;
+    esac
+}
+
+# copy_pair OPTION…: rcopy; its server never ends
+copy_pair() {
+    port_of 7427 "$@"
+    head -c 3000000 /dev/urandom > /tmp/original
+    rm -f /tmp/copy
+    serve rcopy "$@"
+    await_service "$port"
+    call rcopy /tmp/original "$to:/tmp/copy" "$@"
+    must_succeed client
+    cmp /tmp/original /tmp/copy || fail 'the copy differs'
+    kill_now server
+}
+
+# datagram_stream_pair udpong OPTION…: its server never ends. Without -b it binds IPv6's loopback.
+datagram_stream_pair() {
+    port_of 7174 "$@"
+    serve "$@" -b "$to"
+    await 40 is_served_or_ended is_bound "$port"
+    alive server || must_succeed server
+    shift
+    call udpong -s "$to" "$@"
+    must_succeed client
+    must_say client '^custom '
+    kill_now server
+}
+
+# is_bound PORT: whether a UDP socket of the server's side has it
+is_bound() {
+    bound=$(printf ':%04X [0-9A-F]*:[0-9A-F]* 07' "$1")
+    case $server_side in
+        peer) ip netns exec peer cat /proc/net/udp | grep -q "$bound" ;;
+        *) grep -q "$bound" /proc/net/udp ;;
+    esac
+}
+
 # by_gid SIDE OPTION: options that name the side's device and, with OPTION, its GID index
 by_gid() { echo "-d $(device_at "$1") $2 $(gid_at "$1")"; }
 
