@@ -112,6 +112,16 @@ fn set_own(socket: &Rsocket, level: c_int, name: c_int, value: &[u8]) -> Result<
             .map(|bytes| c_int::from_ne_bytes(*bytes))
             .ok_or(Errno::INVAL)
     };
+    let is_early = || match &*socket.state.lock() {
+        State::Fresh(_) => true,
+        State::Datagram(datagrams) => !datagram::is_bound(datagrams),
+        _ => false,
+    };
+    // librdmacm takes a datagram socket's value as unsigned, and the UDP socket has accepted it.
+    let buffer = |value: c_int| match socket.datagrams() {
+        Some(_) => Ok(value.cast_unsigned().saturating_mul(2)),
+        None => doubled(value),
+    };
     let remember = |value: c_int| {
         let mut options = socket.options.lock();
         options
@@ -127,12 +137,12 @@ fn set_own(socket: &Rsocket, level: c_int, name: c_int, value: &[u8]) -> Result<
             remember(on.into())
         }
         (SOL_SOCKET, libc::SO_RCVBUF) => {
-            let bytes = doubled(int()?)?;
+            let bytes = buffer(int()?)?;
             socket.options.lock().stream.receive_buffer = bytes;
             Ok(())
         }
         (SOL_SOCKET, libc::SO_SNDBUF) => {
-            let bytes = doubled(int()?)?;
+            let bytes = buffer(int()?)?;
             socket.options.lock().stream.send_buffer =
                 bytes.max(2 * portolan_rsocket::SEND_LOW_WATER);
             Ok(())
@@ -183,7 +193,7 @@ fn set_own(socket: &Rsocket, level: c_int, name: c_int, value: &[u8]) -> Result<
             remember(on.into())
         }
         (SOL_RDMA, RDMA_ROUTE) => {
-            if !matches!(&*socket.state.lock(), State::Fresh(_)) {
+            if !is_early() {
                 return Err(Errno::INVAL);
             }
             socket.options.lock().stream.route = Some(value.into());
@@ -191,12 +201,8 @@ fn set_own(socket: &Rsocket, level: c_int, name: c_int, value: &[u8]) -> Result<
         }
         (SOL_RDMA, RDMA_SQSIZE | RDMA_RQSIZE | RDMA_INLINE | RDMA_IOMAPSIZE) => {
             let size = u32::try_from(int()?).map_err(|_| Errno::INVAL)?;
-            let is_early = match &*socket.state.lock() {
-                State::Fresh(_) | State::Listening(_) => true,
-                State::Datagram(datagrams) => !datagram::is_bound(datagrams),
-                _ => false,
-            };
-            if !is_early {
+            let listens = matches!(&*socket.state.lock(), State::Listening(_));
+            if !listens && !is_early() {
                 return Err(Errno::INVAL);
             }
             let stream = &mut socket.options.lock().stream;

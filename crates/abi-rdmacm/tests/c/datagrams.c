@@ -20,6 +20,7 @@
 #define LENGTH_MAX 900
 #define BUFFER_BYTES (1 << 19)
 #define BURST 200
+#define QUEUE 300
 #define PATIENCE_MS 30000
 
 static struct sockaddr_in server;
@@ -50,15 +51,33 @@ static int wait_for(int socket, short events)
 	return fd.revents;
 }
 
-/* Makes room for a burst of datagrams: one in 2048 bytes, of which the socket has twice the number that is set. */
+/*
+ * Makes room for a burst of datagrams: one in 2048 bytes, of which the socket has twice the number that is set, at most
+ * the queue's size.
+ */
 static void make_room(int socket)
 {
-	int value = BUFFER_BYTES;
+	int bytes = BUFFER_BYTES, queue = QUEUE, value;
 	socklen_t length = sizeof(value);
 
-	CHECK(!rsetsockopt(socket, SOL_SOCKET, SO_RCVBUF, &value, sizeof(value)));
-	CHECK(!rgetsockopt(socket, SOL_SOCKET, SO_RCVBUF, &value, &length) && value == 2 * BUFFER_BYTES);
-	CHECK(!rgetsockopt(socket, SOL_RDMA, RDMA_RQSIZE, &value, &length) && value >= BURST);
+	CHECK(!rsetsockopt(socket, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes)));
+	CHECK(!rgetsockopt(socket, SOL_SOCKET, SO_RCVBUF, &value, &length) && value == 2 * bytes);
+	CHECK(!rsetsockopt(socket, SOL_RDMA, RDMA_RQSIZE, &queue, sizeof(queue)));
+	CHECK(!rgetsockopt(socket, SOL_RDMA, RDMA_RQSIZE, &value, &length) && value == queue);
+}
+
+/* A socket whose buffers and queues are larger than any device supports works nevertheless. */
+static void exceed(void)
+{
+	int most = -1, queue = 65535, socket = rsocket(AF_INET, SOCK_DGRAM, 0);
+
+	CHECK(socket >= 0);
+	CHECK(!rsetsockopt(socket, SOL_SOCKET, SO_RCVBUF, &most, sizeof(most)));
+	CHECK(!rsetsockopt(socket, SOL_SOCKET, SO_SNDBUF, &most, sizeof(most)));
+	CHECK(!rsetsockopt(socket, SOL_RDMA, RDMA_RQSIZE, &queue, sizeof(queue)));
+	CHECK(!rsetsockopt(socket, SOL_RDMA, RDMA_SQSIZE, &queue, sizeof(queue)));
+	CHECK(!rconnect(socket, (struct sockaddr *)&server, sizeof(server)));
+	CHECK(!rclose(socket));
 }
 
 /* Echoes every datagram to its sender, up to the first datagram of one byte. */
@@ -170,5 +189,6 @@ int main(int argc, char **argv)
 	CHECK(rread(socket, back, 10) == 1 && back[0] == 'e');
 	CHECK(!rclose(epoll) && !rclose(socket));
 	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	exceed();
 	return 0;
 }

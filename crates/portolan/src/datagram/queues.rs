@@ -79,8 +79,10 @@ impl Queues {
             },
         })?;
         let (attr, _) = id.init_qp_attr(QpState::Init)?;
+        // Of one registration.
         let buffers = |count: u32, length: usize| -> Result<Vec<Buffer>> {
-            (0..count).map(|_| Buffer::new(&pd, length)).collect()
+            let mut all = Buffer::new(&pd, count as usize * length)?;
+            Ok((0..count).map(|_| all.split_to(length)).collect())
         };
         let queues = Self {
             sends: buffers(sends, mtu)?,

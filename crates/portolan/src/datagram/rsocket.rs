@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_provider::cm::EventType;
-use portolan_provider::traits::Provider;
+use portolan_provider::traits::{Device, Provider};
 use portolan_provider::{Result, Step};
 use portolan_rsocket::datagram::{Announcement, source_header, split_source};
 use portolan_threads::lock::Mutex;
@@ -128,7 +128,7 @@ impl Rsocket {
     }
 
     /// Sets the sizes of the queues that the socket creates from now on: those of its first peer, and of each further local
-    /// address.
+    /// address. Larger queues than the device supports become as large as it supports.
     pub fn set_options(&self, options: Options) {
         *self.options.lock() = options;
     }
@@ -337,13 +337,24 @@ impl Rsocket {
 
     fn open(&self, addr: SocketAddr, peer: SocketAddr) -> Result<Local> {
         let (id, events) = self.resolve(addr, peer)?;
-        let options = self.options.lock().clone();
+        let options = self.options_on(&*id.device()?)?;
         Ok(Local {
             addr,
             queues: Queues::new(&id, &options)?,
             _id: id,
             _events: events,
         })
+    }
+
+    /// The options within the limits of a device.
+    fn options_on(&self, device: &dyn Device) -> Result<Options> {
+        let limits = device.attr()?;
+        let mut options = self.options.lock().clone();
+        // One completion queue has both.
+        let most = limits.max_qp_wr.min(limits.max_cqe / 2);
+        options.send_depth = options.send_depth.min(most);
+        options.receive_depth = options.receive_depth.min(most);
+        Ok(options)
     }
 
     /// Creates an id and resolves a peer's address with it.

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use portolan::{Cause, Connection};
+use portolan::{Cause, Connection, Incoming};
 
 use crate::harness::*;
 use crate::support::{Namespace, ip_batch};
@@ -16,7 +16,31 @@ const DROP_RTU: &str = "table ip rtu {
 
 #[test]
 fn a_connection_that_the_peer_has_already_closed_is_accepted_and_then_ends() {
-    on_interfaces("link add tlink type veth peer name tpeer\n", || {
+    closed_at_once(|incoming| {
+        let accepted = incoming.accept_with(&options());
+        assert_closed(&accepted.expect("the peer had connected"));
+    });
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn so_is_one_that_a_task_accepts() {
+    closed_at_once(|incoming| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        runtime.unwrap().block_on(async {
+            let accepted = incoming.accept_async(&options()).await;
+            let accepted = accepted.expect("the peer had connected");
+            let error = accepted.receive().await.unwrap_err();
+            assert_eq!(error.cause, Cause::Disconnected, "{error}");
+        });
+    });
+}
+
+/// Connects to a listener on another host and closes at once. `accept` gets the request.
+fn closed_at_once(accept: fn(Incoming)) {
+    on_interfaces("link add tlink type veth peer name tpeer\n", move || {
         let peer = Namespace::new();
         ip_batch(&format!("link set tpeer netns {}", peer.thread_id()));
         ip_batch("addr add 10.9.6.1/24 dev tlink\nlink set tlink up");
@@ -25,16 +49,13 @@ fn a_connection_that_the_peer_has_already_closed_is_accepted_and_then_ends() {
         peer.run(move || nft(&DROP_RTU.replace("PORT", &port.to_string())));
         let there = peer.run(move || start(port));
         let listener = peer.run(move || listener_on(there, "0.0.0.0:7476"));
-        let accepting = std::thread::spawn(move || {
-            let incoming = listener.accept_within(PATIENCE).unwrap();
-            incoming.accept_with(&options())
-        });
+        let accepting =
+            std::thread::spawn(move || accept(listener.accept_within(PATIENCE).unwrap()));
 
         let connected = connector_on(start(port)).connect_to(addr("10.9.6.2:7476"));
         drop(connected.expect("the reply arrives"));
 
-        let accepted = accepting.join().unwrap();
-        assert_closed(&accepted.expect("the peer had connected"));
+        accepting.join().unwrap();
         let dropped = peer.run(|| nft("list table ip rtu"));
         assert!(!dropped.contains("packets 0"), "no RTU: {dropped}");
         ip_batch("link del tlink");

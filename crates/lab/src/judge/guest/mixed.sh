@@ -246,26 +246,34 @@ copy_pair() {
     kill_now server
 }
 
-# datagram_pair OPTION…: udpong, whose server never ends. Without -b it binds IPv6's loopback.
+# datagram_pair ARRIVE OPTION…: udpong, whose server never ends. Without -b it binds IPv6's loopback.
+# Its client tells how many datagrams have arrived.
 datagram_pair() {
+    arrive=$1
+    shift
     port_of 7174 "$@"
     serve udpong "$@" -b "$to"
-    await 40 is_served_or_ended is_bound "$port"
-    alive server || must_succeed server
+    await_bound "$port"
     call udpong -s "$to" "$@"
     must_succeed client
-    must_say client '^custom '
+    must_say client "^custom  *[0-9][0-9]*  *$arrive "
     kill_now server
 }
 
 # datagrams_refused: Debian's client, whose rconnect fails over rdma_rxe
 datagrams_refused() {
     serve udpong -b "$to" -C 1
-    await 40 is_served_or_ended is_bound 7174
+    await_bound 7174
     call udpong -s "$to" -C 1
     must_fail client
-    must_say client '^rconnect: '
+    must_say client '^rconnect: No such file or directory'
     kill_now server
+}
+
+# await_bound PORT: waits until the server has a UDP socket with this port
+await_bound() {
+    await 40 is_served_or_ended is_bound "$1"
+    alive server || must_succeed server
 }
 
 # is_bound PORT: whether a UDP socket of the server's side has it
