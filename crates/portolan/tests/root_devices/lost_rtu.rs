@@ -24,7 +24,7 @@ fn a_connection_that_the_peer_has_already_closed_is_accepted_and_then_ends() {
 
 #[cfg(feature = "tokio")]
 #[test]
-fn so_is_one_that_a_task_accepts() {
+fn a_task_accepts_a_connection_that_the_peer_has_already_closed() {
     closed_at_once(|incoming| {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

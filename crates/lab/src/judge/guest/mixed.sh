@@ -205,8 +205,8 @@ port_of() {
     done
 }
 
-# stream_pair PROGRAM OPTION…: rstream or riostream; each end compares what arrives. The option -b
-# is the server's, and so is IPv6's wildcard address.
+# stream_pair PROGRAM OPTION…: rstream or riostream; each end compares what arrives. With -b, or over
+# IPv6, the server binds its address; otherwise it listens on IPv4's wildcard address.
 stream_pair() {
     program=$1
     shift

@@ -207,7 +207,8 @@ fn rsockets() -> Vec<Row> {
             false => row,
         }
     };
-    // How many datagrams arrive at the server, and are echoed. Debian's datagram sockets reach nobody over rdma_rxe.
+    // The client must print `arrive`: the number of datagrams that its server received; with `-T e`, twice that. Over rdma_rxe
+    // Debian's datagram sockets cannot connect.
     let datagrams = |arrive: &str, options: &str| {
         let name = format!("udpong {options}");
         let script = format!("datagram_pair '{arrive}' {options}");
