@@ -35,6 +35,8 @@ portolan_provider::mutants! {
         QkeyNotCompared,
         /// A lost SIDR REQ is not retransmitted.
         QuestionAskedOnce,
+        /// A rejection is forgotten: a copy of the REQ is treated as new.
+        RejectionForgotten,
         /// A lost REP is not retransmitted.
         RepSentOnce,
         /// A late copy of the REQ of a destroyed connection opens a new one.

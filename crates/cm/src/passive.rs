@@ -11,6 +11,7 @@ use portolan_wire::cm::{
     TransportService,
 };
 use portolan_wire::cma::CmaHeader;
+use portolan_wire::mad::MAD_LEN;
 use portolan_wire::{Gid, PKey, Qpn, ServiceId};
 
 use crate::active::transport_of;
@@ -73,6 +74,12 @@ impl Cm {
                 return self.known_req(now, number, path, tid, req);
             }
             self.ids.forget_remote(number);
+        }
+        let rejection = self.rejections.get(now, &remote);
+        if let Some(rejection) = rejection.filter(|rejection| rejection.answers(tid, req)) {
+            let mad = rejection.mad;
+            self.counters.duplicates[AttributeId::Req] += 1;
+            return self.answer_again(path, mad);
         }
         if self.remembered.contains(now, &remote) && !is_planted(Mutant::StaleRequestTaken) {
             self.counters.duplicates[AttributeId::Req] += 1;
@@ -361,6 +368,23 @@ impl Cm {
             }
         };
         self.refuse(path, tid, ids, RejMessage::Req, refusal.reason, info);
+    }
+}
+
+/// The answer to copies of a rejected REQ.
+#[derive(Debug)]
+pub(crate) struct Rejection {
+    pub(crate) tid: u64,
+    pub(crate) qpn: Qpn,
+    /// The REJ.
+    pub(crate) mad: [u8; MAD_LEN],
+}
+
+impl Rejection {
+    /// Whether this REQ, whose sender's communication id is that of the rejected one, is a copy of it. Otherwise it is the
+    /// request of a peer that restarted.
+    fn answers(&self, tid: u64, req: &ReqRepr) -> bool {
+        (self.tid, self.qpn) == (tid, req.local_qpn)
     }
 }
 

@@ -39,6 +39,8 @@ pub struct TableSizes {
     pub listeners: usize,
     /// Destroyed connections in time-wait.
     pub remembered: usize,
+    /// Stored answers to rejected REQs.
+    pub rejections: usize,
     /// Stored answers to SIDR requests of destroyed ids.
     pub answers: usize,
     /// Multicast memberships.
@@ -240,6 +242,7 @@ impl Cm {
             held: self.held.len(),
             listeners: self.listeners.len(),
             remembered: self.remembered.len(),
+            rejections: self.rejections.len(),
             answers: self.answers.len(),
             memberships: self.groups.len(),
             neighbours: self.neighbours.len(),

@@ -9,10 +9,13 @@ use portolan_provider::error::{Error, Result, Step};
 use portolan_wire::cm::{
     AdditionalInfo, AttributeId, DrepRepr, DreqRepr, PrivateData, RejMessage, RejRepr, RejectReason,
 };
+use portolan_wire::mad::MAD_LEN;
 
+use crate::config::time_of_exponent;
 use crate::engine::Cm;
 use crate::id::RemoteId;
 use crate::mutant::{Mutant, is_planted};
+use crate::passive::Rejection;
 use crate::state::{Event, State};
 use crate::types::MadPath;
 
@@ -46,7 +49,7 @@ impl Cm {
             found.locate(Error::invalid(step, "private data", expected, length))
         })?;
         self.request_taken(id);
-        self.send_rej(id, reason, private_data);
+        self.reject_for_good(now, id, reason, private_data);
         self.enter(now, id, next);
         Ok(())
     }
@@ -96,7 +99,8 @@ impl Cm {
         match state {
             State::ReqSent | State::MraReqRcvd => self.send_timeout_rej(number),
             State::RepSent | State::MraRepRcvd | State::ReqRcvd | State::RepRcvd => {
-                self.send_rej(number, RejectReason::CONSUMER_DEFINED, PrivateData::EMPTY);
+                let reason = RejectReason::CONSUMER_DEFINED;
+                self.reject_for_good(now, number, reason, PrivateData::EMPTY);
             }
             State::Established => self.send_dreq_once(number),
             State::DreqRcvd => self.send_drep(number),
@@ -332,13 +336,46 @@ impl Cm {
         self.send_rej_with(number, RejectReason::TIMEOUT, info, PrivateData::EMPTY);
     }
 
+    /// Rejects, and keeps the REJ if it answers a REQ. Copies of the REQ get it again for as long as the peer may send them.
+    /// (Linux keeps none: there a copy is a new request.)
+    fn reject_for_good(
+        &mut self,
+        now: Duration,
+        number: IdNumber,
+        reason: RejectReason,
+        data: PrivateData<148>,
+    ) {
+        let Some(mad) = self.send_rej(number, reason, data) else {
+            return;
+        };
+        let id = self.ids.get(number);
+        let id =
+            id.filter(|id| id.state == State::ReqRcvd && !is_planted(Mutant::RejectionForgotten));
+        let Some(connection) = id.and_then(|id| id.connection.as_deref()) else {
+            return;
+        };
+        let Some(remote) = connection.remote_id() else {
+            return;
+        };
+        let rejection = Rejection {
+            tid: connection.tid,
+            qpn: connection.remote_qpn,
+            mad,
+        };
+        let answer_time = time_of_exponent(self.config.packet_lifetime_exp) * 2
+            + time_of_exponent(self.config.response_timeout_exp);
+        let wait = answer_time * (u32::from(self.config.max_cm_retries) + 1);
+        self.rejections
+            .insert(now, remote, now.saturating_add(wait), Box::new(rejection));
+    }
+
     pub(crate) fn send_rej(
         &mut self,
         number: IdNumber,
         reason: RejectReason,
         data: PrivateData<148>,
-    ) {
-        self.send_rej_with(number, reason, AdditionalInfo::EMPTY, data);
+    ) -> Option<[u8; MAD_LEN]> {
+        self.send_rej_with(number, reason, AdditionalInfo::EMPTY, data)
     }
 
     /// Rejects the message that was received, as the id's state implies (`cm_format_rej`).
@@ -348,7 +385,7 @@ impl Cm {
         reason: RejectReason,
         additional_info: AdditionalInfo,
         private_data: PrivateData<148>,
-    ) {
+    ) -> Option<[u8; MAD_LEN]> {
         let message = match self.ids.get(number).map(|id| id.state) {
             Some(State::ReqRcvd) => RejMessage::Req,
             Some(State::RepRcvd) => RejMessage::Rep,
@@ -364,6 +401,6 @@ impl Cm {
                 private_data,
             };
             (connection.tid, rej.into())
-        });
+        })
     }
 }

@@ -56,19 +56,17 @@ impl Cm {
         self.transmit_for(number, mad);
     }
 
-    /// Sends a message of an id's connection once.
+    /// Sends a message of an id's connection once. Returns it as a datagram.
     pub(crate) fn send(
         &mut self,
         number: IdNumber,
         message: impl FnOnce(&Connection) -> (u64, CmMessage),
-    ) {
-        let Some(connection) = self.ids.get(number).and_then(|id| id.connection.as_deref()) else {
-            return;
-        };
+    ) -> Option<[u8; MAD_LEN]> {
+        let connection = self.ids.get(number)?.connection.as_deref()?;
         let (tid, message) = message(connection);
-        if let Some(mad) = self.encode(tid, &message) {
-            self.transmit_for(number, mad);
-        }
+        let mad = self.encode(tid, &message)?;
+        self.transmit_for(number, mad);
+        Some(mad)
     }
 
     /// Acknowledges a repeated message that the owner has not answered yet.

@@ -36,6 +36,7 @@ use crate::hash::Keyed;
 use crate::id::{Id, RemoteId};
 use crate::mutant::{Mutant, is_planted};
 use crate::pace::Pace;
+use crate::passive::Rejection;
 use crate::sidr::RemoteRequest;
 use crate::table::IdTable;
 use crate::types::{Membership, MembershipNumber, Query, Transmit};
@@ -64,6 +65,8 @@ pub struct Cm {
     /// Children that were displaced before their owner took them.
     pub(crate) displaced: VecDeque<IdNumber>,
     pub(crate) remembered: Remembered<RemoteId, ()>,
+    /// Answers to rejected REQs.
+    pub(crate) rejections: Remembered<RemoteId, Box<Rejection>>,
     /// Answers of destroyed ids to the SIDR requests that created them.
     pub(crate) answers: Remembered<RemoteRequest, Box<[u8; MAD_LEN]>>,
     pub(crate) counters: Counters,
@@ -118,6 +121,7 @@ impl Cm {
             held: Held::default(),
             displaced: VecDeque::new(),
             remembered: Remembered::new(config.max_timewait_remembered, hash),
+            rejections: Remembered::new(config.max_timewait_remembered, hash),
             answers: Remembered::new(config.max_timewait_remembered, hash),
             counters: Counters::default(),
             pace: Pace::new(config.pace_burst, config.pace_interval),

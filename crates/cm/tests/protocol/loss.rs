@@ -7,9 +7,11 @@ use portolan_provider::cm::{Ece, EventType, UserId};
 use portolan_provider::error::errno::ETIMEDOUT;
 use portolan_wire::cm::{
     AttributeId, CmMessage, MraMessage, MraRepr, RejMessage, RejRepr, RejectReason, RepRepr,
+    ReqRepr,
 };
 use portolan_wire::{Qpn, cm::DreqRepr};
 
+use crate::datagrams::hand;
 use crate::net::*;
 
 /// Twice a packet's lifetime plus the peer's response time.
@@ -166,6 +168,73 @@ fn an_acceptor_whose_replies_are_lost_reports_unreachable_and_rejects_the_active
         (rejected.id, rejected.status),
         (active, i32::from(RejectReason::TIMEOUT.0))
     );
+}
+
+#[test]
+fn the_copy_of_a_rejected_request_gets_the_lost_rejection_again_and_is_not_reported() {
+    for destroyed in [false, true] {
+        let mut net = Net::new();
+        net.listen(0);
+        let (active, passive) = net.requested();
+        net.disturb(lose_first(AttributeId::Rej));
+        let now = net.now;
+        net.cm(1)
+            .reject(now, passive, RejectReason::CONSUMER_DEFINED, b"no")
+            .unwrap();
+        if destroyed {
+            net.cm(1).destroy_id(now, passive).unwrap();
+        }
+        net.run_for(REQ_TIMEOUT);
+        net.expect_silence(1);
+        let rejected = net.expect(0, EventType::Rejected);
+        assert_eq!(rejected.id, active);
+        assert!(conn(&rejected).private_data.starts_with(b"no"));
+        assert_eq!(net.cm(1).counters().duplicates[AttributeId::Req], 1);
+        assert_eq!(net.cm(1).table_sizes().rejections, 1);
+    }
+}
+
+#[test]
+fn a_request_whose_id_was_destroyed_unanswered_is_rejected_again_as_well() {
+    let mut net = Net::new();
+    net.listen(0);
+    let (_, passive) = net.requested();
+    net.disturb(lose_first(AttributeId::Rej));
+    let now = net.now;
+    net.cm(1).destroy_id(now, passive).unwrap();
+    net.run_for(REQ_TIMEOUT);
+    net.expect_silence(1);
+    net.expect(0, EventType::Rejected);
+}
+
+#[test]
+fn a_rejection_is_kept_for_copies_of_its_request_alone_and_while_they_may_come() {
+    let kept = REQ_TIMEOUT * SENDS as u32;
+    for (wait, other_tid, other_qpn) in
+        [(kept, 0, 0), (Duration::ZERO, 1, 0), (Duration::ZERO, 0, 1)]
+    {
+        let mut net = Net::new();
+        net.listen(0);
+        let (_, passive) = net.requested();
+        let now = net.now;
+        net.cm(1)
+            .reject(now, passive, RejectReason::CONSUMER_DEFINED, b"no")
+            .unwrap();
+        net.exchange();
+        let tid = net.log[0].tid;
+        let CmMessage::Req(req) = net.log[0].message.clone() else {
+            panic!("the first message must be a REQ")
+        };
+        net.run_until(now + kept - Duration::from_millis(1));
+        hand(&mut net, 1, &path(1), tid, req);
+        net.expect_silence(1);
+
+        net.run_until(now + kept - Duration::from_millis(1) + wait);
+        let local_qpn = Qpn::new(req.local_qpn.value() + other_qpn);
+        let other = ReqRepr { local_qpn, ..req };
+        hand(&mut net, 1, &path(1), tid + other_tid, other);
+        net.expect(1, EventType::ConnectRequest);
+    }
 }
 
 #[test]

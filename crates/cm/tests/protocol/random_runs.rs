@@ -368,7 +368,7 @@ proptest! {
                 let _ = run.net.cm(host).destroy_id(now, id);
                 run.net.drain();
             }
-            let left = TableSizes { remembered: 0, answers: 0, ..run.net.cm(host).table_sizes() };
+            let left = TableSizes { remembered: 0, rejections: 0, answers: 0, ..run.net.cm(host).table_sizes() };
             prop_assert_eq!(left, TableSizes::default());
         }
     }

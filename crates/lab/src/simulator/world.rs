@@ -65,7 +65,7 @@ pub(super) struct Child {
     pub(super) boot: u32,
     pub(super) asker: EndpointIndex,
     pub(super) id: portolan_provider::cm::IdNumber,
-    /// Set once it is destroyed. The same request must not be reported again before this time.
+    /// Set once it is rejected or destroyed. The same request must not be reported again before this time.
     pub(super) refused_until: Option<Duration>,
 }
 

@@ -1,6 +1,8 @@
 //! How connections end: by disconnecting, by dying, and at the end of the run.
 
-use portolan_cm::{State, TableSizes};
+use std::time::Duration;
+
+use portolan_cm::{State, TableSizes, time_of_exponent};
 use portolan_provider::cm::{CmEvent, EventType};
 use portolan_provider::error::Cause;
 
@@ -145,8 +147,9 @@ impl World {
         self.drain_cm(host)
     }
 
-    /// Notes how long a copy of a destroyed id's request must still be recognised.
-    fn remember_child(&mut self, host: usize, key: AgentKey, number: usize) {
+    /// Notes how long a copy of the request of an id that is about to be rejected or destroyed must
+    /// still be recognised.
+    pub(super) fn remember_child(&mut self, host: usize, key: AgentKey, number: usize) {
         let machine = &self.hosts[host];
         let Some(agent) = machine.agents.get(&key) else {
             return;
@@ -161,14 +164,24 @@ impl World {
                 | State::DreqSent
                 | State::DreqRcvd,
             ) => Some(self.now + agent.life.timewait),
+            Ok(State::ReqRcvd) => Some(self.now + self.repeating_time()),
             _ => None,
         };
         let (id, boot, now) = (agent.id, machine.boot, self.now);
         let children = self.conversations[number].children.iter_mut();
         for child in children.filter(|child| (child.host, child.boot, child.id) == (host, boot, id))
         {
-            child.refused_until = Some(until.unwrap_or(now));
+            let until = until.unwrap_or(now);
+            child.refused_until = Some(child.refused_until.map_or(until, |set| set.max(until)));
         }
+    }
+
+    /// For how long a REQ may be repeated after the first.
+    fn repeating_time(&self) -> Duration {
+        let config = &self.plan.cm;
+        let answer_time = time_of_exponent(config.packet_lifetime_exp) * 2
+            + time_of_exponent(config.response_timeout_exp);
+        answer_time * (u32::from(config.max_cm_retries) + 1)
     }
 
     /// Destroys a queue pair and its memory. In half of the cases its last completions are taken
@@ -314,15 +327,19 @@ impl World {
         for (index, host) in self.hosts.iter().enumerate() {
             let sizes = host.cm.table_sizes();
             // Remembered ids are forgotten only when their place is needed.
-            let (remembered, answers) = (sizes.remembered, sizes.answers);
+            let (remembered, rejections, answers) =
+                (sizes.remembered, sizes.rejections, sizes.answers);
+            let kept = [remembered, rejections, answers];
+            let limit = self.plan.cm.max_timewait_remembered;
             ensure!(
                 sizes
                     == TableSizes {
                         remembered,
+                        rejections,
                         answers,
                         ..TableSizes::default()
                     }
-                    && remembered.max(answers) <= self.plan.cm.max_timewait_remembered,
+                    && kept.iter().all(|kept| *kept <= limit),
                 "h{index}: the connection manager still holds {sizes:?}"
             );
             ensure!(

@@ -147,6 +147,7 @@ impl World {
             Answer::Accept => self.accept(host, key, number),
             Answer::Reject { data_len } => {
                 let data: Vec<u8> = private_data::filler(number, data_len).collect();
+                self.remember_child(host, key, number);
                 let machine = &mut self.hosts[host];
                 let reason = RejectReason::CONSUMER_DEFINED;
                 let rejecting = machine.cm.reject(self.now, id, reason, &data);
