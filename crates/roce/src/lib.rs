@@ -1,7 +1,7 @@
 //! A RoCEv2 device in user space.
 //!
 //! * [`engine`]: queue pairs, completion queues and memory protection as pure state machines.
-//! * [`io`]: devices, UDP, threads and memory around them.
+//! * [`io`]: devices, UDP, threads and memory around them; with the feature `io`, which is on by default.
 //!
 //! The engine decides; the I/O beside it gathers, sends, receives, copies and keeps time.
 
@@ -9,4 +9,5 @@ extern crate alloc;
 
 #[forbid(unsafe_code)]
 pub mod engine;
+#[cfg(feature = "io")]
 pub mod io;

@@ -19,8 +19,8 @@
 //!
 //! Each run ends with an exchange of its own (`exchange`) for what conversations do not use:
 //! atomics, unreliable connections, datagrams to groups, and receives shared by queue pairs of all
-//! types. Then a listener is flooded with requests from strangers (`flood`), and two programs use a
-//! stream (`streams`).
+//! types. Then two programs use a stream (`streams`), and with every fourth seed a listener is
+//! flooded with requests from strangers (`flood`).
 
 mod agenda;
 mod campaign;

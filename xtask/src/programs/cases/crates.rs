@@ -29,7 +29,6 @@ fn ping_pong(example: &str, options: &str) -> Case {
         .both_say(&[("1000 iters in", 1)])
         .data(Data::Unseen)
         .on_ethernet()
-        .quick()
 }
 
 /// 100 simultaneous connections.
@@ -39,5 +38,4 @@ fn times() -> Case {
     Case::pair(GROUP, c(&server), Ready::Listener(PORT), client)
         .client_says(&[("Connect", 1), ("Disconnect", 1)])
         .on_ethernet()
-        .quick()
 }
