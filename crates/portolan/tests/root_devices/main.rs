@@ -14,7 +14,7 @@ mod follow;
 mod harness;
 mod keepalive;
 mod link_local;
-mod lost_rtu;
+mod lost_messages;
 #[path = "../library/low.rs"]
 #[allow(dead_code, reason = "shared with the tests on loopback")]
 mod low;
