@@ -134,6 +134,7 @@ impl Cm {
             rnr_retry_count: retry_field(param.rnr_retry_count),
             mtu: path.mtu,
             ack_timeout_exp: path.packet_lifetime.saturating_add(1),
+            request_response_exp: self.config.response_timeout_exp,
             response_timeout: time_of_exponent(path.packet_lifetime) * 2
                 + time_of_exponent(self.config.response_timeout_exp),
             max_retries: self.config.max_cm_retries,

@@ -62,7 +62,8 @@ pub struct Config {
     /// would cause 16 replies within as many milliseconds, to an address that may be forged.
     pub shortest_response_exp: u8,
     /// Maximum number of destroyed connections to remember until their time-wait ends, so that a late copy of a request
-    /// does not look new; as many rejections and answers to SIDR requests are kept. Beyond it the oldest is forgotten.
+    /// does not look new. Beyond it the oldest is forgotten. The same limit holds for kept rejections, and for kept
+    /// answers to SIDR requests.
     pub max_timewait_remembered: usize,
     /// Maximum number of multicast memberships of all ids together.
     pub max_memberships: u32,

@@ -9,9 +9,12 @@ use portolan_provider::cm::{IdNumber, PathRecord, Service, UserId};
 use portolan_provider::error::{Cause, Error, Result, Step};
 use portolan_provider::verbs::Mtu;
 use portolan_provider::{Address, SockaddrIb};
+use portolan_wire::cm::ReqRepr;
 use portolan_wire::cma::CmaHeader;
+use portolan_wire::mad::MAD_LEN;
 use portolan_wire::{Gid, PKey, Psn, QKey, Qpn, ServiceId};
 
+use crate::config::{Config, time_of_exponent};
 use crate::half_open_requests::Requests;
 use crate::retry::Request;
 use crate::sidr::{Asked, Inquiry};
@@ -99,6 +102,8 @@ pub(crate) struct Connection {
     pub(crate) mtu: Mtu,
     /// Exponent of the local ACK timeout, which is also the length of time-wait.
     pub(crate) ack_timeout_exp: u8,
+    /// Exponent of the time in which the active side expects an answer to its request.
+    pub(crate) request_response_exp: u8,
     /// How long to wait for an answer, and how often to repeat.
     pub(crate) response_timeout: Duration,
     pub(crate) max_retries: u8,
@@ -288,6 +293,16 @@ impl Connection {
         })
     }
 
+    /// For how long the active side may repeat its request. A peer that was put off may wait as long before each copy.
+    pub(crate) fn repeating_time(&self, config: &Config) -> Duration {
+        let granted = |exp: u8| time_of_exponent(exp.min(config.longest_grant_exp));
+        let mut interval = granted(self.ack_timeout_exp) + granted(self.request_response_exp);
+        if self.was_put_off {
+            interval += time_of_exponent(config.mra_timeout_exp);
+        }
+        interval * (u32::from(self.max_retries) + 1)
+    }
+
     /// The key of the peer's queue pair.
     pub(crate) fn remote_qp(&self) -> RemoteQp {
         RemoteQp {
@@ -313,4 +328,26 @@ pub(crate) struct RemoteQp {
     pub(crate) guid: u64,
     pub(crate) host: Host,
     pub(crate) qpn: Qpn,
+}
+
+/// The answer to copies of a rejected REQ.
+#[derive(Debug)]
+pub(crate) struct Rejection {
+    pub(crate) path: MadPath,
+    pub(crate) tid: u64,
+    pub(crate) qpn: Qpn,
+    pub(crate) psn: Psn,
+    pub(crate) service_id: ServiceId,
+    /// The REJ.
+    pub(crate) mad: [u8; MAD_LEN],
+}
+
+impl Rejection {
+    /// Whether a REQ, whose sender's communication id is that of the rejected one, is a copy of it. Otherwise the sender
+    /// restarted, or tries the same id and queue pair elsewhere: Linux's SRP initiator does so when it is redirected.
+    pub(crate) fn answers(&self, path: &MadPath, tid: u64, req: &ReqRepr) -> bool {
+        let kept = (self.tid, self.qpn, self.psn, self.service_id);
+        let received = (tid, req.local_qpn, req.starting_psn, req.service_id);
+        kept == received && self.path.has_ends_of(path)
+    }
 }

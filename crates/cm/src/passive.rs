@@ -11,7 +11,6 @@ use portolan_wire::cm::{
     TransportService,
 };
 use portolan_wire::cma::CmaHeader;
-use portolan_wire::mad::MAD_LEN;
 use portolan_wire::{Gid, PKey, Qpn, ServiceId};
 
 use crate::active::transport_of;
@@ -76,7 +75,7 @@ impl Cm {
             self.ids.forget_remote(number);
         }
         let rejection = self.rejections.get(now, &remote);
-        if let Some(rejection) = rejection.filter(|rejection| rejection.answers(tid, req)) {
+        if let Some(rejection) = rejection.filter(|kept| kept.answers(path, tid, req)) {
             let mad = rejection.mad;
             self.counters.duplicates[AttributeId::Req] += 1;
             return self.answer_again(path, mad);
@@ -233,6 +232,7 @@ impl Cm {
             rnr_retry_count: req.rnr_retry_count,
             mtu: admitted.mtu,
             ack_timeout_exp: req.primary.local_ack_timeout,
+            request_response_exp: req.remote_cm_response_timeout,
             response_timeout: time_of_exponent(granted),
             max_retries: req.max_cm_retries,
             request: None,
@@ -368,23 +368,6 @@ impl Cm {
             }
         };
         self.refuse(path, tid, ids, RejMessage::Req, refusal.reason, info);
-    }
-}
-
-/// The answer to copies of a rejected REQ.
-#[derive(Debug)]
-pub(crate) struct Rejection {
-    pub(crate) tid: u64,
-    pub(crate) qpn: Qpn,
-    /// The REJ.
-    pub(crate) mad: [u8; MAD_LEN],
-}
-
-impl Rejection {
-    /// Whether this REQ, whose sender's communication id is that of the rejected one, is a copy of it. Otherwise it is the
-    /// request of a peer that restarted.
-    fn answers(&self, tid: u64, req: &ReqRepr) -> bool {
-        (self.tid, self.qpn) == (tid, req.local_qpn)
     }
 }
 

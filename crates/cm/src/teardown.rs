@@ -11,11 +11,9 @@ use portolan_wire::cm::{
 };
 use portolan_wire::mad::MAD_LEN;
 
-use crate::config::time_of_exponent;
 use crate::engine::Cm;
-use crate::id::RemoteId;
+use crate::id::{Rejection, RemoteId};
 use crate::mutant::{Mutant, is_planted};
-use crate::passive::Rejection;
 use crate::state::{Event, State};
 use crate::types::MadPath;
 
@@ -49,7 +47,7 @@ impl Cm {
             found.locate(Error::invalid(step, "private data", expected, length))
         })?;
         self.request_taken(id);
-        self.reject_for_good(now, id, reason, private_data);
+        self.reject_and_keep(now, id, reason, private_data);
         self.enter(now, id, next);
         Ok(())
     }
@@ -100,7 +98,7 @@ impl Cm {
             State::ReqSent | State::MraReqRcvd => self.send_timeout_rej(number),
             State::RepSent | State::MraRepRcvd | State::ReqRcvd | State::RepRcvd => {
                 let reason = RejectReason::CONSUMER_DEFINED;
-                self.reject_for_good(now, number, reason, PrivateData::EMPTY);
+                self.reject_and_keep(now, number, reason, PrivateData::EMPTY);
             }
             State::Established => self.send_dreq_once(number),
             State::DreqRcvd => self.send_drep(number),
@@ -336,9 +334,9 @@ impl Cm {
         self.send_rej_with(number, RejectReason::TIMEOUT, info, PrivateData::EMPTY);
     }
 
-    /// Rejects, and keeps the REJ if it answers a REQ. Copies of the REQ get it again for as long as the peer may send them.
+    /// Rejects. If the REJ answers a REQ, keeps it for as long as the peer may send copies of the REQ, which get it again.
     /// (Linux keeps none: there a copy is a new request.)
-    fn reject_for_good(
+    fn reject_and_keep(
         &mut self,
         now: Duration,
         number: IdNumber,
@@ -349,24 +347,28 @@ impl Cm {
             return;
         };
         let id = self.ids.get(number);
-        let id =
-            id.filter(|id| id.state == State::ReqRcvd && !is_planted(Mutant::RejectionForgotten));
-        let Some(connection) = id.and_then(|id| id.connection.as_deref()) else {
+        let id = id.filter(|id| id.state == State::ReqRcvd);
+        let Some((id, local, connection)) =
+            id.and_then(|id| Some((id, id.local?, id.connection.as_deref()?)))
+        else {
             return;
         };
         let Some(remote) = connection.remote_id() else {
             return;
         };
         let rejection = Rejection {
+            path: connection.mad_path,
             tid: connection.tid,
             qpn: connection.remote_qpn,
+            psn: connection.remote_psn,
+            service_id: id.service_id(&local),
             mad,
         };
-        let answer_time = time_of_exponent(self.config.packet_lifetime_exp) * 2
-            + time_of_exponent(self.config.response_timeout_exp);
-        let wait = answer_time * (u32::from(self.config.max_cm_retries) + 1);
-        self.rejections
-            .insert(now, remote, now.saturating_add(wait), Box::new(rejection));
+        let until = now.saturating_add(connection.repeating_time(&self.config));
+        if !is_planted(Mutant::RejectionForgotten) {
+            self.rejections
+                .insert(now, remote, until, Box::new(rejection));
+        }
     }
 
     pub(crate) fn send_rej(

@@ -12,8 +12,8 @@ use crate::hash::{Keyed, Map};
 use crate::mutant::{Mutant, is_planted};
 use crate::state::{Event, State};
 
-/// The keys of destroyed ids that a peer's request had created, and the answers to late copies of that request. A copy
-/// must not open a connection that its sender no longer wants.
+/// The keys of destroyed or rejected ids that a peer's request had created, and the answers to late copies of that request.
+/// A copy must not open a connection that its sender no longer wants.
 #[derive(Debug)]
 pub(crate) struct Remembered<K, V> {
     entries: Map<K, (Duration, V)>,

@@ -9,7 +9,7 @@ use portolan_wire::cm::{
     AttributeId, CmMessage, MraMessage, MraRepr, RejMessage, RejRepr, RejectReason, RepRepr,
     ReqRepr,
 };
-use portolan_wire::{Qpn, cm::DreqRepr};
+use portolan_wire::{Psn, Qpn, cm::DreqRepr};
 
 use crate::datagrams::hand;
 use crate::net::*;
@@ -195,45 +195,93 @@ fn the_copy_of_a_rejected_request_gets_the_lost_rejection_again_and_is_not_repor
 }
 
 #[test]
-fn a_request_whose_id_was_destroyed_unanswered_is_rejected_again_as_well() {
-    let mut net = Net::new();
-    net.listen(0);
-    let (_, passive) = net.requested();
-    net.disturb(lose_first(AttributeId::Rej));
-    let now = net.now;
-    net.cm(1).destroy_id(now, passive).unwrap();
-    net.run_for(REQ_TIMEOUT);
-    net.expect_silence(1);
-    net.expect(0, EventType::Rejected);
+fn a_request_that_is_destroyed_unanswered_with_its_id_or_its_listener_is_rejected_again_as_well() {
+    for with_listener in [false, true] {
+        let mut net = Net::new();
+        let listener = net.listen(0);
+        let (_, passive) = net.requested();
+        net.disturb(lose_first(AttributeId::Rej));
+        let now = net.now;
+        let destroyed = if with_listener { listener } else { passive };
+        net.cm(1).destroy_id(now, destroyed).unwrap();
+        assert_eq!(net.cm(1).table_sizes().rejections, 1);
+        if with_listener {
+            net.listen(0);
+        }
+        net.run_for(REQ_TIMEOUT);
+        net.expect_silence(1);
+        let rejected = net.expect(0, EventType::Rejected);
+        let reason = RejectReason::CONSUMER_DEFINED;
+        assert_eq!(rejected.status, i32::from(reason.0));
+    }
 }
 
 #[test]
-fn a_rejection_is_kept_for_copies_of_its_request_alone_and_while_they_may_come() {
-    let kept = REQ_TIMEOUT * SENDS as u32;
-    for (wait, other_tid, other_qpn) in
-        [(kept, 0, 0), (Duration::ZERO, 1, 0), (Duration::ZERO, 0, 1)]
-    {
+fn a_rejection_is_kept_as_long_as_the_request_says_that_it_may_be_repeated() {
+    for (retries, put_off) in [(15, false), (3, false), (3, true)] {
         let mut net = Net::new();
         net.listen(0);
-        let (_, passive) = net.requested();
-        let now = net.now;
-        net.cm(1)
-            .reject(now, passive, RejectReason::CONSUMER_DEFINED, b"no")
-            .unwrap();
-        net.exchange();
-        let tid = net.log[0].tid;
-        let CmMessage::Req(req) = net.log[0].message.clone() else {
-            panic!("the first message must be a REQ")
+        let req = ReqRepr {
+            max_cm_retries: retries,
+            ..sent_request(&mut net)
         };
+        let tid = net.log[0].tid + 1;
+        hand(&mut net, 1, &path(1), tid, req);
+        let passive = net.expect(1, EventType::ConnectRequest).id;
+        let mut interval = REQ_TIMEOUT;
+        if put_off {
+            hand(&mut net, 1, &path(1), tid, req);
+            interval += time_of_exponent(Config::default().mra_timeout_exp);
+        }
+        let now = net.now;
+        let reason = RejectReason::CONSUMER_DEFINED;
+        net.cm(1).reject(now, passive, reason, b"no").unwrap();
+        let kept = interval * (u32::from(retries) + 1);
         net.run_until(now + kept - Duration::from_millis(1));
         hand(&mut net, 1, &path(1), tid, req);
         net.expect_silence(1);
-
-        net.run_until(now + kept - Duration::from_millis(1) + wait);
-        let local_qpn = Qpn::new(req.local_qpn.value() + other_qpn);
-        let other = ReqRepr { local_qpn, ..req };
-        hand(&mut net, 1, &path(1), tid + other_tid, other);
+        net.run_until(now + kept);
+        hand(&mut net, 1, &path(1), tid, req);
         net.expect(1, EventType::ConnectRequest);
+    }
+}
+
+/// The request of a client, which is rejected.
+fn sent_request(net: &mut Net) -> ReqRepr {
+    let (_, passive) = net.requested();
+    let now = net.now;
+    let reason = RejectReason::CONSUMER_DEFINED;
+    net.cm(1).reject(now, passive, reason, b"").unwrap();
+    net.exchange();
+    net.expect(0, EventType::Rejected);
+    match net.log[0].message {
+        CmMessage::Req(req) => req,
+        _ => panic!("the first message must be a REQ"),
+    }
+}
+
+#[test]
+fn a_request_that_differs_from_the_rejected_one_is_reported() {
+    let changes: [(fn(&mut u64, &mut ReqRepr), usize); 4] = [
+        (|_, _| {}, 0),
+        (|tid, _| *tid += 1, 1),
+        (
+            |_, req| req.local_qpn = Qpn::new(req.local_qpn.value() + 1),
+            1,
+        ),
+        (
+            |_, req| req.starting_psn = Psn::new(req.starting_psn.value() + 1),
+            1,
+        ),
+    ];
+    for (change, reported) in changes {
+        let mut net = Net::new();
+        net.listen(0);
+        let mut req = sent_request(&mut net);
+        let mut tid = net.log[0].tid;
+        change(&mut tid, &mut req);
+        hand(&mut net, 1, &path(1), tid, req);
+        assert_eq!(net.hosts[1].events.len(), reported);
     }
 }
 

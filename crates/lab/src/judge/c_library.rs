@@ -17,7 +17,7 @@ const ITERATIONS: u32 = 20;
 const CONNECTIONS: u32 = 20;
 
 /// Options of `rstream` and `riostream`: a few sizes and ways to wait, with the bytes compared.
-/// `cargo xtask interop --programs rsockets` plays the others.
+/// `cargo xtask interop --programs rsockets` plays more.
 const STREAMS: [(&str, &str); 4] = [
     ("rstream", "-S 64 -C 200"),
     ("rstream", "-S 200000 -C 10 -T a"),

@@ -6,7 +6,7 @@ use super::super::crates::program;
 use super::ETHERNET_DEVICE;
 use crate::namespace::ETHERNET_ADDRESS;
 
-const GROUP: &str = "Rust crates on verbs";
+pub(in crate::programs) const GROUP: &str = "Rust crates on verbs";
 const PORT: u16 = 18_515;
 
 pub(super) fn cases() -> Vec<Case> {
