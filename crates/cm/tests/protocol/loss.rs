@@ -262,7 +262,8 @@ fn sent_request(net: &mut Net) -> ReqRepr {
 
 #[test]
 fn a_request_that_differs_from_the_rejected_one_is_reported() {
-    let changes: [(fn(&mut u64, &mut ReqRepr), usize); 4] = [
+    type Change = fn(&mut u64, &mut ReqRepr);
+    let changes: [(Change, usize); 4] = [
         (|_, _| {}, 0),
         (|tid, _| *tid += 1, 1),
         (
