@@ -4,9 +4,9 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-use portolan_lab::machine::{Package, ensure_installed};
+use portolan_lab::machine::{MachineError, Package, ensure_installed};
 
-use crate::test::{Workspace, cargo};
+use crate::test::{Outcome, Workspace, cargo};
 
 /// Packages that the crates need to build.
 const PACKAGES: [Package; 5] = [
@@ -38,6 +38,8 @@ struct Foreign {
     examples: &'static [&'static str],
     /// The `cmake` that it uses.
     cmake: &'static str,
+    /// The tests' selection has its examples.
+    is_in_tests: bool,
 }
 
 const CRATES: [Foreign; 2] = [
@@ -45,11 +47,13 @@ const CRATES: [Foreign; 2] = [
         name: "ibverbs@0.9.2",
         examples: &["loopback"],
         cmake: CONFIGURE_ONLY,
+        is_in_tests: false,
     },
     Foreign {
         name: "sideway@0.4.3",
         examples: &["rc_pingpong", "rc_pingpong_split", "cmtime"],
         cmake: "cmake",
+        is_in_tests: true,
     },
 ];
 /// Relative to the workspace.
@@ -59,8 +63,26 @@ pub(super) const FOLDER: &str = "target/programs/bin";
 /// Folder of the builds, which share their dependencies. Relative to the workspace.
 const BUILDS: &str = "target/programs/build";
 
+/// Builds the missing programs of the tests' selection, as a part of the tests beside the other builds.
+pub(crate) fn build(workspace: &Workspace) -> Result<Outcome> {
+    match ensure_installed(&PACKAGES) {
+        Err(MachineError::Unavailable(unavailable)) => {
+            return Ok(Outcome::LeftOut(unavailable.to_string()));
+        }
+        installed => installed?,
+    }
+    ensure_selection_built(workspace)?;
+    Ok(Outcome::Passed(String::new()))
+}
+
+/// Builds the missing programs of the tests' selection.
+pub(super) fn ensure_selection_built(workspace: &Workspace) -> Result<()> {
+    let mut selection = CRATES.iter().filter(|each| each.is_in_tests);
+    selection.try_for_each(|each| each.ensure_built(workspace))
+}
+
 /// Builds the missing programs of all crates.
-pub(super) fn ensure_built(workspace: &Workspace) -> Result<()> {
+pub(super) fn ensure_all_built(workspace: &Workspace) -> Result<()> {
     CRATES
         .iter()
         .try_for_each(|each| each.ensure_built(workspace))

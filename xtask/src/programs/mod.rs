@@ -5,7 +5,7 @@ mod benchmarks;
 mod beside;
 mod case;
 mod cases;
-mod crates;
+pub(crate) mod crates;
 mod document;
 mod fabtests;
 mod figures;
@@ -203,7 +203,7 @@ pub(crate) fn run_all(arguments: &Arguments) -> Result<ExitCode> {
     ensure_installed(&PACKAGES)?;
     if !arguments.no_build {
         workspace.cargo(&["shipped"])?;
-        crates::ensure_built(&workspace)?;
+        crates::ensure_all_built(&workspace)?;
         fabtests::ensure_built(&workspace)?;
         benchmarks::ensure_there(&workspace)?;
     }
@@ -256,6 +256,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     if !Namespace::is_possible(workspace.is_root)? {
         return Ok(Outcome::LeftOut(namespace::UNAVAILABLE.into()));
     }
+    crates::ensure_selection_built(workspace)?;
     let quick = cases::all().into_iter().filter(|case| case.is_quick);
     let quick: Vec<Case> = quick.collect();
     let rows = side_by_side(&quick, |case| play(workspace, Manner::Plain, case));

@@ -7,7 +7,6 @@ use anyhow::{Context, Result, bail};
 use portolan_lab::machine::Package;
 
 use super::case::{Case, End};
-use super::cases::OTHER_CRATES;
 
 pub(super) const PACKAGE: Package = Package {
     name: "valgrind",
@@ -33,21 +32,21 @@ const REPORTS: [&str; 5] = [
 /// Texts in the frames of our libraries. Their line tables contain the names of their source files.
 const OURS: [&str; 3] = ["portolan", "librdmacm.so", "libibverbs.so"];
 
-/// Whether a row is played under valgrind: the tests' selection of these groups, and other Rust crates. MPI and Python are
-/// excluded: valgrind would spend minutes in the launchers and the interpreter.
+/// Whether a row is played under valgrind. MPI and Python are excluded: valgrind would spend minutes in the launchers
+/// and the interpreter.
 pub(super) fn is_checked(case: &Case) -> bool {
-    const GROUPS: [&str; 4] = [
+    const GROUPS: [&str; 5] = [
         "librdmacm's programs",
         "libfabric on verbs",
         "UCX on verbs",
         "storage",
+        "Rust crates on verbs",
     ];
-    let is_chosen = case.is_quick && GROUPS.contains(&case.group) || case.group == OTHER_CRATES;
     let is_c = matches!(case.client, End::C(_));
     // Exclude several clients, and rows that are expected to hang.
     let client = case.client_text();
     let is_one = case.clients == 1 && !client.contains("timeout") && !client.contains("-P");
-    is_c && is_one && is_chosen
+    is_c && is_one && case.is_quick && GROUPS.contains(&case.group)
 }
 
 /// The words before a program's command line to run it under valgrind. Each process writes its own file in the folder.

@@ -140,6 +140,13 @@ pub(super) const PARTS: &[Part] = &[
         run: steps::build,
     },
     Part {
+        name: "foreign-crates",
+        what: "examples of another Rust crate, built for the part `programs`",
+        place: Place::Building(Profile::Release),
+        needs: None,
+        run: crate::programs::crates::build,
+    },
+    Part {
         name: "clock",
         what: "tests that measure time or quantity",
         place: Place::Alone,

@@ -19,6 +19,7 @@ mod options;
 mod peer_death;
 mod ports;
 mod random_runs;
+mod rejection;
 mod relisten;
 mod resolving;
 mod scale;

@@ -6,7 +6,7 @@ use super::super::crates::program;
 use super::ETHERNET_DEVICE;
 use crate::namespace::ETHERNET_ADDRESS;
 
-pub(in crate::programs) const GROUP: &str = "Rust crates on verbs";
+const GROUP: &str = "Rust crates on verbs";
 const PORT: u16 = 18_515;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -29,6 +29,7 @@ fn ping_pong(example: &str, options: &str) -> Case {
         .both_say(&[("1000 iters in", 1)])
         .data(Data::Unseen)
         .on_ethernet()
+        .quick()
 }
 
 /// 100 simultaneous connections.
@@ -38,4 +39,5 @@ fn times() -> Case {
     Case::pair(GROUP, c(&server), Ready::Listener(PORT), client)
         .client_says(&[("Connect", 1), ("Disconnect", 1)])
         .on_ethernet()
+        .quick()
 }

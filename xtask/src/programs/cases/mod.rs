@@ -14,7 +14,6 @@ mod storage;
 mod ucx;
 
 use super::case::{Case, c};
-pub(super) use crates::GROUP as OTHER_CRATES;
 
 /// The address of the loopback interface and of its software device.
 const ADDRESS: &str = "127.0.0.1";
