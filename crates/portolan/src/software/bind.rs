@@ -14,7 +14,7 @@ use portolan_provider::{Address, Cause, Error, Result, Step};
 
 use super::claim::PortClaim;
 use super::core::Core;
-use super::ports::COORDINATOR_TIMEOUT;
+use super::ports::{COORDINATOR_TIMEOUT, Purpose};
 use super::resolve_addr;
 
 impl Core {
@@ -30,7 +30,7 @@ impl Core {
                     })?,
             ),
         };
-        let local = self.claim_port(id, local, COORDINATOR_TIMEOUT)?;
+        let local = self.claim_port(id, local, Purpose::Bind, COORDINATOR_TIMEOUT)?;
         let bound = self.run(|cm, now| match device {
             Some(device) if !self.is_present(&device) => Err(no_address(local)),
             _ => cm.bind(now, id, local, device),
@@ -60,7 +60,8 @@ impl Core {
             (None, source) => {
                 let like = portolan_provider::address::unspecified_like(destination);
                 let wanted = source.unwrap_or(SocketAddr::new(like.ip(), 0));
-                let claimed = self.claim_port(id, wanted, timeout.min(COORDINATOR_TIMEOUT));
+                let timeout = timeout.min(COORDINATOR_TIMEOUT);
+                let claimed = self.claim_port(id, wanted, Purpose::Connect, timeout);
                 Some(claimed.map_err(|error| error.at(Step::ResolveAddress))?)
             }
         };
@@ -167,7 +168,13 @@ impl Core {
         })
     }
 
-    fn claim_port(&self, id: IdNumber, local: SocketAddr, timeout: Duration) -> Result<SocketAddr> {
+    fn claim_port(
+        &self,
+        id: IdNumber,
+        local: SocketAddr,
+        purpose: Purpose,
+        timeout: Duration,
+    ) -> Result<SocketAddr> {
         let claim = {
             let state = self.state();
             let entry = state.entry(id, Step::Bind)?;
@@ -184,7 +191,7 @@ impl Core {
             }
         };
         check_privilege(local.port())?;
-        let (claim, port) = self.claims.take(self.stack(), claim, timeout)?;
+        let (claim, port) = self.claims.take(self.stack(), claim, purpose, timeout)?;
         let mut local = local;
         local.set_port(port);
         let bound = match self.state().entry_mut(id, Step::Bind) {

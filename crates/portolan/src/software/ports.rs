@@ -22,11 +22,20 @@ pub(super) const COORDINATOR_TIMEOUT: Duration = Duration::from_secs(5);
 /// The holder's name in errors if this process itself holds the port.
 const THIS_PROCESS: &str = "this process";
 
-/// How long a released ephemeral port stays with this process, for its next connect. Asking the coordinator takes
+/// How long the released port of a connect stays with this process, for its next connect. Asking the coordinator takes
 /// longer than the rest of an address resolution.
 const SPARE_TIME: Duration = Duration::from_millis(500);
 /// Maximum of ports kept like that.
 const SPARES_MAX: usize = 16;
+
+/// What a port is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// The program binds an address. If it releases a port, it may bind the same one next.
+    Bind,
+    /// An unbound id connects.
+    Connect,
+}
 
 /// The claims that this process holds.
 #[derive(Debug, Default)]
@@ -42,7 +51,7 @@ pub(super) struct Claims {
 #[derive(Debug, Default)]
 struct Held {
     in_use: HashMap<ClaimId, Granted>,
-    /// Claims on ephemeral ports that their ids have released, oldest first.
+    /// Claims on ports of connects that their ids have released, oldest first.
     spare: VecDeque<Spare>,
 }
 
@@ -50,8 +59,8 @@ struct Held {
 #[derive(Clone, Copy, Debug)]
 struct Granted {
     claim: PortClaim,
-    /// The coordinator chose the port.
-    is_ephemeral: bool,
+    /// The coordinator chose the port for a connect.
+    is_of_connect: bool,
 }
 
 #[derive(Debug)]
@@ -79,17 +88,23 @@ impl Claims {
         &self,
         stack: &Stack,
         claim: PortClaim,
+        purpose: Purpose,
         timeout: Duration,
     ) -> Result<(ClaimId, u16)> {
+        let is_of_connect = purpose == Purpose::Connect && claim.address.port() == 0;
         if claim.address.port() != 0 {
             // The requested port may be one of the spares.
             self.give_back_spares(stack, |_| true);
-        } else if let Some(spare) = self.held.lock().take_spare(&claim) {
+        } else if is_of_connect && let Some(spare) = self.held.lock().take_spare(&claim) {
             return Ok(spare);
         }
         self.tell(stack);
         let id = ClaimId(self.next.fetch_add(1, Ordering::Relaxed));
-        let held = self.hold(stack, id, claim, Step::Bind, timeout);
+        let wanted = Granted {
+            claim,
+            is_of_connect,
+        };
+        let held = self.hold(stack, id, wanted, Step::Bind, timeout);
         let port = held.inspect_err(|_| {
             // It may have been granted too late.
             self.held.lock().in_use.remove(&id);
@@ -102,11 +117,9 @@ impl Claims {
     pub(super) fn listen(&self, stack: &Stack, id: ClaimId) -> Result<()> {
         let granted = self.held.lock().in_use.get(&id).copied();
         let gone = || Error::new(Step::Listen, Cause::NoSuchObject("the id's port"));
-        let claim = PortClaim {
-            listening: true,
-            ..granted.ok_or_else(gone)?.claim
-        };
-        self.hold(stack, id, claim, Step::Listen, COORDINATOR_TIMEOUT)?;
+        let mut wanted = granted.ok_or_else(gone)?;
+        wanted.claim.listening = true;
+        self.hold(stack, id, wanted, Step::Listen, COORDINATOR_TIMEOUT)?;
         Ok(())
     }
 
@@ -123,14 +136,14 @@ impl Claims {
     }
 
     /// Releases a claim without waiting for the coordinator, which learns of it before any later claim of this
-    /// process. A claim on an ephemeral port may be kept for a while; see [`Claims::next_timeout`].
+    /// process. The claim of a connect may be kept for a while; see [`Claims::next_timeout`].
     pub(super) fn release(&self, stack: &Stack, id: ClaimId) {
         let mut held = self.held.lock();
         let Some(granted) = held.in_use.remove(&id) else {
             return;
         };
         let claim = granted.claim;
-        if granted.is_ephemeral && !claim.listening && held.spare.len() < SPARES_MAX {
+        if granted.is_of_connect && !claim.listening && held.spare.len() < SPARES_MAX {
             let since = Instant::now();
             held.spare.push_back(Spare { id, claim, since });
             return;
@@ -192,21 +205,15 @@ impl Claims {
         &self,
         stack: &Stack,
         id: ClaimId,
-        mut claim: PortClaim,
+        mut wanted: Granted,
         step: Step,
         timeout: Duration,
     ) -> Result<u16> {
-        let known = self.held.lock().in_use.get(&id).copied();
-        let is_ephemeral = known.map_or(claim.address.port() == 0, |known| known.is_ephemeral);
         loop {
             let epoch = stack.group_epoch();
-            let port = ask(stack, id, claim, step, timeout)?;
-            claim.address.set_port(port);
-            let granted = Granted {
-                claim,
-                is_ephemeral,
-            };
-            self.held.lock().in_use.insert(id, granted);
+            let port = ask(stack, id, wanted.claim, step, timeout)?;
+            wanted.claim.address.set_port(port);
+            self.held.lock().in_use.insert(id, wanted);
             if stack.group_epoch() == epoch {
                 return Ok(port);
             }
@@ -225,10 +232,9 @@ impl Held {
         };
         let at = self.spare.iter().position(alike)?;
         let Spare { id, claim, .. } = self.spare.remove(at)?;
-        let is_ephemeral = true;
         let granted = Granted {
             claim,
-            is_ephemeral,
+            is_of_connect: true,
         };
         self.in_use.insert(id, granted);
         Some((id, claim.address.port()))

@@ -64,6 +64,21 @@ fn a_port_in_use_cannot_be_bound_and_is_free_again_when_its_id_is_destroyed() {
 }
 
 #[test]
+fn a_port_that_was_released_is_not_given_to_the_next_id_that_takes_any() {
+    let channel = channel();
+    // Programs look for a free port like this, and then bind it.
+    let port = || {
+        let id = CmId::new(&channel).unwrap();
+        id.bind(SocketAddr::new(local_ip(), 0)).unwrap();
+        let address = id.addresses().unwrap().local.unwrap().inet().unwrap();
+        id.destroy(PATIENCE).unwrap();
+        address.port()
+    };
+    let ports: Vec<u16> = (0..3).map(|_| port()).collect();
+    assert!(ports.windows(2).any(|pair| pair[0] != pair[1]), "{ports:?}");
+}
+
+#[test]
 fn an_address_of_no_device_cannot_be_bound() {
     let channel = channel();
     let id = CmId::new(&channel).unwrap();
