@@ -275,6 +275,19 @@ impl Id {
         self.ib_service
             .unwrap_or_else(|| ServiceId::from_port(self.service.port_space, address.port()))
     }
+
+    /// The answer to copies of the request that created this id, which `mad` rejects.
+    pub(crate) fn rejection(&self, mad: [u8; MAD_LEN]) -> Option<Rejection> {
+        let connection = self.connection.as_deref()?;
+        Some(Rejection {
+            path: connection.mad_path,
+            tid: connection.tid,
+            qpn: connection.remote_qpn,
+            psn: connection.remote_psn,
+            service_id: self.service_id(&self.local?),
+            mad,
+        })
+    }
 }
 
 impl Connection {
@@ -293,7 +306,7 @@ impl Connection {
         })
     }
 
-    /// For how long the active side may repeat its request. A peer that was put off may wait as long before each copy.
+    /// For how long the active side may repeat its request. After an MRA, Linux waits for the granted time before each copy.
     pub(crate) fn repeating_time(&self, config: &Config) -> Duration {
         let granted = |exp: u8| time_of_exponent(exp.min(config.longest_grant_exp));
         let mut interval = granted(self.ack_timeout_exp) + granted(self.request_response_exp);
@@ -333,11 +346,11 @@ pub(crate) struct RemoteQp {
 /// The answer to copies of a rejected REQ.
 #[derive(Debug)]
 pub(crate) struct Rejection {
-    pub(crate) path: MadPath,
-    pub(crate) tid: u64,
-    pub(crate) qpn: Qpn,
-    pub(crate) psn: Psn,
-    pub(crate) service_id: ServiceId,
+    path: MadPath,
+    tid: u64,
+    qpn: Qpn,
+    psn: Psn,
+    service_id: ServiceId,
     /// The REJ.
     pub(crate) mad: [u8; MAD_LEN],
 }

@@ -12,7 +12,7 @@ use portolan_wire::cm::{
 use portolan_wire::mad::MAD_LEN;
 
 use crate::engine::Cm;
-use crate::id::{Rejection, RemoteId};
+use crate::id::RemoteId;
 use crate::mutant::{Mutant, is_planted};
 use crate::state::{Event, State};
 use crate::types::MadPath;
@@ -348,24 +348,15 @@ impl Cm {
         };
         let id = self.ids.get(number);
         let id = id.filter(|id| id.state == State::ReqRcvd);
-        let Some((id, local, connection)) =
-            id.and_then(|id| Some((id, id.local?, id.connection.as_deref()?)))
-        else {
+        let Some((remote, rejection, repeats)) = id.and_then(|id| {
+            let connection = id.connection.as_deref()?;
+            let repeats = connection.repeating_time(&self.config);
+            Some((connection.remote_id()?, id.rejection(mad)?, repeats))
+        }) else {
             return;
         };
-        let Some(remote) = connection.remote_id() else {
-            return;
-        };
-        let rejection = Rejection {
-            path: connection.mad_path,
-            tid: connection.tid,
-            qpn: connection.remote_qpn,
-            psn: connection.remote_psn,
-            service_id: id.service_id(&local),
-            mad,
-        };
-        let until = now.saturating_add(connection.repeating_time(&self.config));
         if !is_planted(Mutant::RejectionForgotten) {
+            let until = now.saturating_add(repeats);
             self.rejections
                 .insert(now, remote, until, Box::new(rejection));
         }

@@ -13,7 +13,7 @@ use portolan_wire::{Qpn, cm::DreqRepr};
 use crate::net::*;
 
 /// Twice a packet's lifetime plus the peer's response time.
-const REQ_TIMEOUT: Duration = Duration::from_millis(6144);
+pub(crate) const REQ_TIMEOUT: Duration = Duration::from_millis(6144);
 /// The response time that the passive side grants to the active side.
 const REP_TIMEOUT: Duration = Duration::from_millis(4096);
 const SENDS: usize = 16;

@@ -1,18 +1,16 @@
 //! Rejections that are lost: a copy of the request gets the same one again.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use portolan_cm::{Config, time_of_exponent};
 use portolan_provider::cm::EventType;
 use portolan_wire::cm::{AttributeId, CmMessage, RejectReason, ReqRepr};
-use portolan_wire::{Psn, Qpn};
+use portolan_wire::{PortSpace, Psn, Qpn, ServiceId};
 
 use crate::datagrams::hand;
-use crate::loss::lose_first;
+use crate::loss::{REQ_TIMEOUT, lose_first};
 use crate::net::*;
-
-/// Twice a packet's lifetime plus the peer's response time.
-const REQ_TIMEOUT: Duration = Duration::from_millis(6144);
 
 #[test]
 fn the_copy_of_a_rejected_request_gets_the_lost_rejection_again_and_is_not_reported() {
@@ -90,6 +88,37 @@ fn a_rejection_is_kept_as_long_as_the_request_says_that_it_may_be_repeated() {
     }
 }
 
+#[test]
+fn a_request_that_differs_from_the_rejected_one_is_reported() {
+    type Change = fn(&mut u64, &mut ReqRepr);
+    let changes: [(Change, usize); 5] = [
+        (|_, _| {}, 0),
+        (|tid, _| *tid += 1, 1),
+        (
+            |_, req| req.local_qpn = Qpn::new(req.local_qpn.value() + 1),
+            1,
+        ),
+        (
+            |_, req| req.starting_psn = Psn::new(req.starting_psn.value() + 1),
+            1,
+        ),
+        (
+            |_, req| req.service_id = ServiceId::from_port(PortSpace::Tcp, PORT + 1),
+            1,
+        ),
+    ];
+    for (change, reported) in changes {
+        let mut net = Net::new();
+        net.listen(0);
+        net.listen_on(SocketAddr::new(ip(1), PORT + 1), 0);
+        let mut req = sent_request(&mut net);
+        let mut tid = net.log[0].tid;
+        change(&mut tid, &mut req);
+        hand(&mut net, 1, &path(1), tid, req);
+        assert_eq!(net.hosts[1].events.len(), reported);
+    }
+}
+
 /// The request of a client, which is rejected.
 fn sent_request(net: &mut Net) -> ReqRepr {
     let (_, passive) = net.requested();
@@ -101,31 +130,5 @@ fn sent_request(net: &mut Net) -> ReqRepr {
     match net.log[0].message {
         CmMessage::Req(req) => req,
         _ => panic!("the first message must be a REQ"),
-    }
-}
-
-#[test]
-fn a_request_that_differs_from_the_rejected_one_is_reported() {
-    type Change = fn(&mut u64, &mut ReqRepr);
-    let changes: [(Change, usize); 4] = [
-        (|_, _| {}, 0),
-        (|tid, _| *tid += 1, 1),
-        (
-            |_, req| req.local_qpn = Qpn::new(req.local_qpn.value() + 1),
-            1,
-        ),
-        (
-            |_, req| req.starting_psn = Psn::new(req.starting_psn.value() + 1),
-            1,
-        ),
-    ];
-    for (change, reported) in changes {
-        let mut net = Net::new();
-        net.listen(0);
-        let mut req = sent_request(&mut net);
-        let mut tid = net.log[0].tid;
-        change(&mut tid, &mut req);
-        hand(&mut net, 1, &path(1), tid, req);
-        assert_eq!(net.hosts[1].events.len(), reported);
     }
 }

@@ -46,6 +46,8 @@ pub(in crate::simulator) struct Life {
     timewait_ends: Option<Duration>,
     /// Duration of time-wait, once the connection's timers are known.
     pub(in crate::simulator) timewait: Duration,
+    /// For how long a REQ may be repeated after the first.
+    pub(in crate::simulator) repeats: Duration,
     /// How long to wait for the peer's answer to one message, including all retransmissions and all
     /// time granted to the peer.
     patience: Duration,
@@ -65,6 +67,7 @@ impl Life {
             awaited: None,
             timewait_ends: None,
             timewait: Duration::ZERO,
+            repeats: once * sends,
             patience,
             patience_of_inquiry: time_of_exponent(config.response_timeout_exp) * sends + SLACK,
         }

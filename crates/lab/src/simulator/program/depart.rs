@@ -1,8 +1,6 @@
 //! How connections end: by disconnecting, by dying, and at the end of the run.
 
-use std::time::Duration;
-
-use portolan_cm::{State, TableSizes, time_of_exponent};
+use portolan_cm::{State, TableSizes};
 use portolan_provider::cm::{CmEvent, EventType};
 use portolan_provider::error::Cause;
 
@@ -164,7 +162,7 @@ impl World {
                 | State::DreqSent
                 | State::DreqRcvd,
             ) => Some(self.now + agent.life.timewait),
-            Ok(State::ReqRcvd) => Some(self.now + self.repeating_time()),
+            Ok(State::ReqRcvd) => Some(self.now + agent.life.repeats),
             _ => None,
         };
         let (id, boot, now) = (agent.id, machine.boot, self.now);
@@ -174,14 +172,6 @@ impl World {
             let until = until.unwrap_or(now);
             child.refused_until = Some(child.refused_until.map_or(until, |set| set.max(until)));
         }
-    }
-
-    /// For how long a REQ may be repeated after the first.
-    fn repeating_time(&self) -> Duration {
-        let config = &self.plan.cm;
-        let answer_time = time_of_exponent(config.packet_lifetime_exp) * 2
-            + time_of_exponent(config.response_timeout_exp);
-        answer_time * (u32::from(config.max_cm_retries) + 1)
     }
 
     /// Destroys a queue pair and its memory. In half of the cases its last completions are taken
