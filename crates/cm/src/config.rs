@@ -29,13 +29,14 @@ pub struct Config {
     /// Time in which a half-open connection cannot be displaced, because its RTU may be on the way. If all are younger,
     /// a new request is dropped and its sender repeats it.
     pub half_open_grace: Duration,
-    /// How long a request for a listener that just closed is held in case it reopens. Then the request is refused. With
-    /// 0 it is refused at once, as on Linux.
-    pub relisten_wait: Duration,
-    /// How long a closed listener is remembered. perftest closes its listener for a second.
-    pub closed_listener_memory: Duration,
-    /// Maximum number of closed listeners to remember; beyond it the oldest is forgotten.
-    pub max_closed_listeners: usize,
+    /// How long a request is held if no id listens, but a listener just closed or an id was just bound. Then the request
+    /// is refused. With 0 it is refused at once, as on Linux.
+    pub listener_wait: Duration,
+    /// How long a listener is expected after one has closed or an id was bound. perftest closes its listener for a
+    /// second.
+    pub expected_listener_memory: Duration,
+    /// Maximum number of expected listeners; beyond it the oldest is forgotten.
+    pub max_expected_listeners: usize,
     /// Maximum number of held requests; further requests are refused.
     pub max_held_requests: usize,
     /// Maximum number of events waiting for [`Cm::poll_event`](crate::Cm::poll_event). While the queue is full,
@@ -86,9 +87,9 @@ impl Default for Config {
             min_half_open_per_listener: 512,
             max_half_open: 4096,
             half_open_grace: Duration::from_millis(250),
-            relisten_wait: Duration::from_millis(500),
-            closed_listener_memory: Duration::from_secs(5),
-            max_closed_listeners: 64,
+            listener_wait: Duration::from_millis(500),
+            expected_listener_memory: Duration::from_secs(5),
+            max_expected_listeners: 64,
             max_held_requests: 64,
             max_events_queued: 16_384,
             max_transmits_queued: 16_384,

@@ -47,7 +47,7 @@
 //! * `receive` parses messages and dispatches them; `transmit` builds and sends them; `advance` changes the state of
 //!   ids.
 //! * `half_open`: connections that the peer has not confirmed, and which of them to displace when there are too many.
-//! * `held`: requests for a service whose listener just closed and may reopen.
+//! * `held`: requests for a service whose listener is expected.
 //! * `peer_death`: connections whose peer is known to have died.
 //! * `retry`, `pace`, `timers`, `timeout` and `timewait` handle time.
 //!

@@ -33,7 +33,7 @@ pub struct TableSizes {
     pub remote_requests: usize,
     /// Connections that no peer has confirmed yet.
     pub half_open: usize,
-    /// Requests held for listeners that just closed.
+    /// Requests held for listeners that are expected.
     pub held: usize,
     /// Entries of the listener table.
     pub listeners: usize,

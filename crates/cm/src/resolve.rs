@@ -23,12 +23,13 @@ const FLOW_LABEL_MASK: u32 = 0xF_FFFF;
 impl Cm {
     /// Sets an id's local address (`rdma_bind_addr`). The caller has already reserved the port in its
     /// [`PortTable`](crate::ports::PortTable) and found the device, unless the address leaves it open.
+    /// Requests to the address are held for a moment, in case the id listens.
     ///
     /// # Errors
     /// `InvalidState`, `NoSuchObject`; `NoDevice` if the address needs a device and `device` is `None`.
     pub fn bind(
         &mut self,
-        _now: Duration,
+        now: Duration,
         id: IdNumber,
         local: SocketAddr,
         device: Option<BoundDevice>,
@@ -43,6 +44,8 @@ impl Cm {
         id.local = Some(local);
         id.device = device;
         id.state = next;
+        let until = now.saturating_add(self.config.expected_listener_memory);
+        self.listeners.expect(now, id, until);
         Ok(())
     }
 

@@ -29,7 +29,7 @@ use document::Row;
 use side::{Files, Side, Sides};
 
 /// The packages of the programs and of the namespace setup.
-const PACKAGES: [Package; 33] = [
+const PACKAGES: [Package; 34] = [
     Package {
         name: "rdmacm-utils",
         purpose: "rping and the other programs of librdmacm",
@@ -41,6 +41,10 @@ const PACKAGES: [Package; 33] = [
     Package {
         name: "perftest",
         purpose: "latency and bandwidth by every operation",
+    },
+    Package {
+        name: "qperf",
+        purpose: "another measurement of operations",
     },
     Package {
         name: "python3-pyverbs",
@@ -192,13 +196,16 @@ pub(crate) struct Arguments {
     /// In such a machine, which has no cargo: play the rows this way
     #[arg(long, hide = true)]
     in_machine: Option<beside::Way>,
+    /// The numbers of these rows
+    #[arg(long, hide = true, value_delimiter = ',')]
+    rows: Vec<usize>,
 }
 
 /// Plays every row and writes the document.
 pub(crate) fn run_all(arguments: &Arguments) -> Result<ExitCode> {
     let workspace = Workspace::here()?;
     if let Some(way) = arguments.in_machine {
-        return beside::play(&workspace, way, arguments.only.as_deref().unwrap_or(""));
+        return beside::play(&workspace, way, &arguments.rows);
     }
     ensure_installed(&PACKAGES)?;
     if !arguments.no_build {
@@ -299,6 +306,7 @@ fn play(workspace: &Workspace, manner: Manner, case: &Case) -> Row {
                 _ => Files::Whole,
             },
             checked_in: checked_in.as_deref(),
+            is_link_local: false,
         };
         let sides = Sides {
             server: side,

@@ -20,6 +20,8 @@ pub(super) enum Side<'a> {
         files: Files,
         /// The folder for valgrind's reports, if the programs run under it.
         checked_in: Option<&'a Path>,
+        /// Whether UCX must use the link-local GID, because the other end does.
+        is_link_local: bool,
     },
     /// Debian's libraries on this machine's rdma_rxe, in the initial namespace: Linux 6.1 supports it only there.
     Kernel,
@@ -40,6 +42,10 @@ const HIDE: &str = "for folder in /etc/libibverbs.d /etc/rdma /run/udev /usr/lib
 /// libfabric's datagrams use the GID at this index, by default 0. The kernel's device has its link-local GID there, and
 /// the IPv4 address at 1; a software device has the IPv4 address at 0. An address handle needs two GIDs of one family.
 const GID_INDEX: (&str, &str) = ("FI_VERBS_GID_IDX", "1");
+
+/// UCX drops all datagrams from IPv4 GIDs of rdma_rxe, which does not set `wc.sl`. So both ends use the link-local GID,
+/// which rdma_rxe has at index 0 and a software device of ours at 1.
+const UCX_GID_INDEX: &str = "UCX_IB_GID_INDEX";
 
 /// The libraries and the networks of both ends.
 pub(super) struct Sides<'a> {
@@ -65,10 +71,14 @@ impl Side<'_> {
                 Self::Ours {
                     portolan,
                     checked_in,
+                    is_link_local,
                     ..
                 },
                 End::C(words),
             ) => {
+                if *is_link_local {
+                    command.env(UCX_GID_INDEX, "1");
+                }
                 command.arg(portolan).args(["exec", "--"]);
                 command.args(checked_in.map(valgrind::words).unwrap_or_default());
                 command.args(words);
@@ -86,6 +96,7 @@ impl Side<'_> {
             }
             (Self::Kernel, End::C(words) | End::Sockets(words)) => {
                 command.env(GID_INDEX.0, GID_INDEX.1);
+                command.env(UCX_GID_INDEX, "0");
                 command.args(words);
             }
             (Self::Kernel, End::Ours(_)) => bail!("no program of the kernel's"),

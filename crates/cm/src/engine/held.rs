@@ -1,9 +1,9 @@
-//! Requests for a service whose listener closed a moment ago.
+//! Requests for a service whose listener is expected: it closed, or an id was bound to its address, a moment ago.
 //!
-//! Some servers close their listener and open it again between two connections (perftest does). A request that arrives
-//! in between would be refused for good, although the service exists. So the request is held for a moment: it is
-//! delivered if an id listens again in that time, and refused otherwise. A port without a recent listener refuses at
-//! once.
+//! Some servers close their listener and open it again between two connections (perftest does). Others tell their client
+//! the port that they have bound before they listen (qperf does). A request that arrives in between would be refused
+//! for good, although the service exists. So the request is held for a moment: it is delivered if an id listens in that
+//! time, and refused otherwise. Other ports refuse at once.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -87,7 +87,7 @@ impl Held {
 }
 
 impl Cm {
-    /// Holds a request without a listener if one closed a moment ago; `false` if it must be refused now.
+    /// Holds a request without a listener if one is expected; `false` if it must be refused now.
     pub(crate) fn hold(
         &mut self,
         now: Duration,
@@ -101,9 +101,9 @@ impl Cm {
             message,
         };
         let service = request.message.service();
-        let wait = self.config.relisten_wait;
+        let wait = self.config.listener_wait;
         let local = request.local();
-        if wait.is_zero() || !self.listeners.has_just_closed(now, service, &local) {
+        if wait.is_zero() || !self.listeners.is_expected(now, service, &local) {
             return false;
         }
         let (kind, number) = (request.message.kind(), request.message.number());
@@ -148,7 +148,7 @@ impl Cm {
         }
     }
 
-    /// Refuses the next request whose listener did not reopen in time; `false` if none is due.
+    /// Refuses the next request whose listener did not come in time; `false` if none is due.
     pub(crate) fn refuse_held(&mut self, now: Duration) -> bool {
         if self.held.next_due().is_none_or(|due| due > now) {
             return false;

@@ -19,8 +19,8 @@ use crate::state::Event;
 #[derive(Debug)]
 pub(crate) struct Listeners {
     map: Map<(ServiceId, ListenAddr), IdNumber>,
-    /// The addresses of listeners that just closed.
-    closed: Remembered<(ServiceId, ListenAddr), ()>,
+    /// The addresses where a listener is expected: a listener closed there, or an id was bound, a moment ago.
+    expected: Remembered<(ServiceId, ListenAddr), ()>,
 }
 
 /// The local addresses a listener serves.
@@ -35,10 +35,10 @@ enum ListenAddr {
 }
 
 impl Listeners {
-    pub(crate) fn new(hash: Keyed, max_closed: usize) -> Self {
+    pub(crate) fn new(hash: Keyed, max_expected: usize) -> Self {
         Self {
             map: Map::with_hasher(hash),
-            closed: Remembered::new(max_closed, hash),
+            expected: Remembered::new(max_expected, hash),
         }
     }
 
@@ -58,25 +58,34 @@ impl Listeners {
         self.map.len()
     }
 
-    /// Whether a listener at `local` closed a moment ago.
-    pub(crate) fn has_just_closed(
+    /// Whether a listener at `local` closed, or an id was bound there, a moment ago.
+    pub(crate) fn is_expected(
         &self,
         now: Duration,
         service: ServiceId,
         local: &SocketAddr,
     ) -> bool {
         let mut served = served_by(service, local).into_iter();
-        served.any(|key| self.closed.contains(now, &key))
+        served.any(|key| self.expected.contains(now, &key))
     }
 
-    /// Removes the entries of a listening id, except those that another id has taken over. They count as just closed
+    /// Expects a listener where an id was bound, until `until`.
+    pub(crate) fn expect(&mut self, now: Duration, id: &Id, until: Duration) {
+        if until > now {
+            for key in keys(id).into_iter().flatten() {
+                self.expected.insert(now, key, until, ());
+            }
+        }
+    }
+
+    /// Removes the entries of a listening id, except those that another id has taken over. They are expected again
     /// until `until`.
     pub(crate) fn remove(&mut self, now: Duration, id: &Id, number: IdNumber, until: Duration) {
         for key in keys(id).into_iter().flatten() {
             if self.map.get(&key) == Some(&number) {
                 self.map.remove(&key);
                 if until > now {
-                    self.closed.insert(now, key, until, ());
+                    self.expected.insert(now, key, until, ());
                 }
             }
         }
@@ -130,7 +139,7 @@ impl Cm {
     /// it. While the backlog is full, further requests are dropped, as recent kernels do, and their senders repeat
     /// them. But a host with fewer requests than another displaces the oldest request of the other.
     ///
-    /// Held requests, which arrived just after another listener closed here, are delivered.
+    /// Held requests, which arrived just after the id was bound or another listener closed here, are delivered.
     ///
     /// # Errors
     /// `InvalidState`, `NoSuchObject`; `AddressInUse` if another id of this engine listens there;
@@ -203,7 +212,7 @@ impl Cm {
         let Some(listener) = id.listener.take() else {
             return Vec::new();
         };
-        let until = now.saturating_add(self.config.closed_listener_memory);
+        let until = now.saturating_add(self.config.expected_listener_memory);
         self.listeners.remove(now, id, number, until);
         listener.waiting.ids().collect()
     }

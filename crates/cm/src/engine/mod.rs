@@ -59,7 +59,7 @@ pub struct Cm {
     pub(crate) timers: Timers<IdNumber>,
     /// The half-open connections of all listeners.
     pub(crate) half_open: Requests,
-    /// Requests for services whose listeners just closed.
+    /// Requests for services whose listeners are expected.
     pub(crate) held: Held,
     /// Children that were displaced before their owner took them.
     pub(crate) displaced: VecDeque<IdNumber>,
@@ -112,7 +112,7 @@ impl Cm {
         Self {
             comm_ids,
             ids: IdTable::new(config.max_ids, hash),
-            listeners: Listeners::new(hash, config.max_closed_listeners),
+            listeners: Listeners::new(hash, config.max_expected_listeners),
             groups: Groups::new(hash),
             neighbours: Neighbours::new(hash),
             timers: Timers::new(),

@@ -207,6 +207,20 @@ impl<O: Copy + Eq + Hash + Display> PortTable<O> {
             .map(|bound| bound.owner)
     }
 
+    /// The owner that was bound last to the address of `service` at `destination`, whether it listens or not: it may
+    /// be about to.
+    pub fn lookup_bound(&self, service: ServiceId, destination: IpAddr) -> Option<O> {
+        let key = (service.port_space()?, service.port());
+        let mut holders = self.ports.get(&key)?.iter().rev();
+        holders
+            .find_map(|holder| {
+                self.bindings
+                    .get(holder)
+                    .filter(|bound| bound.serves(destination))
+            })
+            .map(|bound| bound.owner)
+    }
+
     /// The owner and the full address of a binding.
     pub fn binding(&self, binding: BindingId) -> Option<(O, SocketAddr)> {
         self.bindings
@@ -280,7 +294,7 @@ impl<O: Copy + Eq + Hash + Display> PortTable<O> {
 pub struct ClosedListener<O>(Binding<O>);
 
 /// Listeners that closed a moment ago. Requests for them still go to their owners, which hold them in case the listener
-/// reopens ([`Config::relisten_wait`](crate::Config::relisten_wait)).
+/// reopens ([`Config::listener_wait`](crate::Config::listener_wait)).
 #[derive(Debug)]
 pub struct ClosedListeners<O> {
     /// Each with its expiry time; the oldest first.

@@ -1,4 +1,5 @@
-//! A listener that closes and reopens: requests that arrive in between wait for a moment.
+//! A listener that closes and reopens, or an id that is bound and then listens: requests that arrive in between wait
+//! for a moment.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -70,6 +71,47 @@ fn a_request_is_refused_if_the_listener_does_not_reopen_in_time() {
     assert_eq!(net.cm(1).poll_timeout(), None);
 }
 
+/// An id of host 1 that is bound to `local` and does not listen.
+fn bound(net: &mut Net, local: SocketAddr) -> IdNumber {
+    let now = net.now;
+    let id = net.cm(1).create_id(UserId(1), RC).unwrap();
+    net.cm(1).bind(now, id, local, None).unwrap();
+    id
+}
+
+#[test]
+fn a_request_for_an_id_that_was_just_bound_waits_until_it_listens() {
+    let mut net = Net::new();
+    let id = bound(&mut net, SocketAddr::new([0, 0, 0, 0].into(), PORT));
+    net.connecting(10, 0x10);
+    net.run_for(GAP);
+    net.expect_silence(0);
+    assert_eq!(net.cm(1).table_sizes().held, 1);
+    let now = net.now;
+    net.cm(1).listen(now, id, 0).unwrap();
+    net.exchange();
+    let request = net.expect(1, EventType::ConnectRequest);
+    net.accept(request.id);
+    net.exchange();
+    net.expect(0, EventType::ConnectResponse);
+}
+
+#[test]
+fn a_request_for_an_id_that_is_bound_and_does_not_listen_is_refused_in_time() {
+    let mut net = Net::new();
+    let any = SocketAddr::new([0, 0, 0, 0].into(), PORT);
+    bound(&mut net, any);
+    net.connecting(10, 0x10);
+    net.run_for(WAIT + LATENCY * 2);
+    assert_eq!(net.expect(0, EventType::Rejected).status, 8);
+    // After a while nobody expects that it listens.
+    net.run_for(Duration::from_secs(5));
+    net.connecting(11, 0x11);
+    net.exchange();
+    assert_eq!(net.expect(0, EventType::Rejected).status, 8);
+    assert_eq!(net.cm(1).poll_timeout(), None);
+}
+
 #[test]
 fn other_ports_than_the_closed_one_refuse_at_once() {
     let mut net = Net::new();
@@ -83,7 +125,7 @@ fn other_ports_than_the_closed_one_refuse_at_once() {
 #[test]
 fn without_a_waiting_time_a_request_is_refused_at_once() {
     let mut net = just_closed(Net::with_config(Config {
-        relisten_wait: Duration::ZERO,
+        listener_wait: Duration::ZERO,
         ..Config::default()
     }));
     net.connecting(10, 0x10);
@@ -148,7 +190,7 @@ fn the_number_of_waiting_requests_is_bounded() {
 #[test]
 fn only_the_listeners_that_closed_last_are_remembered() {
     let mut net = Net::with_config(Config {
-        max_closed_listeners: 2,
+        max_expected_listeners: 2,
         ..Config::default()
     });
     let listeners = [PORT, PORT + 1, PORT + 2].map(|port| {

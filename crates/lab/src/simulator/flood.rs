@@ -225,7 +225,7 @@ impl Flood {
         let (close_at, open_at) = self.plan.closed;
         let tick = Duration::from_micros(1);
         // Leave time for the slowest handshake.
-        let wait = self.plan.config.relisten_wait - GRACE;
+        let wait = self.plan.config.listener_wait - GRACE;
         let spans = [
             (STALL * 2, close_at - FIRST_REPEAT - GRACE * 2),
             (open_at.saturating_sub(wait).max(close_at + tick), open_at),

@@ -37,7 +37,7 @@ pub(super) struct Registrar {
     /// The listeners that have just closed. Requests for them still go to their processes, which hold them.
     closed: ClosedListeners<Owner>,
     epoch: Instant,
-    /// See [`portolan_cm::Config::closed_listener_memory`].
+    /// See [`portolan_cm::Config::expected_listener_memory`].
     memory: Duration,
     seed: u64,
 }
@@ -135,14 +135,16 @@ impl Registrar {
 }
 
 impl Registrar {
-    /// The process that listens to a service, or did until a moment ago.
+    /// The process that listens to a service, or did until a moment ago, or is bound to its address and may be about
+    /// to listen. If it does not listen, it decides whether to hold the request.
     fn owner_of(&self, service: ServiceId, destination: IpAddr) -> Option<Owner> {
         let listening = self.ports.lookup(service, destination);
         let closed = || {
             let now = self.epoch.elapsed();
             self.closed.lookup(now, service, destination)
         };
-        listening.or_else(closed)
+        let bound = || self.ports.lookup_bound(service, destination);
+        listening.or_else(closed).or_else(bound)
     }
 }
 
@@ -383,6 +385,25 @@ mod tests {
         let _ = claim(&mut coordinator, A, 0, "127.0.0.1:7471", true);
         coordinator.release(A, &[ClaimId(0)]);
         assert_eq!(at(&coordinator, [127, 0, 0, 1]), None);
+    }
+
+    #[test]
+    fn a_request_to_a_bound_address_without_a_listener_goes_to_the_process_that_may_be_about_to_listen()
+     {
+        let mut coordinator = Registrar::new(7, MOMENT);
+        let service = ServiceId::from_port(PortSpace::Tcp, 7471);
+        let owner = |coordinator: &Registrar, ip: [u8; 4]| {
+            let owner = coordinator.owner_of(service, ip.into());
+            owner.map(|owner| owner.member)
+        };
+        let _ = claim(&mut coordinator, A, 0, "127.0.0.1:7471", false);
+        assert_eq!(owner(&coordinator, [127, 0, 0, 1]), Some(A));
+        assert_eq!(owner(&coordinator, [127, 0, 0, 2]), None);
+        // A listener takes precedence.
+        let _ = claim(&mut coordinator, B, 0, "127.0.0.2:7471", true);
+        assert_eq!(owner(&coordinator, [127, 0, 0, 2]), Some(B));
+        coordinator.release(A, &[ClaimId(0)]);
+        assert_eq!(owner(&coordinator, [127, 0, 0, 1]), None);
     }
 
     #[test]

@@ -18,7 +18,7 @@ impl Core {
         let gsi = Arc::new(GsiPort(core.downgrade()));
         let coordinator = Box::new(Registrar::new(
             u64::from_le_bytes(random(Step::OpenDevice)?),
-            config.cm.closed_listener_memory,
+            config.cm.expected_listener_memory,
         ));
         let member = Arc::new(Claimant::new(core.downgrade(), core.claims.clone()));
         // Before the stack's thread runs, because after that the group asks for reports, reports deaths and delivers

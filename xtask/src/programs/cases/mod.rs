@@ -9,6 +9,7 @@ mod perftest;
 mod ping_pongs;
 mod preload;
 mod pyverbs;
+mod qperf;
 mod sockets;
 mod storage;
 mod ucx;
@@ -31,6 +32,7 @@ pub(super) fn all() -> Vec<Case> {
         preload::cases(),
         ping_pongs::cases(),
         perftest::cases(),
+        qperf::cases(),
         pyverbs::cases(),
         libfabric::cases(),
         ucx::cases(),

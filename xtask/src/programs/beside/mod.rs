@@ -1,0 +1,141 @@
+//! Compares Portolan with rdma_rxe: the same programs in a kernel machine, with both ends on our libraries, both on
+//! Debian's over rdma_rxe, and one on each. The machine mounts this host's files, so the programs are the same. It runs
+//! this binary again to play the rows.
+
+mod guest;
+mod table;
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Result;
+use portolan_lab::machine::{Cache, Machine, Suite};
+
+use super::case::{Case, End, Network};
+use super::document;
+use super::figures::Figure;
+use crate::parallel::side_by_side;
+use crate::test::Workspace;
+pub(super) use guest::play;
+
+const BEGIN: &str =
+    "<!-- Written by `cargo xtask programs --beside` from its run: do not edit. -->\n";
+const END: &str = "<!-- End of what `cargo xtask programs --beside` writes. -->\n";
+
+/// The libraries and devices of the two ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub(super) enum Way {
+    /// Both on ours
+    Ours,
+    /// Both on Debian's over rdma_rxe
+    Kernel,
+    /// The server on ours, the client on rdma_rxe
+    OursServes,
+    /// The client on ours, the server on rdma_rxe
+    OursCalls,
+}
+
+impl Way {
+    const ALL: [Self; 4] = [Self::Kernel, Self::Ours, Self::OursServes, Self::OursCalls];
+    const WHOLE: [Self; 2] = [Self::Kernel, Self::Ours];
+    const MIXED: [Self; 2] = [Self::OursServes, Self::OursCalls];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ours => "ours",
+            Self::Kernel => "kernel",
+            Self::OursServes => "ours-serves",
+            Self::OursCalls => "ours-calls",
+        }
+    }
+}
+
+/// The result of a row, played one way.
+#[derive(Clone, Debug, PartialEq)]
+struct Played {
+    /// Why the row failed, if it did.
+    result: Result<(), String>,
+    /// What its programs measured, if anything.
+    figures: Vec<Figure>,
+    seconds: f64,
+}
+
+/// The results by row and way.
+type Results = BTreeMap<(usize, Way), Played>;
+
+/// The rows of stacks above verbs, and of perftest and qperf. `interop --programs` compares the programs of libibverbs and
+/// librdmacm with rdma_rxe.
+fn cases() -> Vec<Case> {
+    super::cases::all()
+        .into_iter()
+        .filter(is_compared)
+        .collect()
+}
+
+fn is_compared(case: &Case) -> bool {
+    let text = case.client_text();
+    // A row of all of rdma-core's tests includes the rows of parts. Every size up to 8 MiB takes an emulated machine
+    // many minutes.
+    let is_left_out = text.contains(" -k ") || text.contains(" -a ");
+    let is_c = matches!(case.client, End::C(_));
+    is_c && !is_left_out && case.network == Network::Ethernet
+}
+
+/// Whether a row can have an end on each side. A row that fails with both ends on rdma_rxe is not played like that either:
+/// it would say nothing about ours.
+fn can_be_mixed(case: &Case) -> bool {
+    // perftest takes a GID by its index, and the devices have their GIDs in different orders.
+    case.server.is_some() && !case.client_text().starts_with("ib_")
+}
+
+/// Plays the rows whose commands contain `only`. Writes the document if all rows are played.
+pub(super) fn run(workspace: &Workspace, only: Option<&str>) -> Result<ExitCode> {
+    let started = Instant::now();
+    let machine = Machine::prepare_with_host_files(&Cache::locate()?, Suite::Bookworm)?;
+    let cases = cases();
+    let mut results = Results::new();
+    let report = |results: &Results| -> Result<bool> {
+        let release = machine.kernel_release();
+        let text = table::section(release, &cases, results, started.elapsed());
+        println!("{text}");
+        if only.is_none() {
+            document::replace(&workspace.root, (BEGIN, END), &text)?;
+        }
+        Ok(table::is_right(results))
+    };
+    let play = |ways: &[Way], rows: &[usize]| -> Result<Results> {
+        let played = side_by_side(ways, |way| guest::play_in(&machine, workspace, *way, rows));
+        let played = played.into_iter().collect::<Result<Vec<_>>>()?;
+        Ok(played.into_iter().flatten().collect())
+    };
+    let is_chosen = |at: &usize| only.is_none_or(|only| cases[*at].client_text().contains(only));
+    let rows: Vec<usize> = (0..cases.len()).filter(is_chosen).collect();
+    results.extend(play(&Way::WHOLE, &rows)?);
+    report(&results)?;
+    let is_mixed = |at: &usize| {
+        let kernel = results.get(&(*at, Way::Kernel));
+        can_be_mixed(&cases[*at]) && kernel.is_some_and(|played| played.result.is_ok())
+    };
+    let mixed: Vec<usize> = rows.iter().copied().filter(is_mixed).collect();
+    results.extend(play(&Way::MIXED, &mixed)?);
+    report(&results)?;
+    // Two machines share the processors. What both measured is measured again, with one machine at a time.
+    let has_figures = |at: &usize| {
+        let has_some = |way| {
+            results
+                .get(&(*at, way))
+                .is_some_and(|played| !played.figures.is_empty())
+        };
+        Way::WHOLE.into_iter().all(has_some)
+    };
+    let measured: Vec<usize> = rows.iter().copied().filter(has_figures).collect();
+    for way in Way::WHOLE {
+        let again = play(&[way], &measured)?;
+        results.extend(again);
+    }
+    Ok(match report(&results)? {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}

@@ -1,0 +1,135 @@
+//! The tables of a comparison, and its verdict.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use super::{Case, Figure, Played, Results, Way};
+
+/// The section of the document.
+pub(super) fn section(release: &str, cases: &[Case], results: &Results, took: Duration) -> String {
+    let mut text = format!(
+        "\nLinux {release}, {:.0} minutes on emulated processors.\n\n",
+        took.as_secs_f64() / 60.0
+    );
+    let failures = rows(&mut text, cases, results);
+    figures(&mut text, cases, results);
+    if !failures.is_empty() {
+        text.push_str("\nWhat failed:\n\n");
+        text.push_str(&failures);
+    }
+    text.push('\n');
+    text
+}
+
+/// Whether every row that succeeds on rdma_rxe also succeeds with ours.
+pub(super) fn is_right(results: &Results) -> bool {
+    results.iter().all(|((row, _), played)| {
+        let kernel = results.get(&(*row, Way::Kernel));
+        played.result.is_ok() || kernel.is_none_or(|kernel| kernel.result.is_err())
+    })
+}
+
+/// Writes the table of rows. Returns a list of what failed.
+fn rows(text: &mut String, cases: &[Case], results: &Results) -> String {
+    text.push_str(
+        "| program | rdma_rxe | Portolan | Portolan serves rdma_rxe | Portolan calls rdma_rxe |\n|---|---|---|---|---|\n",
+    );
+    let mut failures = String::new();
+    for (row, case) in cases.iter().enumerate() {
+        let cells = Way::ALL.map(|way| results.get(&(row, way)).map_or(String::new(), cell));
+        if cells.iter().all(String::is_empty) {
+            continue;
+        }
+        let program = case.client_text();
+        writeln!(text, "| `{program}` | {} |", cells.join(" | ")).expect("text takes text");
+        for way in Way::ALL {
+            if let Some(Played {
+                result: Err(why),
+                seconds,
+                ..
+            }) = results.get(&(row, way))
+            {
+                let (way, why) = (way.name(), why.replace('|', "/"));
+                writeln!(failures, "* `{program}`, {way}, {seconds:.0} s: {why}")
+                    .expect("text takes text");
+            }
+        }
+    }
+    failures
+}
+
+fn cell(played: &Played) -> String {
+    match played.result {
+        Ok(()) => format!("right, {:.1} s", played.seconds),
+        Err(_) => "**failed**".to_owned(),
+    }
+}
+
+/// Writes the figures that both ways have.
+fn figures(text: &mut String, cases: &[Case], results: &Results) {
+    let mut lines = String::new();
+    for (row, case) in cases.iter().enumerate() {
+        let [kernel, ours] = Way::WHOLE.map(|way| results.get(&(row, way)));
+        let (Some(kernel), Some(ours)) = (kernel, ours) else {
+            continue;
+        };
+        for (kernel, ours) in kernel.figures.iter().zip(&ours.figures) {
+            let program = case.client_text();
+            writeln!(lines, "| `{program}` | {} |", compared(kernel, ours))
+                .expect("text takes text");
+        }
+    }
+    if !lines.is_empty() {
+        text.push_str("\n| program | rdma_rxe | Portolan | times as slow |\n|---|---|---|---|\n");
+        text.push_str(&lines);
+    }
+}
+
+fn compared(kernel: &Figure, ours: &Figure) -> String {
+    format!("{kernel} | {ours} | {:.2}", ours.ratio(kernel))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::case::c;
+    use super::super::super::figures;
+    use super::*;
+
+    fn played(result: Result<(), &str>, said: &str) -> Played {
+        Played {
+            result: result.map_err(str::to_owned),
+            figures: figures::of(said),
+            seconds: 1.0,
+        }
+    }
+
+    #[test]
+    fn a_row_that_fails_where_the_kernels_is_right_is_found() {
+        let cases = [Case::alone("", c("rping"))];
+        let mut results = Results::new();
+        results.insert((0, Way::Ours), played(Err("broken"), ""));
+        results.insert((0, Way::Kernel), played(Err("broken"), ""));
+        assert!(is_right(&results));
+        results.insert((0, Way::Kernel), played(Ok(()), ""));
+        assert!(!is_right(&results));
+        let text = section("6.1", &cases, &results, Duration::ZERO);
+        assert!(text.contains("| `rping` | right, 1.0 s | **failed** |"));
+        assert!(text.contains("ours, 1 s: broken"));
+    }
+
+    #[test]
+    fn figures_that_both_have_are_compared() {
+        let cases = [Case::alone("", c("qperf"))];
+        let mut results = Results::new();
+        results.insert(
+            (0, Way::Kernel),
+            played(Ok(()), "rc_lat:\n latency = 40 us\n"),
+        );
+        results.insert(
+            (0, Way::Ours),
+            played(Ok(()), "rc_lat:\n latency = 10 us\n"),
+        );
+        let text = section("6.1", &cases, &results, Duration::ZERO);
+        assert!(text.contains("| `qperf` | 40 µs (rc_lat) | 10 µs (rc_lat) | 0.25 |"));
+    }
+}
