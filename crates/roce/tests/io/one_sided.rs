@@ -391,23 +391,6 @@ fn while_either_end_has_a_tap_it_sees_packets() {
     }
 }
 
-#[test]
-fn short_writes_to_memory_of_the_program_are_packets() {
-    let direct = Direct::new();
-    let b = &direct.0.b;
-    let own = Memory::new(4096);
-    let mr = own.register(&b.pd, ALL_RIGHTS);
-    let remote = RemoteAddr {
-        addr: own.addr(),
-        rkey: mr.rkey(),
-    };
-    let before = direct.carried_out()[0];
-    direct.post_wait(0, SendOp::RdmaWrite(remote), 0, 4095);
-    assert!(own.read(0, 4095) == direct.0.a.memory.read(0, 4095));
-    assert_eq!(direct.carried_out()[0], before);
-    drop(mr);
-}
-
 /// Writes to a peer process until that is done in its memory.
 fn until_direct(end: &End, remote: RemoteAddr) {
     let deadline = Instant::now() + PATIENCE;

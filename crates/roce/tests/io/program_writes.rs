@@ -1,4 +1,5 @@
-//! Long writes to memory that the peer's program owns: this process copies the bytes itself, or, if it may not, the peer's.
+//! Writes to memory that the peer's program owns: this process copies the bytes itself, or, if it may not, the peer's
+//! process copies long ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,6 +56,32 @@ fn linked() -> Pair {
         carried_out(&pair) > 0
     });
     pair
+}
+
+#[test]
+fn a_short_write_that_the_program_waits_for_needs_no_packet_and_many_at_once_are_packets() {
+    let pair = linked();
+    let (a, b) = (&pair.a, &pair.b);
+    let lens = [1, 2, 8, 64, 2500, 4095];
+    let (before, packets) = (carried_out(&pair), sent(&pair));
+    for len in lens {
+        a.memory.write(0, &pattern(len as u64, len));
+        write(&pair, 3, len);
+        assert!(b.memory.read(3, len) == pattern(len as u64, len));
+    }
+    assert_eq!(carried_out(&pair) - before, lens.len() as u64);
+    assert_eq!(sent(&pair), packets);
+    a.memory.write(0, &pattern(9, 640));
+    for at in (0..640).step_by(64) {
+        a.post(7, SendOp::RdmaWrite(b.remote(at)), a.sge(at, 64));
+    }
+    for _ in 0..10 {
+        a.expect(7);
+    }
+    assert!(b.memory.read(0, 640) == pattern(9, 640));
+    // The first completes at once. The program has not taken its completion when it posts the others.
+    assert_eq!(carried_out(&pair) - before, lens.len() as u64 + 1);
+    assert!(sent(&pair) >= packets + 9);
 }
 
 #[test]

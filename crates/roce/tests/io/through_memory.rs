@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use portolan_provider::verbs::SendOp;
+use portolan_provider::verbs::{QpType, SendOp};
 use portolan_roce::io::{Direction, Stack, Tap, TappedPacket};
 use portolan_wire::bth::Opcode;
 use portolan_wire::icrc::{self, Flow, Identification};
@@ -55,10 +55,13 @@ impl Ends {
         let [a, b] = &self.ends;
         for (from, to) in [(a, b), (b, a)] {
             from.memory.write(0, &pattern(self.next, LEN));
-            // Longer writes would be copied without packets.
-            for at in (0..LEN).step_by(PART) {
+            // Longer writes, and single ones that the program waits for, would be copied without packets.
+            let parts = (0..LEN).step_by(PART);
+            for at in parts.clone() {
                 let to = SendOp::RdmaWrite(to.remote(LEN + at));
                 from.post(self.next, to, from.sge(at, PART));
+            }
+            for _ in parts {
                 from.expect(self.next);
             }
             assert!(to.memory.read(LEN, LEN) == pattern(self.next, LEN));
@@ -98,6 +101,27 @@ fn two_processes_of_a_host_switch_from_sockets_to_shared_memory() {
             assert_eq!(after.sent_through_memory - before.sent_through_memory, sent);
         }
     }
+}
+
+#[test]
+fn an_unreliable_connection_uses_the_link_that_came_up_before_its_first_message() {
+    let mut config = config();
+    config.local_memory = true;
+    let stacks = [stack(&config), stack(&config)];
+    let (ip, shape) = ("127.0.0.1".parse().unwrap(), Shape::default());
+    let ends = [0, 1].map(|number: usize| End::of_type(&stacks[number], ip, shape, QpType::Uc));
+    ends[0].connect(ip, ends[1].qp.qpn(), shape);
+    ends[1].connect(ip, ends[0].qp.qpn(), shape);
+    let mut linked = Ends::on(stacks, "127.0.0.1");
+    linked.write_until_linked();
+    let before = linked.through_memory();
+    for number in 0..10 {
+        ends[1].receive(number, ends[1].sge(0, 8));
+        ends[0].post(number, SendOp::Send, ends[0].sge(0, 8));
+        ends[0].expect(number);
+        ends[1].expect(number);
+    }
+    assert_eq!(linked.through_memory(), [before[0] + 10, before[1]]);
 }
 
 #[test]

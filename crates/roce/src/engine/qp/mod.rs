@@ -230,8 +230,8 @@ impl QueuePair {
     pub fn can_change_way(&self) -> bool {
         match self.service.reliable() {
             Some(halves) => halves.requester.under_way() == 0,
-            // Nothing was sent yet.
-            None => self.attr.state == QpState::Rtr,
+            // Nobody says what has arrived.
+            None => !self.service.has_sent(),
         }
     }
 
@@ -461,6 +461,13 @@ impl QueuePair {
     pub fn is_one_sided_next(&self) -> bool {
         let halves = self.service.reliable();
         halves.is_some_and(|halves| halves.requester.is_one_sided_next())
+    }
+
+    /// Whether the oldest request is the only one and signaled: the program probably waits for it.
+    #[inline]
+    pub fn is_next_awaited(&self) -> bool {
+        let halves = self.service.reliable();
+        halves.is_some_and(|halves| halves.requester.is_next_awaited())
     }
 
     /// The request of [`poll_direct`](Self::poll_direct) was carried out.

@@ -122,6 +122,14 @@ impl Service {
         }
     }
 
+    /// Whether a packet was sent without acknowledgement. Always false for an RC or XRC queue pair.
+    pub(super) fn has_sent(&self) -> bool {
+        match self {
+            Rc(_) => false,
+            Uc(halves) | Ud(halves) => halves.has_sent(),
+        }
+    }
+
     /// Number of requests in the send queue.
     pub(super) fn posted(&mut self) -> usize {
         match self {

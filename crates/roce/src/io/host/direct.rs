@@ -67,11 +67,11 @@ impl Host {
             && state.engine.is_one_sided_next()
             && !self.monitor.tap.is_plugged()
         {
-            self.go_direct_to_peer(state, done, left);
+            self.go_direct_to_peer(qp, state, done, left);
         }
     }
 
-    fn go_direct_to_peer(&self, state: &mut LockedQp, mut done: u32, mut left: u32) {
+    fn go_direct_to_peer(&self, qp: &QpCore, state: &mut LockedQp, mut done: u32, mut left: u32) {
         loop {
             let LockedQp {
                 engine,
@@ -86,7 +86,8 @@ impl Host {
             let Some(peer) = link.peer_memory() else {
                 return;
             };
-            match self.carry_out(peer, engine, (*peer_qpn, *peer_tag), done, &mut left) {
+            let ends = (*peer_qpn, *peer_tag);
+            match self.carry_out(qp, peer, engine, ends, done, &mut left) {
                 Attempt::Done => {
                     engine.complete_direct();
                     self.monitor.counters.carried_out_in_memory.up();
@@ -113,6 +114,7 @@ impl Host {
     #[inline]
     fn carry_out(
         &self,
+        qp: &QpCore,
         peer: &PeerMemory,
         engine: &mut QueuePair,
         (qpn, tag): (Qpn, u32),
@@ -120,6 +122,7 @@ impl Host {
         left: &mut u32,
     ) -> Attempt {
         let own = engine.qpn();
+        let is_awaited = engine.is_next_awaited();
         loop {
             let memory = self.memory.read();
             let Some(direct) = engine.poll_direct(&memory) else {
@@ -148,7 +151,12 @@ impl Host {
                 }
                 Err(NoPassage::Program) if direct.operation == DirectOperation::Write => {
                     // This side's memory stays registered: the table has been locked since the engine checked it.
-                    if !program_memory::write(peer, &wanted, &direct, chunk.clone()) {
+                    // A program that waits for the request has taken all earlier completions.
+                    let copies = direct.len >= program_memory::WRITE_MIN
+                        || is_awaited && !qp.may_have_completions();
+                    let copied =
+                        copies && program_memory::write(peer, &wanted, &direct, chunk.clone());
+                    if !copied {
                         return match peer.why_unwritable() {
                             Some(_) => Attempt::Unwritable,
                             None => Attempt::Packets,

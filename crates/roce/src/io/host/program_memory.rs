@@ -9,8 +9,9 @@ use crate::io::net::shm::peer_memory::PeerMemory;
 use crate::io::net::shm::peer_rights::Wanted;
 use crate::io::net::shm::program_memory::PIECES_MAX;
 
-/// Shorter writes are faster as packets in the ring.
-const WRITE_MIN: u32 = 4 << 10;
+/// Many shorter writes are faster as packets in the ring. A single one is not: the peer's program may not poll, because it
+/// waits for the bytes in its memory.
+pub(super) const WRITE_MIN: u32 = 4 << 10;
 
 /// Writes a range of a request. Returns false if the request needs packets.
 pub(super) fn write(
@@ -19,7 +20,7 @@ pub(super) fn write(
     direct: &Direct<'_>,
     range: Range<u32>,
 ) -> bool {
-    if direct.operation != DirectOperation::Write || direct.len < WRITE_MIN {
+    if direct.operation != DirectOperation::Write {
         return false;
     }
     let Some((pieces, count)) = pieces::list::<PIECES_MAX>(&direct.local, range.clone()) else {

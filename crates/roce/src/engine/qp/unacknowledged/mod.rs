@@ -70,6 +70,11 @@ impl Unacknowledged {
         &mut self.sender
     }
 
+    /// Whether a packet was sent.
+    pub(super) fn has_sent(&self) -> bool {
+        self.sender.has_sent()
+    }
+
     /// Whether a packet with this PSN is the peer's next one (UC).
     pub(super) fn expects(&self, psn: Psn) -> bool {
         self.receiver.inbound.expects(psn)

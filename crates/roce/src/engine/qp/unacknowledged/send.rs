@@ -105,6 +105,11 @@ impl Sender {
         Ok(())
     }
 
+    /// Whether a packet was sent.
+    pub(in crate::engine::qp) fn has_sent(&self) -> bool {
+        self.next > 0
+    }
+
     /// Number of requests in the send queue.
     pub(in crate::engine::qp) fn posted(&self) -> usize {
         self.queue.len()
