@@ -20,6 +20,7 @@ mod event_queue;
 pub(crate) mod gauge;
 pub(crate) mod hotplug;
 pub(crate) mod identity;
+pub(crate) mod link_wait;
 mod long_copy;
 pub(crate) mod mapping;
 pub(crate) mod membership;
@@ -101,6 +102,8 @@ pub(crate) struct Host {
     pub(crate) deferred_acks: Noted,
     /// Queue pairs that copy a long request in turns.
     pub(crate) copying: Noted,
+    /// Queue pairs whose first messages wait for a link.
+    pub(crate) awaiting_link: Noted,
     /// Queue pairs that received a packet before the connection manager established them. The progress thread
     /// notifies it, because a thread that receives packets holds locks that forbid the call.
     pub(crate) comm_est: Noted,

@@ -11,6 +11,7 @@ use portolan_wire::Qpn;
 use crate::engine::{QpConfig, QueuePair};
 use crate::io::host::completion_queue::CqCore;
 use crate::io::host::device::DeviceCore;
+use crate::io::host::link_wait::LinkWait;
 use crate::io::host::shared_receive_queue::SrqUse;
 use crate::io::host::xrc_domain::XrcDomain;
 use crate::io::net::path::Path;
@@ -60,6 +61,7 @@ pub(crate) struct LockedQp {
     pub(crate) link: Option<Arc<SendSocket>>,
     /// How many links had come up when it last looked for one.
     pub(crate) links_seen: u64,
+    pub(crate) link_wait: LinkWait,
     /// It is a UD queue pair in RTR or beyond.
     pub(crate) takes_datagrams: bool,
     /// Its next timeout.
@@ -130,6 +132,7 @@ impl QpCore {
                 srq,
                 path: None,
                 peer: None,
+                link_wait: LinkWait::default(),
                 peer_qpn: Qpn::new(0),
                 peer_tag: 0,
                 own_tag: 0,

@@ -112,6 +112,9 @@ impl Host {
         loop {
             self.go_direct(qp, state);
             self.choose_way(state);
+            if self.waits_for_link(state, now) {
+                break;
+            }
             let is_idle = self.transmit_sends(state);
             if is_idle {
                 state.owes = false;
