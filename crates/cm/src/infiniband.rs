@@ -29,7 +29,7 @@ impl Cm {
     /// a GID without a device.
     pub fn bind_ib(
         &mut self,
-        _now: Duration,
+        now: Duration,
         id: IdNumber,
         local: &SockaddrIb,
         device: Option<BoundDevice>,
@@ -46,6 +46,8 @@ impl Cm {
         id.local = Some(socket_of(local.gid));
         id.device = device;
         id.state = next;
+        let until = now.saturating_add(self.config.expected_listener_memory);
+        self.listeners.expect(now, id, until);
         Ok(())
     }
 
@@ -76,6 +78,7 @@ impl Cm {
         let Some(next) = asked.after(Event::AddressFound) else {
             return Ok(());
         };
+        self.listeners.no_longer_expect(id);
         id.ib_service = Some(service);
         id.local = Some(socket_of(device.sgid));
         id.remote = Some(socket_of(destination.gid));

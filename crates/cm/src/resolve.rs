@@ -83,6 +83,7 @@ impl Cm {
             let what = "queries waiting to be taken";
             return Err(id.fail(step, Cause::LimitReached { what, limit }));
         }
+        self.listeners.no_longer_expect(id);
         id.local = Some(source.unwrap_or_else(|| wildcard_like(destination)));
         id.remote = Some(destination);
         id.query = QueryNumber(id.query.0.wrapping_add(1));

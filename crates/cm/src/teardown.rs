@@ -91,9 +91,13 @@ impl Cm {
     /// Sends the message that the state requires to the peer, and removes the id.
     fn take_leave(&mut self, now: Duration, number: IdNumber) {
         self.request_taken(number);
-        let Some(state) = self.ids.get(number).map(|id| id.state) else {
+        let Some(id) = self.ids.get(number) else {
             return;
         };
+        let state = id.state;
+        if state == State::AddrBound {
+            self.listeners.no_longer_expect(id);
+        }
         match state {
             State::ReqSent | State::MraReqRcvd => self.send_timeout_rej(number),
             State::RepSent | State::MraRepRcvd | State::ReqRcvd | State::RepRcvd => {

@@ -71,10 +71,17 @@ impl Listeners {
 
     /// Expects a listener where an id was bound, until `until`.
     pub(crate) fn expect(&mut self, now: Duration, id: &Id, until: Duration) {
-        if until > now {
+        if until > now && can_listen(id) {
             for key in keys(id).into_iter().flatten() {
                 self.expected.insert(now, key, until, ());
             }
+        }
+    }
+
+    /// A bound id begins to listen, connects or is destroyed.
+    pub(crate) fn no_longer_expect(&mut self, id: &Id) {
+        for key in keys(id).into_iter().flatten() {
+            self.expected.forget(&key);
         }
     }
 
@@ -112,6 +119,13 @@ fn served_by(service: ServiceId, local: &SocketAddr) -> [(ServiceId, ListenAddr)
         ListenAddr::AnyV6
     };
     [(service, ListenAddr::one(local)), (service, any)]
+}
+
+/// Whether an id has an address to listen on: one with a port, or an InfiniBand service.
+fn can_listen(id: &Id) -> bool {
+    let has_port = |local: SocketAddr| local.port() != 0;
+    id.local
+        .is_some_and(|local| id.ib_service.is_some() || has_port(local))
 }
 
 /// The entries of a listening id: one, or two for a wildcard of both families.
@@ -154,8 +168,7 @@ impl Cm {
         let number = id;
         let id = self.ids.find_mut(id, step)?;
         let next = id.command(Event::Listen, step)?;
-        let is_served = |local: &SocketAddr| id.ib_service.is_some() || local.port() != 0;
-        let Some(local) = id.local.filter(is_served) else {
+        let Some(local) = id.local.filter(|_| can_listen(id)) else {
             let cause = Cause::InvalidArgument {
                 what: "local port",
                 expected: "one that the port table gave".into(),
@@ -175,6 +188,7 @@ impl Cm {
         for key in keys(id).into_iter().flatten() {
             self.listeners.map.insert(key, number);
         }
+        self.listeners.no_longer_expect(id);
         let backlog = u32::try_from(backlog).ok().filter(|backlog| *backlog > 0);
         let backlog = backlog.map_or(max_backlog, |backlog| backlog.min(max_backlog));
         id.listener = Some(Listener {

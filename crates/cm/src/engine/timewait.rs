@@ -57,6 +57,13 @@ impl<K: Copy + Eq + Hash, V> Remembered<K, V> {
         }
     }
 
+    /// Forgets a key. Looks through all keys.
+    pub(crate) fn forget(&mut self, key: &K) {
+        if self.entries.remove(key).is_some() {
+            self.order.retain(|known| known != key);
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.order.len()
     }

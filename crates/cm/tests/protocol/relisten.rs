@@ -1,11 +1,11 @@
 //! A listener that closes and reopens, or an id that is bound and then listens: requests that arrive in between wait
 //! for a moment.
 
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use portolan_cm::{Config, State};
-use portolan_provider::cm::{EventType, IdNumber, UserId};
+use portolan_provider::cm::{EventType, IdNumber, IdOption, UserId};
 use portolan_wire::cm::{AttributeId, RejectReason};
 
 use crate::net::*;
@@ -99,17 +99,59 @@ fn a_request_for_an_id_that_was_just_bound_waits_until_it_listens() {
 #[test]
 fn a_request_for_an_id_that_is_bound_and_does_not_listen_is_refused_in_time() {
     let mut net = Net::new();
-    let any = SocketAddr::new([0, 0, 0, 0].into(), PORT);
-    bound(&mut net, any);
+    bound(&mut net, SocketAddr::new([0, 0, 0, 0].into(), PORT));
     net.connecting(10, 0x10);
-    net.run_for(WAIT + LATENCY * 2);
+    net.run_for(WAIT);
+    net.expect_silence(0);
+    net.run_for(LATENCY * 2);
     assert_eq!(net.expect(0, EventType::Rejected).status, 8);
     // After a while nobody expects that it listens.
     net.run_for(Duration::from_secs(5));
+    assert_refused_at_once(&mut net);
+}
+
+#[test]
+fn an_id_that_was_bound_and_connects_or_is_destroyed_is_not_expected_to_listen() {
+    for is_destroyed in [false, true] {
+        let mut net = Net::new();
+        let id = bound(&mut net, SocketAddr::new([0, 0, 0, 0].into(), PORT));
+        let now = net.now;
+        match is_destroyed {
+            true => net.cm(1).destroy_id(now, id).unwrap(),
+            false => {
+                let to = SocketAddr::new(ip(0), PORT);
+                let patience = Duration::from_secs(2);
+                let resolved = net.cm(1).resolve_addr(now, id, None, to, patience);
+                resolved.unwrap();
+            }
+        }
+        assert_refused_at_once(&mut net);
+    }
+}
+
+#[test]
+fn a_wildcard_of_one_family_holds_no_request_of_the_other() {
+    for (af_only, is_held) in [(None, true), (Some(true), false)] {
+        let mut net = Net::new();
+        let now = net.now;
+        let id = net.cm(1).create_id(UserId(1), RC).unwrap();
+        if let Some(only) = af_only {
+            net.cm(1).set_option(id, IdOption::AfOnly(only)).unwrap();
+        }
+        let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), PORT);
+        net.cm(1).bind(now, id, any, None).unwrap();
+        net.connecting(10, 0x10);
+        net.run_for(GAP);
+        assert_eq!(net.cm(1).table_sizes().held == 1, is_held);
+    }
+}
+
+fn assert_refused_at_once(net: &mut Net) {
+    let held = net.cm(1).table_sizes().held;
     net.connecting(11, 0x11);
     net.exchange();
     assert_eq!(net.expect(0, EventType::Rejected).status, 8);
-    assert_eq!(net.cm(1).poll_timeout(), None);
+    assert_eq!(net.cm(1).table_sizes().held, held);
 }
 
 #[test]

@@ -48,6 +48,8 @@ struct Held {
     port_space: PortSpace,
     port: u16,
     listening: bool,
+    /// Since the epoch.
+    bound_at: Duration,
 }
 
 impl Registrar {
@@ -107,6 +109,7 @@ impl Registrar {
             port_space: claim.port_space,
             port: bound.port,
             listening: false,
+            bound_at: self.epoch.elapsed(),
         };
         self.note(owner, held);
         Ok(held)
@@ -135,16 +138,18 @@ impl Registrar {
 }
 
 impl Registrar {
-    /// The process that listens to a service, or did until a moment ago, or is bound to its address and may be about
-    /// to listen. If it does not listen, it decides whether to hold the request.
+    /// The process that listens to a service, or was bound to its address a moment ago and may be about to listen, or
+    /// listened until a moment ago. If it does not listen, it decides whether to hold the request.
     fn owner_of(&self, service: ServiceId, destination: IpAddr) -> Option<Owner> {
+        let now = self.epoch.elapsed();
         let listening = self.ports.lookup(service, destination);
-        let closed = || {
-            let now = self.epoch.elapsed();
-            self.closed.lookup(now, service, destination)
+        let bound = || {
+            let owner = self.ports.lookup_bound(service, destination)?;
+            let held = self.bindings.get(&owner.member)?.get(&owner.claim)?;
+            (now < held.bound_at + self.memory).then_some(owner)
         };
-        let bound = || self.ports.lookup_bound(service, destination);
-        listening.or_else(closed).or_else(bound)
+        let closed = || self.closed.lookup(now, service, destination);
+        listening.or_else(bound).or_else(closed)
     }
 }
 
@@ -403,6 +408,15 @@ mod tests {
         let _ = claim(&mut coordinator, B, 0, "127.0.0.2:7471", true);
         assert_eq!(owner(&coordinator, [127, 0, 0, 2]), Some(B));
         coordinator.release(A, &[ClaimId(0)]);
+        assert_eq!(owner(&coordinator, [127, 0, 0, 1]), None);
+        // So does a process that was bound after another one closed its listener.
+        coordinator.release(B, &[ClaimId(0)]);
+        assert_eq!(owner(&coordinator, [127, 0, 0, 2]), Some(B));
+        let _ = claim(&mut coordinator, A, 1, "127.0.0.2:7471", false);
+        assert_eq!(owner(&coordinator, [127, 0, 0, 2]), Some(A));
+        // With a memory of zero, nothing is expected.
+        let mut coordinator = Registrar::new(7, Duration::ZERO);
+        let _ = claim(&mut coordinator, A, 0, "127.0.0.1:7471", false);
         assert_eq!(owner(&coordinator, [127, 0, 0, 1]), None);
     }
 

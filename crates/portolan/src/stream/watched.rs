@@ -14,6 +14,9 @@ use super::error::io_error;
 use super::stream::Stream;
 use crate::tasks::runtime::watch;
 
+/// Times that a task looks in one call. Mostly it looks twice.
+const TURNS_MAX: u32 = 16;
+
 /// A stream whose descriptors the runtime watches.
 #[derive(Debug)]
 pub(super) struct Watched {
@@ -85,15 +88,16 @@ impl Watched {
         mut call: impl FnMut(&Stream, Wait) -> io::Result<T>,
     ) -> Poll<io::Result<T>> {
         let core = self.stream.core();
-        core.come(direction, context.waker());
         let mut is_prepared = false;
-        loop {
+        for _ in 0..TURNS_MAX {
+            // It need not be woken for what it finds itself.
+            core.come(direction, context.waker());
             match call(&self.stream, Wait::Look) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 done => return Poll::Ready(done),
             }
             let was_rung = self.was_rung(context, direction)?;
-            if !was_rung && (is_prepared || core.waits_on(direction, context.waker())) {
+            if !was_rung && core.waits(direction, context.waker(), is_prepared) {
                 return Poll::Pending;
             }
             self.wait_for_device();
@@ -101,8 +105,12 @@ impl Watched {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 done => return Poll::Ready(done),
             }
-            is_prepared = !core.ready_or_wake(direction, context.waker()).is(direction);
+            core.prepare_for(direction);
+            is_prepared = true;
         }
+        // Much arrives that is not for this task. Others get a turn.
+        context.waker().wake_by_ref();
+        Poll::Pending
     }
 
     /// Whether the descriptor has become readable since the last call. If not, the task will be woken when it does.

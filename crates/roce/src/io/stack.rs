@@ -140,7 +140,6 @@ impl Stack {
             deadlines: Deadlines::new(),
             deferred_acks: Noted::default(),
             copying: Noted::default(),
-            awaiting_link: Noted::default(),
             comm_est: Noted::default(),
             multicast: MulticastGroups::new(&config.limits),
             progress,

@@ -467,7 +467,6 @@ impl Worker {
         let now = self.host.clock.now();
         self.host.settle_deferred();
         self.host.continue_copies();
-        self.host.look_for_links();
         self.host.read_and_serve_timers();
         if self.host.group.next_timeout() == Some(Duration::ZERO) {
             self.serve_group();

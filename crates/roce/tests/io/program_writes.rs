@@ -85,6 +85,32 @@ fn a_short_write_that_the_program_waits_for_needs_no_packet_and_many_at_once_are
 }
 
 #[test]
+fn another_thread_sees_all_of_a_written_word_or_nothing() {
+    let pair = linked();
+    let (a, b) = (&pair.a, &pair.b);
+    let (at, _) = b.memory.aligned_word();
+    b.memory.write(at, &[0; 8]);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let looking = scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let (_, word) = b.memory.aligned_word();
+                assert!([0, u64::MAX].contains(&word), "{word:#x}");
+            }
+        });
+        let before = carried_out(&pair);
+        for number in 0..20_000u64 {
+            let word = if number % 2 == 0 { u64::MAX } else { 0 };
+            a.memory.write(0, &word.to_ne_bytes());
+            write(&pair, at, 8);
+        }
+        is_over.store(true, Ordering::Relaxed);
+        looking.join().unwrap();
+        assert_eq!(carried_out(&pair) - before, 20_000);
+    });
+}
+
+#[test]
 fn long_writes_of_every_size_and_place_need_no_packet() {
     both_ways(|| {
         let pair = linked();

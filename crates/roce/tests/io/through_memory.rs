@@ -2,14 +2,17 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use portolan_provider::verbs::{QpType, SendOp};
 use portolan_roce::io::{Direction, Stack, Tap, TappedPacket};
 use portolan_wire::bth::Opcode;
 use portolan_wire::icrc::{self, Flow, Identification};
 
+use rustix::process::Signal;
+
 use crate::harness::*;
+use crate::process;
 
 const LEN: usize = 10_000;
 const PART: usize = 2500;
@@ -101,6 +104,45 @@ fn two_processes_of_a_host_switch_from_sockets_to_shared_memory() {
             assert_eq!(after.sent_through_memory - before.sent_through_memory, sent);
         }
     }
+}
+
+#[test]
+fn the_first_message_of_an_unreliable_connection_waits_until_the_link_is_up() {
+    let mut config = config();
+    config.local_memory = true;
+    for _ in 0..10 {
+        let stacks = [stack(&config), stack(&config)];
+        let (ip, shape) = ("127.0.0.1".parse().unwrap(), Shape::default());
+        let ends = [0, 1].map(|number: usize| End::of_type(&stacks[number], ip, shape, QpType::Uc));
+        ends[0].connect(ip, ends[1].qp.qpn(), shape);
+        ends[1].connect(ip, ends[0].qp.qpn(), shape);
+        ends[1].receive(2, ends[1].sge(0, 8));
+        ends[0].post(1, SendOp::Send, ends[0].sge(0, 8));
+        ends[0].expect(1);
+        ends[1].expect(2);
+        assert_eq!(stacks[0].counters().sent_through_memory, 1);
+    }
+}
+
+#[test]
+fn the_first_message_of_an_unreliable_connection_does_not_wait_for_a_stopped_peer() {
+    let mut config = config();
+    config.local_memory = true;
+    let stack = stack(&config);
+    let (ip, shape) = ("127.0.0.1".parse().unwrap(), process::SHAPE);
+    let end = End::of_type(&stack, ip, shape, QpType::Uc);
+    let (peer, qpn, _) = process::start_unconnected(&config, &end, shape);
+    peer.signal(Signal::STOP);
+    // It stops a little later.
+    std::thread::sleep(Duration::from_millis(100));
+    end.connect(ip, qpn, shape);
+    end.cq.arm(false).unwrap();
+    let began = Instant::now();
+    end.post(1, SendOp::Send, end.sge(0, 8));
+    // This thread sleeps and looks at no device.
+    assert_eq!(end.wait().wr_id, 1);
+    assert!(began.elapsed() < Duration::from_secs(5));
+    assert_eq!(stack.counters().sent_through_memory, 0);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use portolan_lab::machine::{Cache, Machine, Suite};
 
 use super::case::{Case, End, Network};
@@ -61,10 +61,39 @@ struct Played {
     seconds: f64,
 }
 
+impl Played {
+    /// Takes the figures of another run. A failure of either run of ours counts; of rdma_rxe's, only the first one's
+    /// does, because it excuses failures of ours.
+    fn measured_again(&mut self, way: Way, again: Self) {
+        match again.result {
+            Ok(()) => (self.figures, self.seconds) = (again.figures, again.seconds),
+            Err(why) if way == Way::Ours => {
+                *self = Self {
+                    result: Err(why),
+                    ..again
+                }
+            }
+            Err(why) => println!(
+                "a row of {} failed when it was measured again: {why}",
+                way.name()
+            ),
+        }
+    }
+
+    /// A row that the machine did not play, for example because the time was over.
+    fn missing() -> Self {
+        Self {
+            result: Err("was not played".to_owned()),
+            figures: Vec::new(),
+            seconds: 0.0,
+        }
+    }
+}
+
 /// The results by row and way.
 type Results = BTreeMap<(usize, Way), Played>;
 
-/// The rows of stacks above verbs, and of perftest and qperf. `interop --programs` compares the programs of libibverbs and
+/// The rows of stacks above verbs, and short ones of perftest and qperf. `interop --programs` compares the programs of libibverbs and
 /// librdmacm with rdma_rxe.
 fn cases() -> Vec<Case> {
     super::cases::all()
@@ -75,11 +104,10 @@ fn cases() -> Vec<Case> {
 
 fn is_compared(case: &Case) -> bool {
     let text = case.client_text();
-    // A row of all of rdma-core's tests includes the rows of parts. Every size up to 8 MiB takes an emulated machine
-    // many minutes.
-    let is_left_out = text.contains(" -k ") || text.contains(" -a ");
+    // A row of all of rdma-core's tests includes the rows of parts.
+    let is_part = text.contains(" -k ");
     let is_c = matches!(case.client, End::C(_));
-    is_c && !is_left_out && case.network == Network::Ethernet
+    is_c && !is_part && case.network == Network::Ethernet
 }
 
 /// Whether a row can have an end on each side. A row that fails with both ends on rdma_rxe is not played like that either:
@@ -111,6 +139,7 @@ pub(super) fn run(workspace: &Workspace, only: Option<&str>) -> Result<ExitCode>
     };
     let is_chosen = |at: &usize| only.is_none_or(|only| cases[*at].client_text().contains(only));
     let rows: Vec<usize> = (0..cases.len()).filter(is_chosen).collect();
+    ensure!(!rows.is_empty(), "no row has this in its client's command");
     results.extend(play(&Way::WHOLE, &rows)?);
     report(&results)?;
     let is_mixed = |at: &usize| {
@@ -131,11 +160,56 @@ pub(super) fn run(workspace: &Workspace, only: Option<&str>) -> Result<ExitCode>
     };
     let measured: Vec<usize> = rows.iter().copied().filter(has_figures).collect();
     for way in Way::WHOLE {
-        let again = play(&[way], &measured)?;
-        results.extend(again);
+        for (at, again) in play(&[way], &measured)? {
+            if let Some(first) = results.get_mut(&at) {
+                first.measured_again(way, again);
+            }
+        }
     }
     Ok(match report(&results)? {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn played(result: Result<(), &str>, seconds: f64) -> Played {
+        Played {
+            result: result.map_err(str::to_owned),
+            figures: Vec::new(),
+            seconds,
+        }
+    }
+
+    #[test]
+    fn a_second_run_excuses_no_failure() {
+        let mut kernel = played(Ok(()), 1.0);
+        kernel.measured_again(Way::Kernel, played(Err("late"), 9.0));
+        assert_eq!(kernel, played(Ok(()), 1.0));
+        kernel.measured_again(Way::Kernel, played(Ok(()), 2.0));
+        assert_eq!(kernel, played(Ok(()), 2.0));
+        let mut ours = played(Ok(()), 1.0);
+        ours.measured_again(Way::Ours, played(Err("late"), 9.0));
+        assert_eq!(ours, played(Err("late"), 9.0));
+        assert!(Played::missing().result.is_err());
+    }
+
+    #[test]
+    fn rows_of_every_kind_are_compared() {
+        let cases = cases();
+        for program in [
+            "ucx_perftest",
+            "mpi.sh mpich",
+            "fabtests.sh",
+            "fio",
+            "ib_write_lat",
+            "qperf",
+        ] {
+            let is_of = |case: &Case| case.client_text().contains(program);
+            assert!(cases.iter().any(is_of), "{program}");
+        }
+    }
 }

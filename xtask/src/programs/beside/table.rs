@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use super::{Case, Figure, Played, Results, Way};
 
+/// Letters of what a failed program has said.
+const SAID_MAX: usize = 300;
+
 /// The section of the document.
 pub(super) fn section(release: &str, cases: &[Case], results: &Results, took: Duration) -> String {
     let mut text = format!(
@@ -49,13 +52,26 @@ fn rows(text: &mut String, cases: &[Case], results: &Results) -> String {
                 ..
             }) = results.get(&(row, way))
             {
-                let (way, why) = (way.name(), why.replace('|', "/"));
+                let (way, why) = (way.name(), shortened(why));
                 writeln!(failures, "* `{program}`, {way}, {seconds:.0} s: {why}")
                     .expect("text takes text");
             }
         }
     }
     failures
+}
+
+/// The start and the end of what a program has said.
+fn shortened(why: &str) -> String {
+    let letters: Vec<char> = why.replace('|', "/").chars().collect();
+    match letters.len() {
+        0..=SAID_MAX => letters.into_iter().collect(),
+        len => {
+            let start: String = letters[..SAID_MAX / 3].iter().collect();
+            let end: String = letters[len - SAID_MAX * 2 / 3..].iter().collect();
+            format!("{start} ... {end}")
+        }
+    }
 }
 
 fn cell(played: &Played) -> String {
@@ -73,10 +89,14 @@ fn figures(text: &mut String, cases: &[Case], results: &Results) {
         let (Some(kernel), Some(ours)) = (kernel, ours) else {
             continue;
         };
-        for (kernel, ours) in kernel.figures.iter().zip(&ours.figures) {
+        for kernel in &kernel.figures {
+            let same = |ours: &&Figure| (&ours.what, ours.unit) == (&kernel.what, kernel.unit);
+            let compared = match ours.figures.iter().find(same) {
+                Some(ours) => format!("{kernel} | {ours} | {}", times(ours.ratio(kernel))),
+                None => format!("{kernel} | | "),
+            };
             let program = case.client_text();
-            writeln!(lines, "| `{program}` | {} |", compared(kernel, ours))
-                .expect("text takes text");
+            writeln!(lines, "| `{program}` | {compared} |").expect("text takes text");
         }
     }
     if !lines.is_empty() {
@@ -85,8 +105,12 @@ fn figures(text: &mut String, cases: &[Case], results: &Results) {
     }
 }
 
-fn compared(kernel: &Figure, ours: &Figure) -> String {
-    format!("{kernel} | {ours} | {:.2}", ours.ratio(kernel))
+/// A ratio of figures. A figure of 0 means that the program counted nothing.
+fn times(ratio: f64) -> String {
+    match ratio.is_finite() {
+        true => format!("{ratio:.2}"),
+        false => String::new(),
+    }
 }
 
 #[cfg(test)]

@@ -27,10 +27,13 @@ impl Core {
         is_flushed
     }
 
-    /// Makes a task wait on, if nothing has changed since [`Core::ready_or_wake`]. Returns whether it waits.
-    pub(crate) fn waits_on(&self, direction: Direction, waker: &Waker) -> bool {
+    /// Makes a task wait, if nothing has changed since [`Core::prepare_for`]. Returns whether it waits. `has_looked`: the
+    /// task has looked since then, so what has arrived for others does not matter.
+    pub(crate) fn waits(&self, direction: Direction, waker: &Waker, has_looked: bool) -> bool {
         let mut state = self.lock();
-        let waits = state.is_prepared[direction as usize] && !self.may_have_arrived();
+        let waits = state.is_prepared[direction as usize]
+            && (has_looked || !self.may_have_arrived())
+            && !Ready::of(&state).is(direction);
         let former = match waits {
             true => state.wakers[direction as usize].replace(waker.clone()),
             false => None,
@@ -40,22 +43,12 @@ impl Core {
         waits
     }
 
-    /// As [`Core::ready`], and wakes a task when another direction becomes ready.
-    pub(crate) fn ready_or_wake(&self, direction: Direction, waker: &Waker) -> Ready {
-        // Dropped without the lock.
-        let mut former = None;
+    /// Prepares the descriptor for the wait of a task that has [come](Core::come).
+    pub(crate) fn prepare_for(&self, direction: Direction) {
         let mut state = self.lock();
-        let place = &mut state.wakers[direction as usize];
-        if !place.as_ref().is_some_and(|known| known.will_wake(waker)) {
-            former = place.replace(waker.clone());
-        }
-        let sends = state.wakers[Direction::Write as usize].is_some();
-        self.rest(&mut state, sends);
+        let other = state.wakers[Direction::Write as usize].is_some();
+        self.rest(&mut state, direction == Direction::Write || other);
         self.check(&mut state);
-        let ready = Ready::of(&state);
-        drop(state);
-        drop(former);
-        ready
     }
 
     /// Whether a direction is ready. Drives the device unless `wait` excludes it.

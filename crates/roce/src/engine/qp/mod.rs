@@ -231,8 +231,13 @@ impl QueuePair {
         match self.service.reliable() {
             Some(halves) => halves.requester.under_way() == 0,
             // Nobody says what has arrived.
-            None => !self.service.has_sent(),
+            None => !self.service.has_begun(),
         }
+    }
+
+    /// Whether the queue pair has no acknowledgements, has a request, and has not begun one before.
+    pub fn is_about_to_start(&self) -> bool {
+        self.service.is_about_to_start()
     }
 
     /// Posts a datagram to the send queue of a UD queue pair; `to` replaces the request's `ud`. In ERR and SQE it is
@@ -463,7 +468,8 @@ impl QueuePair {
         halves.is_some_and(|halves| halves.requester.is_one_sided_next())
     }
 
-    /// Whether the oldest request is the only one and signaled: the program probably waits for it.
+    /// Whether the oldest request is the only one and signaled, so that the program probably waits for it, and the peer has
+    /// answered an earlier packet, so that it knows that the connection is established.
     #[inline]
     pub fn is_next_awaited(&self) -> bool {
         let halves = self.service.reliable();

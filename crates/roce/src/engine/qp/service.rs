@@ -122,11 +122,19 @@ impl Service {
         }
     }
 
-    /// Whether a packet was sent without acknowledgement. Always false for an RC or XRC queue pair.
-    pub(super) fn has_sent(&self) -> bool {
+    /// Whether a UC or UD queue pair has begun to send, or flushed a request.
+    pub(super) fn has_begun(&self) -> bool {
         match self {
             Rc(_) => false,
-            Uc(halves) | Ud(halves) => halves.has_sent(),
+            Uc(halves) | Ud(halves) => halves.has_begun(),
+        }
+    }
+
+    /// Whether a UC or UD queue pair has a request and has not begun.
+    pub(super) fn is_about_to_start(&self) -> bool {
+        match self {
+            Rc(_) => false,
+            Uc(halves) | Ud(halves) => halves.is_about_to_start(),
         }
     }
 

@@ -116,7 +116,6 @@ impl Host {
         }
         let _watch = self.watch_for_panics();
         let settled = self.settle_deferred() | self.continue_copies();
-        self.look_for_links();
         match self.receiver.try_lock() {
             Some(mut receiver) => {
                 let taken = self.read_sockets(&mut receiver, Answer::AfterTheOwner(now));

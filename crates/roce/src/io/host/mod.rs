@@ -102,8 +102,6 @@ pub(crate) struct Host {
     pub(crate) deferred_acks: Noted,
     /// Queue pairs that copy a long request in turns.
     pub(crate) copying: Noted,
-    /// Queue pairs whose first messages wait for a link.
-    pub(crate) awaiting_link: Noted,
     /// Queue pairs that received a packet before the connection manager established them. The progress thread
     /// notifies it, because a thread that receives packets holds locks that forbid the call.
     pub(crate) comm_est: Noted,

@@ -13,6 +13,9 @@ use crate::io::net::shm::program_memory::PIECES_MAX;
 /// waits for the bytes in its memory.
 pub(super) const WRITE_MIN: u32 = 4 << 10;
 
+/// Bytes of the largest value that programs write as a whole.
+const WORD: u32 = 8;
+
 /// Writes a range of a request. Returns false if the request needs packets.
 pub(super) fn write(
     peer: &PeerMemory,
@@ -26,6 +29,10 @@ pub(super) fn write(
     let Some((pieces, count)) = pieces::list::<PIECES_MAX>(&direct.local, range.clone()) else {
         return false;
     };
+    // The kernel copies a word of one piece at once, so another thread sees all of it or nothing.
+    if direct.len <= WORD && count > 1 {
+        return false;
+    }
     let pieces = pieces.into_iter().take(count);
     peer.write_program(wanted, range, pieces).is_ok()
 }

@@ -15,6 +15,7 @@ use portolan_wire::bth::Opcode;
 
 use crate::engine::{MemoryOperation, MemoryTable, Queue};
 use crate::io::host::Host;
+use crate::io::host::link_wait::LinkWait;
 use crate::io::host::queue_pair::{Completes, LockedQp, QpCore};
 use crate::io::host::stage::{stage, stage_headers, with_batch};
 use crate::io::host::xrc_domain::XrcDomain;
@@ -113,6 +114,7 @@ impl Host {
             self.go_direct(qp, state);
             self.choose_way(state);
             if self.waits_for_link(state, now) {
+                state.owes = false;
                 break;
             }
             let is_idle = self.transmit_sends(state);
@@ -180,6 +182,7 @@ impl Host {
         self.end_pull(state);
         self.end_copy(state);
         (state.link, state.links_seen) = (None, 0);
+        state.link_wait = LinkWait::default();
         state.path = path;
         state.peer = None;
     }
@@ -340,7 +343,8 @@ impl Host {
     #[inline]
     fn keep_timer(&self, qp: &QpCore, state: &mut LockedQp) {
         let of_pull = state.pulled.map(|pulled| pulled.deadline);
-        let timeouts = [state.engine.poll_timeout(), of_pull];
+        let of_link = state.link_wait.next_look;
+        let timeouts = [state.engine.poll_timeout(), of_pull, of_link];
         let Some(wanted) = timeouts.into_iter().flatten().min() else {
             return;
         };

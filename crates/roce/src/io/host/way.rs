@@ -46,7 +46,8 @@ pub enum WhySocket {
     Refused,
     /// The link is being created, or packets sent through the socket are unacknowledged. Two processes create their link
     /// when they first connect. It is usually there when the connect returns, and otherwise about a millisecond later. A
-    /// queue pair changes to it as soon as nothing is under way, so the first requests of a connection may be packets.
+    /// queue pair changes to it as soon as nothing is under way, so the first requests of a connection may be packets. An
+    /// unreliable connection waits up to 10 ms with its first message, and then stays with the socket.
     #[error("the link through memory is not ready")]
     NotReady,
 }

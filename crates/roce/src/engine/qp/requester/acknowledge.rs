@@ -212,6 +212,7 @@ impl Requester {
         self.window
             .on_ack((una - self.una) * u64::from(mtu), in_flight, mtu);
         self.una = una;
+        self.is_answered = true;
         self.reads.complete_to(una);
         self.complete_finished(cx.qpn, out);
         if self.next < una {

@@ -101,10 +101,12 @@ impl Requester {
         entry.is_some_and(|entry| operation_of(&entry.op).is_some())
     }
 
-    /// Whether the oldest request is the only one and signaled.
+    /// Whether the oldest request is the only one and signaled, and the peer has answered an earlier packet.
     #[inline]
     pub(in crate::engine::qp) fn is_next_awaited(&self) -> bool {
-        self.queue.len() == 1 && self.queue.front().is_some_and(|entry| entry.signaled)
+        self.is_answered
+            && self.queue.len() == 1
+            && self.queue.front().is_some_and(|entry| entry.signaled)
     }
 
     /// The host has carried the oldest request out: it is complete.

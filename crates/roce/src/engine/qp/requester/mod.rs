@@ -52,6 +52,8 @@ pub(super) struct Requester {
     frontier: u64,
     /// All after this number went as records of writes whose bytes were placed before.
     packets_until: u64,
+    /// The peer has acknowledged a packet since the queue pair was connected.
+    is_answered: bool,
     /// Writes that can be placed soon wait for that.
     holds_writes: bool,
     /// Index of the entry that contains packet `next`, and the position in its memory.
@@ -83,6 +85,7 @@ impl Requester {
             next: 0,
             frontier: 0,
             packets_until: 0,
+            is_answered: false,
             holds_writes: false,
             entry: 0,
             gather: SgeCursor::default(),
@@ -101,6 +104,7 @@ impl Requester {
     /// Initializes the PSN and the timers of a connection that becomes ready to send.
     pub(super) fn start(&mut self, attr: &QpAttr) {
         self.sq_psn = attr.sq_psn;
+        self.is_answered = false;
         self.retransmit.configure(attr);
     }
 

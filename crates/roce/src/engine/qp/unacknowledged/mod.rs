@@ -70,9 +70,14 @@ impl Unacknowledged {
         &mut self.sender
     }
 
-    /// Whether a packet was sent.
-    pub(super) fn has_sent(&self) -> bool {
-        self.sender.has_sent()
+    /// Whether it has begun to send, or flushed a request.
+    pub(super) fn has_begun(&self) -> bool {
+        self.sender.has_begun()
+    }
+
+    /// Whether it has a request and has not begun.
+    pub(super) fn is_about_to_start(&self) -> bool {
+        self.sender.posted() > 0 && !self.sender.has_begun()
     }
 
     /// Whether a packet with this PSN is the peer's next one (UC).

@@ -105,8 +105,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Whether a packet was sent.
-    pub(in crate::engine::qp) fn has_sent(&self) -> bool {
+    /// Whether the first packet was sent, or skipped by a flush.
+    pub(in crate::engine::qp) fn has_begun(&self) -> bool {
         self.next > 0
     }
 
