@@ -207,8 +207,7 @@ impl<O: Copy + Eq + Hash + Display> PortTable<O> {
             .map(|bound| bound.owner)
     }
 
-    /// The owner that was bound last to the address of `service` at `destination`, whether it listens or not: it may
-    /// be about to.
+    /// The owner that was bound last to the address of `service` at `destination`, whether it listens or not.
     pub fn lookup_bound(&self, service: ServiceId, destination: IpAddr) -> Option<O> {
         let key = (service.port_space()?, service.port());
         let mut holders = self.ports.get(&key)?.iter().rev();

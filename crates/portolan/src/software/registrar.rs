@@ -34,7 +34,8 @@ pub(super) struct Registrar {
     ports: PortTable<Owner>,
     /// The claims by member, so that all claims of a member that leaves are found.
     bindings: HashMap<Block, HashMap<ClaimId, Held>>,
-    /// The listeners that have just closed. Requests for them still go to their processes, which hold them.
+    /// The listeners that have just closed. Requests for them still go to their processes, which hold them. So do those
+    /// for ids that have just been bound (`Held::bound_at`).
     closed: ClosedListeners<Owner>,
     epoch: Instant,
     /// See [`portolan_cm::Config::expected_listener_memory`].
