@@ -8,6 +8,8 @@ mod against_the_clock;
 mod atomic;
 #[path = "io/datagram.rs"]
 mod datagram;
+#[path = "io/datagrams_in_memory.rs"]
+mod datagrams_in_memory;
 #[path = "io/descriptors.rs"]
 mod descriptors;
 #[path = "io/device_wait.rs"]

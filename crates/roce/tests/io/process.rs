@@ -415,6 +415,7 @@ fn peer_process() {
                     }
                 }
             }
+            "datagrams" => say(&datagrams.qp.qpn().value().to_string()),
             "attach" => {
                 let group = ip_to_gid(group_of(number as u16));
                 datagrams.qp.attach_mcast(&group, 0).unwrap();

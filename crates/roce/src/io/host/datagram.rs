@@ -8,14 +8,15 @@
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use portolan_port_sharing::Block;
 use portolan_provider::verbs::NetworkHeader;
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_wire::Qpn;
 use portolan_wire::eth::GrhRepr;
-use portolan_wire::icrc::Flow;
 use portolan_wire::ip::{Ipv4Repr, Ipv6Repr, PROTOCOL_UDP, UdpRepr};
 
 use crate::engine::MemoryTable;
@@ -47,6 +48,10 @@ impl Host {
             if is_group && is_from(arrived, qp) {
                 continue;
             }
+            if !self.is_from_its_writer(arrived) {
+                counters.dropped_spoofed.up();
+                continue;
+            }
             // A unicast datagram must be addressed to the queue pair's device (IBTA 9.6.1).
             if !is_group && qp.device.gid_index(arrived.destination).is_none() {
                 counters.dropped_spoofed.up();
@@ -75,6 +80,17 @@ impl Host {
         self.report(qp, &mut state);
     }
 
+    /// Whether a datagram in a ring has an address of this host, and the number of a queue pair of the process that wrote it.
+    /// True for one from the network.
+    fn is_from_its_writer(&self, arrived: &Arrived<'_>) -> bool {
+        let Some(writer) = arrived.writer else {
+            return true;
+        };
+        let number = arrived.packet.deth().map(|deth| deth.src_qp.value());
+        number.and_then(Block::of_qpn) == Some(writer)
+            && self.device_of(arrived.source.ip(), 0).is_some()
+    }
+
     /// Sends what a UD queue pair has queued. Consecutive packets to the same queue pair are sent together.
     pub(crate) fn transmit_datagrams(
         &self,
@@ -95,55 +111,99 @@ impl Host {
             }
         }
         with_batch(|batch| {
-            let mut staged: Option<(Path, Qpn)> = None;
+            let mut staged: Option<Staged> = None;
             while let Some(transmit) = state.engine.poll_transmit(now, memory, PACKET_LEN_MAX) {
                 let Some(path) = transmit.path else { continue };
-                let to = (path, transmit.headers.bth.dest_qp);
-                let Some((socket, flow)) = self.way_out(qp, &path) else {
+                let to = transmit.headers.bth.dest_qp;
+                let link = self.link_of_datagram(&path, to);
+                let outlet = Staged { path, to, link };
+                let Some(socket) = self.outlet(qp, &outlet) else {
                     self.monitor.counters.send_refused.up();
                     continue;
                 };
-                // A batch has one destination address; the kernel's segments have one queue pair.
-                let full = match staged {
-                    Some((before, _)) if before != path => self.send_batch(qp, batch, &before),
+                let flow = path.flow(socket.port());
+                if flow.is_none() && !socket.is_ring() {
+                    self.monitor.counters.send_refused.up();
+                    continue;
+                }
+                let flow = flow.filter(|_| !socket.is_ring());
+                // A batch has one destination address and one socket or ring; the kernel's segments have one queue pair.
+                let full = match &staged {
+                    Some(before) if !before.shares_a_batch_with(&outlet) => {
+                        self.send_batch(qp, batch, before)
+                    }
                     _ => None,
                 };
-                let coalesce = socket.coalesces() && staged == Some(to) && to.1 != Qpn::MULTICAST;
+                let is_same = staged.as_ref().is_some_and(|before| before.to == to);
+                let coalesce = socket.coalesces() && is_same && to != Qpn::MULTICAST;
                 // SAFETY: the engine checked the segments against `memory` in the call above, and the
                 // table is locked while the reference to it exists.
-                unsafe { stage(batch, &transmit, Some(&flow), coalesce) };
-                staged = Some(to);
+                unsafe { stage(batch, &transmit, flow.as_ref(), coalesce) };
                 let full = match batch.has_room(1) {
                     true => full,
-                    false => self.send_batch(qp, batch, &path).or(full),
+                    false => self.send_batch(qp, batch, &outlet).or(full),
                 };
+                staged = Some(outlet);
                 if full.is_some_and(|socket| defers(qp, state, socket)) {
                     break;
                 }
             }
-            if let Some((path, _)) = staged
+            if let Some(last) = &staged
                 && !batch.is_empty()
-                && let Some(socket) = self.send_batch(qp, batch, &path)
+                && let Some(socket) = self.send_batch(qp, batch, last)
             {
                 defers(qp, state, socket);
             }
         });
     }
 
-    /// Returns the socket for a path, and the addresses that the ICRC covers.
-    fn way_out(&self, qp: &QpCore, path: &Path) -> Option<(&SendSocket, Flow)> {
-        let socket = self.transmitter.socket(IpVersion::of(path.local), qp.qpn)?;
-        Some((socket, path.flow(socket.port())?))
+    /// The link to the process of this host that has the queue pair a datagram is for, if it is up and has room. Otherwise
+    /// the datagram goes by the socket: datagrams have no order. Asks for a link that nobody has asked for.
+    fn link_of_datagram(&self, path: &Path, to: Qpn) -> Option<Arc<SendSocket>> {
+        let links = self.links.as_ref()?;
+        let block = self.block_of_other_process(path, to)?;
+        let link = links.to(block);
+        match &link {
+            Some(link) if !link.is_closed() => {}
+            _ if links.is_refused(block) => return None,
+            _ => {
+                if links.want(block) {
+                    self.progress.wake();
+                }
+                return None;
+            }
+        }
+        link.filter(|link| !link.is_full())
     }
 
-    /// Sends the staged packets of a path. Returns the socket if it is full.
-    fn send_batch(&self, qp: &QpCore, batch: &mut SendBatch, path: &Path) -> Option<&SendSocket> {
-        let (socket, _) = self.way_out(qp, path)?;
-        let room = socket.send(batch, path, &self.monitor);
+    /// The socket of a datagram, or its ring.
+    fn outlet<'a>(&'a self, qp: &QpCore, staged: &'a Staged) -> Option<&'a SendSocket> {
+        let link = staged.link.as_deref();
+        link.or_else(|| self.socket_of_datagram(qp, &staged.path))
+    }
+
+    fn socket_of_datagram(&self, qp: &QpCore, path: &Path) -> Option<&SendSocket> {
+        self.transmitter.socket(IpVersion::of(path.local), qp.qpn)
+    }
+
+    /// Sends the staged datagrams. Returns the socket if it is full. While a ring is full, the socket takes what follows.
+    fn send_batch(
+        &self,
+        qp: &QpCore,
+        batch: &mut SendBatch,
+        staged: &Staged,
+    ) -> Option<&SendSocket> {
+        let outlet = self.outlet(qp, staged)?;
+        let room = outlet.send(batch, &staged.path, &self.monitor);
         if room == Room::JustFilled {
-            self.progress.watch_for_room(&self.transmitter, socket);
+            self.progress.watch_for_room(&self.transmitter, outlet);
         }
-        (room != Room::Left).then_some(socket)
+        match room {
+            Room::JustFilled | Room::Full if !outlet.is_ring() => {
+                self.socket_of_datagram(qp, &staged.path)
+            }
+            _ => None,
+        }
     }
 
     /// Makes the sockets report the IP fields that a receive's network header needs.
@@ -171,6 +231,24 @@ impl Host {
                 false => count.fetch_sub(1, Ordering::Relaxed),
             };
         }
+    }
+}
+
+/// Where datagrams in a batch go.
+struct Staged {
+    path: Path,
+    to: Qpn,
+    link: Option<Arc<SendSocket>>,
+}
+
+impl Staged {
+    fn shares_a_batch_with(&self, other: &Self) -> bool {
+        let is_same_link = match (&self.link, &other.link) {
+            (None, None) => true,
+            (Some(link), Some(other)) => Arc::ptr_eq(link, other),
+            _ => false,
+        };
+        is_same_link && self.path == other.path
     }
 }
 

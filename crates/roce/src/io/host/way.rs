@@ -8,6 +8,7 @@ use portolan_wire::Qpn;
 
 use crate::io::host::Host;
 use crate::io::host::queue_pair::LockedQp;
+use crate::io::net::path::Path;
 use crate::io::net::shm::program_memory::WhyUnreadable;
 use crate::io::net::shm::rights_layout::tag_of;
 
@@ -34,8 +35,8 @@ pub enum WhySocket {
     /// between two processes.
     #[error("both ends are in one process")]
     SameProcess,
-    /// A datagram queue pair has many peers.
-    #[error("datagrams")]
+    /// A datagram queue pair has many peers. Each datagram goes through memory if the link to its peer's process is up.
+    #[error("datagrams, which choose memory one by one")]
     Datagrams,
     /// [`StackConfig::local_memory`](crate::io::StackConfig::local_memory) is off, or this process could not create
     /// memory files.
@@ -53,14 +54,20 @@ pub enum WhySocket {
 }
 
 impl Host {
+    /// The block of the process that has a queue pair at the end of a path, if it is another process of this host.
+    pub(super) fn block_of_other_process(&self, path: &Path, qpn: Qpn) -> Option<Block> {
+        let block = Block::of_qpn(qpn.value())?;
+        let is_other = ![Block::COORDINATOR, self.group.block()].contains(&block);
+        let is_here = || self.device_of(path.remote.ip(), path.interface).is_some();
+        (is_other && is_here()).then_some(block)
+    }
+
     /// Requests a link to the peer's process, if that is another process of this host.
     pub(crate) fn want_link(&self, state: &mut LockedQp, peer: Qpn) {
         let (Some(links), Some(path)) = (&self.links, &state.path) else {
             return;
         };
-        let is_here = self.device_of(path.remote.ip(), path.interface).is_some();
-        let block = Block::of_qpn(peer.value())
-            .filter(|block| is_here && ![Block::COORDINATOR, self.group.block()].contains(block));
+        let block = self.block_of_other_process(path, peer);
         state.peer = block;
         state.peer_qpn = peer;
         state.peer_tag = tag_of(path.remote.ip(), path.local);

@@ -328,7 +328,11 @@ fn deliver_records<Q>(
             let unchecked = Unchecked {
                 source: head.source,
                 destination: SocketAddr::new(head.destination, port),
-                ip: IpFields::default(),
+                ip: IpFields {
+                    traffic_class: head.traffic_class,
+                    hop_limit: head.hop_limit,
+                    ..IpFields::default()
+                },
                 payload,
             };
             packets.extend(take_from_ring(&unchecked, from, place, monitor));

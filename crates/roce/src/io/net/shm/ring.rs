@@ -22,6 +22,7 @@ use super::mapping::Mapping;
 pub(crate) use super::record_header::RecordHead;
 use super::record_header::{
     ADDRESSES_AT, ADDRESSES_LEN, HEADER_LEN, header_of, parse_addresses, parse_header,
+    parse_ip_fields,
 };
 use super::ring_layout::{
     COMPACT_LEN, FILE_LEN, Kind, LINE, MARK_LEN, NONE, PAYLOAD_MAX, RING_AT, RING_LEN, kind_of,
@@ -402,6 +403,7 @@ impl Reader {
             return Err(Broken);
         }
         let (source, destination) = self.addresses_of(&header);
+        let [traffic_class, hop_limit] = parse_ip_fields(&header);
         let payload_at = RING_AT + at + payload_at(HEADER_LEN, len);
         if !self.mapping.append_to(payload_at, len, &mut records.bytes) {
             return Err(Broken);
@@ -411,6 +413,8 @@ impl Reader {
             source,
             destination,
             packet_len,
+            traffic_class,
+            hop_limit,
         };
         records.heads.push((head, records.bytes.len()));
         Ok(true)
@@ -486,7 +490,7 @@ impl Reader {
     #[inline]
     fn addresses_of(&mut self, header: &[u8; HEADER_LEN]) -> (SocketAddr, IpAddr) {
         let mut bytes = [0; ADDRESSES_LEN];
-        bytes.copy_from_slice(&header[ADDRESSES_AT..]);
+        bytes.copy_from_slice(&header[ADDRESSES_AT..][..ADDRESSES_LEN]);
         if self.addresses.0 != bytes {
             let (source, destination) = parse_addresses(&bytes);
             self.addresses = (bytes, source, destination);

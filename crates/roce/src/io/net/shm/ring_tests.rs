@@ -30,6 +30,8 @@ fn record(payload: &[u8]) -> Record<'_> {
         source: "10.0.0.1:50000".parse().unwrap(),
         destination: "10.0.0.2".parse().unwrap(),
         packet_len: 100,
+        traffic_class: 0x68,
+        hop_limit: 63,
     };
     Record { head, payload }
 }
@@ -53,6 +55,8 @@ fn a_record_arrives_with_its_addresses() {
             source: source.parse().unwrap(),
             destination: destination.parse().unwrap(),
             packet_len: 3,
+            traffic_class: 0x68,
+            hop_limit: 63,
         };
         let payload = &b"packets"[..];
         assert_eq!(

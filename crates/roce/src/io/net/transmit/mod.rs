@@ -34,6 +34,9 @@ use socket::{Refusal, SOURCE_PORT_MIN, bind_to_random_port, errno_of, os_error, 
 /// bounds only MADs and what other threads are sending at that moment.
 const WAITING_DATAGRAMS_MAX: usize = 1024;
 
+/// The hop limit of packets in memory whose path leaves it to the system (`net.ipv4.ip_default_ttl`).
+const HOP_LIMIT_DEFAULT: u8 = 64;
+
 /// All send sockets.
 #[derive(Debug)]
 pub(crate) struct Transmitter {
@@ -403,6 +406,11 @@ impl SendSocket {
                 source: SocketAddr::new(path.local, self.port),
                 destination: path.remote.ip(),
                 packet_len: run.packet_len,
+                traffic_class: path.traffic_class,
+                hop_limit: match path.hop_limit {
+                    0 => HOP_LIMIT_DEFAULT,
+                    set => set,
+                },
             },
             payload: bytes,
         };

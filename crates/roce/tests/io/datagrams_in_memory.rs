@@ -1,0 +1,112 @@
+//! Datagrams between processes of one host, which go through memory.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use portolan_roce::io::Stack;
+use portolan_wire::Qpn;
+use rustix::process::Signal;
+
+use crate::harness::{config, expect, pattern, stack, until};
+use crate::process;
+use crate::ud_end::UdEnd;
+
+const LEN: usize = 1000;
+
+fn through_memory(stack: &Stack) -> u64 {
+    stack.counters().sent_through_memory
+}
+
+/// Sends one datagram to an end that takes it.
+fn exchange(from: &UdEnd, to: &UdEnd, seed: u64) {
+    from.memory.write(0, &pattern(seed, LEN));
+    to.receive(7, 0, LEN + 40);
+    from.send(3, 0, LEN, &*from.ah(to.ip), to.qp.qpn());
+    expect(from.poll(), 3);
+    expect(to.poll(), 7);
+    assert!(to.memory.read(40, LEN) == pattern(seed, LEN));
+}
+
+#[test]
+fn datagrams_go_through_memory_once_the_link_is_up_with_the_header_that_they_had() {
+    for ip in ["127.0.0.1", "::1"] {
+        let ip: IpAddr = ip.parse().unwrap();
+        let config = config();
+        let stacks = [stack(&config), stack(&config)];
+        let (a, b) = (UdEnd::new(&stacks[0], ip), UdEnd::new(&stacks[1], ip));
+        exchange(&a, &b, 1);
+        let by_socket = b.memory.read(0, 40);
+        until("the link is up", || {
+            exchange(&a, &b, 2);
+            through_memory(&stacks[0]) > 0
+        });
+        let (before, calls) = (through_memory(&stacks[0]), stacks[0].counters().send_calls);
+        for seed in 0..20 {
+            exchange(&a, &b, seed);
+            let header = b.memory.read(0, 40);
+            match ip {
+                IpAddr::V4(_) => assert_eq!(header, by_socket),
+                // All but the flow label, which the sending kernel chooses.
+                IpAddr::V6(_) => assert_eq!(header[4..], by_socket[4..]),
+            }
+        }
+        assert_eq!(through_memory(&stacks[0]), before + 20);
+        assert_eq!(stacks[0].counters().send_calls, calls);
+    }
+}
+
+#[test]
+fn one_queue_pair_reaches_several_processes_its_own_and_nobody() {
+    let ip: IpAddr = "127.0.0.1".parse().unwrap();
+    let config = config();
+    let stacks = [(); 3].map(|()| stack(&config));
+    let ends: Vec<UdEnd> = stacks.iter().map(|stack| UdEnd::new(stack, ip)).collect();
+    let own = UdEnd::new(&stacks[0], ip);
+    let nobody = Qpn::new(ends[2].qp.qpn().value() ^ 0x5555);
+    for seed in 0..100 {
+        exchange(&ends[0], &ends[1], seed);
+        exchange(&ends[0], &own, seed);
+        exchange(&ends[0], &ends[2], seed);
+        ends[0].send(4, 0, 8, &*ends[0].ah(ip), nobody);
+        expect(ends[0].poll(), 4);
+    }
+    assert!(through_memory(&stacks[0]) > 100);
+    assert_eq!(stacks[2].counters().dropped_spoofed, 0);
+}
+
+/// Twice what a ring holds.
+const DATAGRAMS: u64 = 600;
+
+#[test]
+fn datagrams_to_a_stopped_process_fill_its_ring_and_hold_up_nobody() {
+    let config = config();
+    let stack: Arc<Stack> = stack(&config);
+    let ip: IpAddr = "127.0.0.1".parse().unwrap();
+    let connected = crate::harness::End::new(&stack, ip, process::SHAPE);
+    let (mut peer, _) = process::connect_end(&config, &connected, process::SHAPE);
+    peer.tell("datagrams 0");
+    let theirs = Qpn::new(peer.answer().parse().unwrap());
+    let (end, other) = (UdEnd::new(&stack, ip), UdEnd::new(&stack, ip));
+    let send = |len: usize| {
+        end.send(3, 0, len, &*end.ah(ip), theirs);
+        expect(end.poll(), 3);
+    };
+    until("the link is up", || {
+        send(8);
+        through_memory(&stack) > 0
+    });
+    peer.signal(Signal::STOP);
+    std::thread::sleep(Duration::from_millis(100));
+    for seed in 0..DATAGRAMS {
+        send(LEN);
+        exchange(&end, &other, seed);
+    }
+    peer.signal(Signal::CONT);
+    // The other end's receives are few, so most of what waits there is lost. What follows goes through memory again.
+    let before = through_memory(&stack);
+    until("the ring has room", || {
+        send(8);
+        through_memory(&stack) > before + DATAGRAMS
+    });
+}
