@@ -89,7 +89,7 @@ impl Default for Config {
             half_open_grace: Duration::from_millis(250),
             listener_wait: Duration::from_millis(500),
             expected_listener_memory: Duration::from_secs(5),
-            max_expected_listeners: 64,
+            max_expected_listeners: 256,
             max_held_requests: 64,
             max_events_queued: 16_384,
             max_transmits_queued: 16_384,

@@ -34,7 +34,7 @@ impl Cm {
         local: &SockaddrIb,
         device: Option<BoundDevice>,
     ) -> Result<()> {
-        let step = Step::Bind;
+        let (step, number) = (Step::Bind, id);
         let id = self.ids.find_mut(id, step)?;
         let next = id.command(Event::Bind, step)?;
         let service = service_of(local, step).map_err(|error| id.locate(error))?;
@@ -47,7 +47,7 @@ impl Cm {
         id.device = device;
         id.state = next;
         let until = now.saturating_add(self.config.expected_listener_memory);
-        self.listeners.expect(now, id, until);
+        self.listeners.expect(now, id, number, until);
         Ok(())
     }
 
@@ -78,7 +78,7 @@ impl Cm {
         let Some(next) = asked.after(Event::AddressFound) else {
             return Ok(());
         };
-        self.listeners.no_longer_expect(id);
+        self.listeners.no_longer_expect(now, id, number);
         id.ib_service = Some(service);
         id.local = Some(socket_of(device.sgid));
         id.remote = Some(socket_of(destination.gid));

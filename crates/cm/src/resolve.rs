@@ -34,6 +34,7 @@ impl Cm {
         local: SocketAddr,
         device: Option<BoundDevice>,
     ) -> Result<()> {
+        let number = id;
         let id = self.ids.find_mut(id, Step::Bind)?;
         let next = id.command(Event::Bind, Step::Bind)?;
         let local = canonical(local);
@@ -45,7 +46,7 @@ impl Cm {
         id.device = device;
         id.state = next;
         let until = now.saturating_add(self.config.expected_listener_memory);
-        self.listeners.expect(now, id, until);
+        self.listeners.expect(now, id, number, until);
         Ok(())
     }
 
@@ -83,7 +84,7 @@ impl Cm {
             let what = "queries waiting to be taken";
             return Err(id.fail(step, Cause::LimitReached { what, limit }));
         }
-        self.listeners.no_longer_expect(id);
+        self.listeners.no_longer_expect(now, id, number);
         id.local = Some(source.unwrap_or_else(|| wildcard_like(destination)));
         id.remote = Some(destination);
         id.query = QueryNumber(id.query.0.wrapping_add(1));

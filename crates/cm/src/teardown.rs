@@ -96,7 +96,7 @@ impl Cm {
         };
         let state = id.state;
         if state == State::AddrBound {
-            self.listeners.no_longer_expect(id);
+            self.listeners.no_longer_expect(now, id, number);
         }
         match state {
             State::ReqSent | State::MraReqRcvd => self.send_timeout_rej(number),

@@ -20,7 +20,8 @@ use crate::state::Event;
 pub(crate) struct Listeners {
     map: Map<(ServiceId, ListenAddr), IdNumber>,
     /// The addresses where a listener is expected: a listener closed there, or an id was bound, a moment ago.
-    expected: Remembered<(ServiceId, ListenAddr), ()>,
+    /// With the bound id.
+    expected: Remembered<(ServiceId, ListenAddr), Option<IdNumber>>,
 }
 
 /// The local addresses a listener serves.
@@ -70,18 +71,20 @@ impl Listeners {
     }
 
     /// Expects a listener where an id was bound, until `until`.
-    pub(crate) fn expect(&mut self, now: Duration, id: &Id, until: Duration) {
+    pub(crate) fn expect(&mut self, now: Duration, id: &Id, number: IdNumber, until: Duration) {
         if until > now && can_listen(id) {
             for key in keys(id).into_iter().flatten() {
-                self.expected.insert(now, key, until, ());
+                self.expected.insert(now, key, until, Some(number));
             }
         }
     }
 
-    /// A bound id begins to listen, connects or is destroyed.
-    pub(crate) fn no_longer_expect(&mut self, id: &Id) {
+    /// A bound id connects or is destroyed.
+    pub(crate) fn no_longer_expect(&mut self, now: Duration, id: &Id, number: IdNumber) {
         for key in keys(id).into_iter().flatten() {
-            self.expected.forget(&key);
+            if self.expected.get(now, &key) == Some(&Some(number)) {
+                self.expected.forget(&key);
+            }
         }
     }
 
@@ -92,7 +95,7 @@ impl Listeners {
             if self.map.get(&key) == Some(&number) {
                 self.map.remove(&key);
                 if until > now {
-                    self.expected.insert(now, key, until, ());
+                    self.expected.insert(now, key, until, None);
                 }
             }
         }
@@ -187,8 +190,9 @@ impl Cm {
         }
         for key in keys(id).into_iter().flatten() {
             self.listeners.map.insert(key, number);
+            // Its next entry, when it closes, is new.
+            self.listeners.expected.forget(&key);
         }
-        self.listeners.no_longer_expect(id);
         let backlog = u32::try_from(backlog).ok().filter(|backlog| *backlog > 0);
         let backlog = backlog.map_or(max_backlog, |backlog| backlog.min(max_backlog));
         id.listener = Some(Listener {

@@ -28,12 +28,9 @@ use crate::io::net::path::Path;
 use crate::io::net::receive::{self, Arrived, IpFields, Unchecked};
 use crate::io::net::send_batch::SendBatch;
 use crate::io::net::tap::{Direction, TappedPacket};
-use crate::io::net::transmit::Room;
+use crate::io::net::transmit::{HOP_LIMIT_DEFAULT, Room};
 use crate::io::polling::progress::Progress;
 use crate::io::verbs::devices::Devices;
-
-/// The hop limit of datagrams that name none.
-const HOP_LIMIT_DEFAULT: u8 = 64;
 
 /// The events that a thread waits for.
 pub trait EventWaiter {

@@ -48,7 +48,7 @@ impl Host {
             if is_group && is_from(arrived, qp) {
                 continue;
             }
-            if !self.is_from_its_writer(arrived) {
+            if !is_from_its_writer(arrived) {
                 counters.dropped_spoofed.up();
                 continue;
             }
@@ -80,17 +80,6 @@ impl Host {
         self.report(qp, &mut state);
     }
 
-    /// Whether a datagram in a ring has an address of this host, and the number of a queue pair of the process that wrote it.
-    /// True for one from the network.
-    fn is_from_its_writer(&self, arrived: &Arrived<'_>) -> bool {
-        let Some(writer) = arrived.writer else {
-            return true;
-        };
-        let number = arrived.packet.deth().map(|deth| deth.src_qp.value());
-        number.and_then(Block::of_qpn) == Some(writer)
-            && self.device_of(arrived.source.ip(), 0).is_some()
-    }
-
     /// Sends what a UD queue pair has queued. Consecutive packets to the same queue pair are sent together.
     pub(crate) fn transmit_datagrams(
         &self,
@@ -99,8 +88,8 @@ impl Host {
         now: Duration,
         memory: &MemoryTable,
     ) {
-        // Datagrams of one queue pair stay in order across both IP versions: a full socket of either version stops
-        // all.
+        // Datagrams of one queue pair through sockets stay in order across both IP versions: a full socket of either version
+        // stops all.
         for version in [IpVersion::V4, IpVersion::V6] {
             if let Some(socket) = self.transmitter.socket(version, qp.qpn)
                 && socket.is_full()
@@ -157,23 +146,15 @@ impl Host {
         });
     }
 
-    /// The link to the process of this host that has the queue pair a datagram is for, if it is up and has room. Otherwise
-    /// the datagram goes by the socket: datagrams have no order. Asks for a link that nobody has asked for.
+    /// The link to the process of this host that has the queue pair a datagram is for, if it is up. Otherwise asks for it.
     fn link_of_datagram(&self, path: &Path, to: Qpn) -> Option<Arc<SendSocket>> {
         let links = self.links.as_ref()?;
         let block = self.block_of_other_process(path, to)?;
-        let link = links.to(block);
-        match &link {
-            Some(link) if !link.is_closed() => {}
-            _ if links.is_refused(block) => return None,
-            _ => {
-                if links.want(block) {
-                    self.progress.wake();
-                }
-                return None;
-            }
+        let (link, is_wanted) = links.for_datagram(block);
+        if is_wanted && links.want(block) {
+            self.progress.wake();
         }
-        link.filter(|link| !link.is_full())
+        link
     }
 
     /// The socket of a datagram, or its ring.
@@ -186,7 +167,8 @@ impl Host {
         self.transmitter.socket(IpVersion::of(path.local), qp.qpn)
     }
 
-    /// Sends the staged datagrams. Returns the socket if it is full. While a ring is full, the socket takes what follows.
+    /// Sends the staged datagrams. Returns the socket if it is full. While a ring is full, the datagrams wait, and those
+    /// beyond a limit are dropped: a process that does not read holds up no other.
     fn send_batch(
         &self,
         qp: &QpCore,
@@ -258,6 +240,19 @@ fn defers(qp: &QpCore, state: &mut LockedQp, socket: &SendSocket) -> bool {
         state.deferred = socket.defers(qp.qpn);
     }
     state.deferred
+}
+
+/// Whether a datagram in a ring is for one queue pair, and has the number of one of the process that wrote it. True for one
+/// from the network.
+fn is_from_its_writer(arrived: &Arrived<'_>) -> bool {
+    let Some(writer) = arrived.writer else {
+        return true;
+    };
+    let number = arrived.packet.deth().map(|deth| deth.src_qp.value());
+    let is_one_version = arrived.source.is_ipv4() == arrived.destination.is_ipv4();
+    number.and_then(Block::of_qpn) == Some(writer)
+        && is_one_version
+        && !arrived.destination.is_multicast()
 }
 
 /// Whether the multicast datagram was sent by `qp` itself.

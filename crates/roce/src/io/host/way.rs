@@ -87,6 +87,8 @@ impl Host {
             Some(link) if !link.is_closed() => return,
             Some(_) => {
                 state.link = None;
+                // The ring does not resume it any more.
+                state.deferred = false;
                 self.progress.by_sockets().fetch_add(1, Ordering::Relaxed);
                 if links.want(peer) {
                     self.progress.wake();

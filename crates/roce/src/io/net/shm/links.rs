@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use portolan_port_sharing::{Block, LinkMessage, MemberLink, MemberLinks};
 use portolan_threads::lock::{Mutex, RwLock};
@@ -25,6 +26,8 @@ use crate::io::net::transmit::SendSocket;
 
 /// Members accepted in one turn.
 const ACCEPTS_PER_TURN: usize = 16;
+/// How long after a refusal a datagram asks for a link again.
+const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Maximum of accepted connections. Each may have a place on the head page.
 const ACCEPTED_MAX: usize = PLACES;
 
@@ -56,7 +59,7 @@ enum Outgoing {
     Asked,
     Up(Arc<SendSocket>),
     /// The other process cannot or will not take part.
-    Refused,
+    Refused(Instant),
 }
 
 /// The connections behind the links. Only the progress thread uses them.
@@ -130,6 +133,17 @@ impl Links {
         true
     }
 
+    /// The link to a process for a datagram, if it is up; and whether to [want](Self::want) one: nobody has asked for it, or
+    /// it was refused a while ago.
+    pub(crate) fn for_datagram(&self, block: Block) -> (Option<Arc<SendSocket>>, bool) {
+        match self.outgoing.read().get(&block) {
+            Some(Outgoing::Up(socket)) if !socket.is_closed() => (Some(Arc::clone(socket)), false),
+            Some(Outgoing::Up(_) | Outgoing::Asked) => (None, false),
+            Some(Outgoing::Refused(at)) => (None, at.elapsed() >= ASK_AGAIN_AFTER),
+            None => (None, true),
+        }
+    }
+
     /// The link to a process, if it is up.
     pub(crate) fn to(&self, block: Block) -> Option<Arc<SendSocket>> {
         match self.outgoing.read().get(&block) {
@@ -140,7 +154,7 @@ impl Links {
 
     /// Whether the other process refused a link, or could not be called.
     pub(crate) fn is_refused(&self, block: Block) -> bool {
-        matches!(self.outgoing.read().get(&block), Some(Outgoing::Refused))
+        matches!(self.outgoing.read().get(&block), Some(Outgoing::Refused(_)))
     }
 
     /// Number of links established. While it is unchanged, [`to`](Self::to) returns nothing new.
@@ -265,10 +279,10 @@ impl LinkServer {
         for block in wanted {
             match self.call(links, block) {
                 Ok(Some(connection)) => numbers.push(self.keep(connection)),
-                Ok(None) => links.set(block, Outgoing::Refused),
+                Ok(None) => links.set(block, Outgoing::Refused(Instant::now())),
                 Err(errno) => {
                     tracing::debug!(%errno, ?block, "a link through memory");
-                    links.set(block, Outgoing::Refused);
+                    links.set(block, Outgoing::Refused(Instant::now()));
                 }
             }
         }
@@ -425,7 +439,7 @@ impl LinkServer {
                         connection.stage = Stage::Writing(block, socket);
                         self.connections.insert(number, connection);
                     }
-                    None => links.set(block, Outgoing::Refused),
+                    None => links.set(block, Outgoing::Refused(Instant::now())),
                 }
                 Served::Nothing
             }
@@ -435,7 +449,7 @@ impl LinkServer {
                 Served::Rung
             }
             (Stage::Called(block, _), _) => {
-                links.set(block, Outgoing::Refused);
+                links.set(block, Outgoing::Refused(Instant::now()));
                 Served::Nothing
             }
             (

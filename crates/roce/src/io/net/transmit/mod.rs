@@ -28,14 +28,14 @@ use crate::io::net::sockopt::{IpVersion, set_int};
 use crate::io::net::tap::{Direction, TappedPacket, with_icrc};
 use portolan_port_sharing::room::{self, with_room};
 
+pub(crate) use socket::HOP_LIMIT_DEFAULT;
 use socket::{Refusal, SOURCE_PORT_MIN, bind_to_random_port, errno_of, os_error, prepare};
 
-/// Maximum of datagrams that wait for room in one socket's send buffer. Queue pairs stop while any wait, so this
-/// bounds only MADs and what other threads are sending at that moment.
+/// Maximum of datagrams that wait for room in one socket's send buffer or in one ring. Connected queue pairs stop while any
+/// wait, so this bounds MADs, what other threads are sending at that moment, and datagrams for a ring.
 const WAITING_DATAGRAMS_MAX: usize = 1024;
-
-/// The hop limit of packets in memory whose path leaves it to the system (`net.ipv4.ip_default_ttl`).
-const HOP_LIMIT_DEFAULT: u8 = 64;
+/// Maximum of their bytes, apart from the last one's.
+const WAITING_BYTES_MAX: usize = 4 << 20;
 
 /// All send sockets.
 #[derive(Debug)]
@@ -221,6 +221,8 @@ impl OpenRing<'_> {
 #[derive(Debug, Default)]
 struct Waiting {
     datagrams: VecDeque<WaitingDatagram>,
+    /// Bytes of all of them.
+    bytes: usize,
     /// Queue pairs that have more to send.
     queue_pairs: Vec<Qpn>,
 }
@@ -531,12 +533,15 @@ impl SendSocket {
         monitor.counters.send_blocked.up();
         let mut waiting = self.lock();
         for run in batch.runs().iter().skip(first) {
-            if waiting.datagrams.len() >= WAITING_DATAGRAMS_MAX {
+            if waiting.datagrams.len() >= WAITING_DATAGRAMS_MAX
+                || waiting.bytes >= WAITING_BYTES_MAX
+            {
                 // Drop them, as the network would.
                 monitor.counters.send_refused.add(usize::from(run.packets));
                 continue;
             }
-            let bytes = batch.bytes(run).into();
+            let bytes: Box<[u8]> = batch.bytes(run).into();
+            waiting.bytes += bytes.len();
             waiting.datagrams.push_back(WaitingDatagram {
                 path: *path,
                 run: *run,
@@ -564,6 +569,7 @@ impl SendSocket {
                     }
                 },
             }
+            waiting.bytes -= run.len;
             waiting.datagrams.pop_front();
         }
         self.full.store(false, Ordering::Release);

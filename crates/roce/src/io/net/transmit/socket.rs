@@ -17,7 +17,7 @@ pub(super) const SOURCE_PORT_MIN: u16 = 0xC000;
 /// Attempts to draw a free source port.
 const PORT_DRAWS_MAX: u32 = 256;
 /// Default hop limit if the address vector has none.
-const HOP_LIMIT_DEFAULT: i32 = 64;
+pub(crate) const HOP_LIMIT_DEFAULT: u8 = 64;
 
 pub(super) fn prepare(
     fd: BorrowedFd<'_>,
@@ -29,7 +29,12 @@ pub(super) fn prepare(
             // Forbid fragmentation. The identification then stays zero.
             let probe = libc::IP_PMTUDISC_PROBE;
             set_int(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, probe)?;
-            set_int(fd, libc::IPPROTO_IP, libc::IP_TTL, HOP_LIMIT_DEFAULT)?;
+            set_int(
+                fd,
+                libc::IPPROTO_IP,
+                libc::IP_TTL,
+                i32::from(HOP_LIMIT_DEFAULT),
+            )?;
         }
         IpVersion::V6 => {
             let probe = libc::IPV6_PMTUDISC_PROBE;
@@ -39,7 +44,7 @@ pub(super) fn prepare(
                 fd,
                 libc::IPPROTO_IPV6,
                 libc::IPV6_UNICAST_HOPS,
-                HOP_LIMIT_DEFAULT,
+                i32::from(HOP_LIMIT_DEFAULT),
             )?;
         }
     }
