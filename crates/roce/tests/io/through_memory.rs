@@ -15,6 +15,8 @@ use crate::harness::*;
 use crate::process;
 
 const LEN: usize = 10_000;
+/// The longest wait for a link.
+const LINK_WAIT_MAX: Duration = Duration::from_millis(50);
 const PART: usize = 2500;
 
 /// With memory that only packets reach.
@@ -117,10 +119,14 @@ fn the_first_message_of_an_unreliable_connection_waits_until_the_link_is_up() {
         ends[0].connect(ip, ends[1].qp.qpn(), shape);
         ends[1].connect(ip, ends[0].qp.qpn(), shape);
         ends[1].receive(2, ends[1].sge(0, 8));
+        let began = Instant::now();
         ends[0].post(1, SendOp::Send, ends[0].sge(0, 8));
         ends[0].expect(1);
+        let took = began.elapsed();
         ends[1].expect(2);
-        assert_eq!(stacks[0].counters().sent_through_memory, 1);
+        // A busy machine may take longer for the link than a message waits.
+        let is_in_memory = stacks[0].counters().sent_through_memory == 1;
+        assert!(is_in_memory || took >= LINK_WAIT_MAX, "{took:?}");
     }
 }
 

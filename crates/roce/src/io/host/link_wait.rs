@@ -12,7 +12,7 @@ use crate::io::host::queue_pair::LockedQp;
 use crate::io::polling::progress::LOOK_INTERVAL;
 
 /// Longer than two processes take to create their link.
-const LINK_WAIT_MAX: Duration = Duration::from_millis(10);
+const LINK_WAIT_MAX: Duration = Duration::from_millis(50);
 
 /// How long a queue pair waits.
 #[derive(Debug, Default)]

@@ -48,7 +48,7 @@ pub enum WhySocket {
     /// The link is being created, or packets sent through the socket are unacknowledged. Two processes create their link
     /// when they first connect. It is usually there when the connect returns, and otherwise about a millisecond later. A
     /// queue pair changes to it as soon as nothing is under way, so the first requests of a connection may be packets. An
-    /// unreliable connection waits up to 10 ms with its first message, and then stays with the socket.
+    /// unreliable connection waits up to 50 ms with its first message, and then stays with the socket.
     #[error("the link through memory is not ready")]
     NotReady,
 }
