@@ -181,16 +181,6 @@ impl Memory {
         // SAFETY: in bounds.
         unsafe { self.start.add(at).read_volatile() }
     }
-
-    /// A whole word at an aligned address, and its place.
-    pub fn aligned_word(&self) -> (usize, u64) {
-        let at = self.start.align_offset(align_of::<u64>());
-        assert!(at + size_of::<u64>() <= self.len);
-        // SAFETY: in bounds, and aligned.
-        (at, unsafe {
-            self.start.add(at).cast::<u64>().read_volatile()
-        })
-    }
 }
 
 impl Drop for Memory {
