@@ -14,15 +14,6 @@ use crate::io::polling::progress::LOOK_INTERVAL;
 /// Longer than two processes take to create their link.
 const LINK_WAIT_MAX: Duration = Duration::from_millis(50);
 
-/// How long a queue pair waits.
-#[derive(Debug, Default)]
-pub(crate) struct LinkWait {
-    /// The end of its wait. Set by its first message.
-    due: Option<Duration>,
-    /// When it looks again, while it waits.
-    pub(super) next_look: Option<Duration>,
-}
-
 impl Host {
     /// Whether a queue pair must not send yet, because its link is being created. Its timer then settles it again.
     #[inline]

@@ -20,7 +20,7 @@ mod event_queue;
 pub(crate) mod gauge;
 pub(crate) mod hotplug;
 pub(crate) mod identity;
-pub(crate) mod link_wait;
+mod link_wait;
 mod long_copy;
 pub(crate) mod mapping;
 pub(crate) mod membership;

@@ -11,7 +11,6 @@ use portolan_wire::Qpn;
 use crate::engine::{QpConfig, QueuePair};
 use crate::io::host::completion_queue::CqCore;
 use crate::io::host::device::DeviceCore;
-use crate::io::host::link_wait::LinkWait;
 use crate::io::host::shared_receive_queue::SrqUse;
 use crate::io::host::xrc_domain::XrcDomain;
 use crate::io::net::path::Path;
@@ -82,6 +81,15 @@ pub(crate) struct LockedQp {
     pub(crate) by_packets: bool,
     /// It is destroyed. A thread that still finds it ignores it.
     pub(crate) closed: bool,
+}
+
+/// The wait of an unreliable connection for its link.
+#[derive(Debug, Default)]
+pub(crate) struct LinkWait {
+    /// Its end. Set by the first message.
+    pub(crate) due: Option<Duration>,
+    /// When the queue pair looks again, while it waits.
+    pub(crate) next_look: Option<Duration>,
 }
 
 /// A write that the peer is asked to copy.

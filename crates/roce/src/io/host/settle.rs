@@ -15,8 +15,7 @@ use portolan_wire::bth::Opcode;
 
 use crate::engine::{MemoryOperation, MemoryTable, Queue};
 use crate::io::host::Host;
-use crate::io::host::link_wait::LinkWait;
-use crate::io::host::queue_pair::{Completes, LockedQp, QpCore};
+use crate::io::host::queue_pair::{Completes, LinkWait, LockedQp, QpCore};
 use crate::io::host::stage::{stage, stage_headers, with_batch};
 use crate::io::host::xrc_domain::XrcDomain;
 use crate::io::net::path::Path;
