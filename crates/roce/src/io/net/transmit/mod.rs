@@ -1,8 +1,8 @@
 //! The sockets that packets are sent from, and their queues while they are full.
 
 mod socket;
+mod waiting;
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -30,12 +30,7 @@ use portolan_port_sharing::room::{self, with_room};
 
 pub(crate) use socket::HOP_LIMIT_DEFAULT;
 use socket::{Refusal, SOURCE_PORT_MIN, bind_to_random_port, errno_of, os_error, prepare};
-
-/// Maximum of datagrams that wait for room in one socket's send buffer or in one ring. Connected queue pairs stop while any
-/// wait, so this bounds MADs, what other threads are sending at that moment, and datagrams for a ring.
-const WAITING_DATAGRAMS_MAX: usize = 1024;
-/// Maximum of their bytes, apart from the last one's.
-const WAITING_BYTES_MAX: usize = 4 << 20;
+use waiting::Waiting;
 
 /// All send sockets.
 #[derive(Debug)]
@@ -215,23 +210,6 @@ impl OpenRing<'_> {
         self.bell.wake(sleepers);
         self.socket.sent.add(self.packets, self.bytes);
     }
-}
-
-/// Packets and queue pairs that wait for room.
-#[derive(Debug, Default)]
-struct Waiting {
-    datagrams: VecDeque<WaitingDatagram>,
-    /// Bytes of all of them.
-    bytes: usize,
-    /// Queue pairs that have more to send.
-    queue_pairs: Vec<Qpn>,
-}
-
-#[derive(Debug)]
-struct WaitingDatagram {
-    path: Path,
-    run: Run,
-    bytes: Box<[u8]>,
 }
 
 impl SendSocket {
@@ -533,20 +511,10 @@ impl SendSocket {
         monitor.counters.send_blocked.up();
         let mut waiting = self.lock();
         for run in batch.runs().iter().skip(first) {
-            if waiting.datagrams.len() >= WAITING_DATAGRAMS_MAX
-                || waiting.bytes >= WAITING_BYTES_MAX
-            {
+            if !waiting.keep(path, run, batch.bytes(run)) {
                 // Drop them, as the network would.
                 monitor.counters.send_refused.add(usize::from(run.packets));
-                continue;
             }
-            let bytes: Box<[u8]> = batch.bytes(run).into();
-            waiting.bytes += bytes.len();
-            waiting.datagrams.push_back(WaitingDatagram {
-                path: *path,
-                run: *run,
-                bytes,
-            });
         }
         match self.full.swap(true, Ordering::AcqRel) {
             false => Room::JustFilled,
@@ -557,8 +525,7 @@ impl SendSocket {
     /// Sends waiting packets. Returns the queue pairs that have more to send, or `None` if the socket is still full.
     pub(crate) fn resume(&self, monitor: &Monitor) -> Option<Vec<Qpn>> {
         let mut waiting = self.lock();
-        while let Some(datagram) = waiting.datagrams.front() {
-            let WaitingDatagram { path, run, bytes } = datagram;
+        while let Some((path, run, bytes)) = waiting.oldest() {
             match self.submit_one(path, run, bytes) {
                 Ok(()) => self.count(run, monitor),
                 Err(error) => match Refusal::of(&error) {
@@ -569,8 +536,7 @@ impl SendSocket {
                     }
                 },
             }
-            waiting.bytes -= run.len;
-            waiting.datagrams.pop_front();
+            waiting.forget_oldest();
         }
         self.full.store(false, Ordering::Release);
         if let Outlet::Ring { writer, .. } = &self.outlet {

@@ -1,5 +1,6 @@
 use std::net::Ipv4Addr;
 
+use super::waiting::WAITING_DATAGRAMS_MAX;
 use super::*;
 use portolan_wire::Psn;
 use portolan_wire::bth::Opcode;
