@@ -73,22 +73,29 @@ impl Played {
                     ..again
                 }
             }
-            Err(why) => println!(
-                "a row of {} failed when it was measured again: {why}",
-                way.name()
-            ),
+            Err(why) => {
+                // The first figures are of two machines at a time.
+                self.figures.clear();
+                println!(
+                    "a row of {} failed when it was measured again: {why}",
+                    way.name()
+                );
+            }
         }
     }
 
     /// A row that the machine did not play, for example because the time was over.
     fn missing() -> Self {
         Self {
-            result: Err("was not played".to_owned()),
+            result: Err(NOT_PLAYED.to_owned()),
             figures: Vec::new(),
             seconds: 0.0,
         }
     }
 }
+
+/// Why a row failed that was not played.
+const NOT_PLAYED: &str = "was not played";
 
 /// The results by row and way.
 type Results = BTreeMap<(usize, Way), Played>;

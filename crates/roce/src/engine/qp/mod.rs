@@ -231,7 +231,7 @@ impl QueuePair {
     pub fn can_change_way(&self) -> bool {
         match self.service.reliable() {
             Some(halves) => halves.requester.under_way() == 0,
-            // Nobody says what has arrived.
+            // Without acknowledgements, earlier packets may still be on their way.
             None => !self.service.has_begun(),
         }
     }

@@ -110,12 +110,14 @@ impl Host {
                     self.monitor.counters.send_refused.up();
                     continue;
                 };
-                let flow = path.flow(socket.port());
+                let flow = match socket.is_ring() {
+                    true => None,
+                    false => path.flow(socket.port()),
+                };
                 if flow.is_none() && !socket.is_ring() {
                     self.monitor.counters.send_refused.up();
                     continue;
                 }
-                let flow = flow.filter(|_| !socket.is_ring());
                 // A batch has one destination address and one socket or ring; the kernel's segments have one queue pair.
                 let full = match &staged {
                     Some(before) if !before.shares_a_batch_with(&outlet) => {
@@ -225,12 +227,8 @@ struct Staged {
 
 impl Staged {
     fn shares_a_batch_with(&self, other: &Self) -> bool {
-        let is_same_link = match (&self.link, &other.link) {
-            (None, None) => true,
-            (Some(link), Some(other)) => Arc::ptr_eq(link, other),
-            _ => false,
-        };
-        is_same_link && self.path == other.path
+        let link_of = |staged: &Self| staged.link.as_ref().map(Arc::as_ptr);
+        link_of(self) == link_of(other) && self.path == other.path
     }
 }
 

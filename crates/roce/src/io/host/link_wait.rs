@@ -1,6 +1,6 @@
 //! The first message of an unreliable connection (UC) to another process of this host waits a moment for the link through memory.
 //!
-//! A packet in a ring could overtake an earlier one in the socket, and nobody acknowledges those of UC. So a queue pair that has
+//! A packet in a ring could overtake an earlier one in the socket, and UC has no acknowledgements. So a queue pair that has
 //! sent by the socket stays with it. The link is usually up about a millisecond after both ends are connected.
 
 use std::time::Duration;

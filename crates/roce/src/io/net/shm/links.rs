@@ -133,8 +133,8 @@ impl Links {
         true
     }
 
-    /// The link to a process for a datagram, if it is up; and whether to [want](Self::want) one: nobody has asked for it, or
-    /// it was refused a while ago.
+    /// The link to a process for a datagram, if it is up; and whether to [want](Self::want) one: it was not requested yet, or
+    /// was refused a while ago.
     pub(crate) fn for_datagram(&self, block: Block) -> (Option<Arc<SendSocket>>, bool) {
         match self.outgoing.read().get(&block) {
             Some(Outgoing::Up(socket)) if !socket.is_closed() => (Some(Arc::clone(socket)), false),

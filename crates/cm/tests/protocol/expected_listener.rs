@@ -105,7 +105,7 @@ fn a_request_for_an_id_that_is_bound_and_does_not_listen_is_refused_in_time() {
     net.expect_silence(0);
     net.run_for(LATENCY * 2);
     assert_eq!(net.expect(0, EventType::Rejected).status, 8);
-    // After a while nobody expects that it listens.
+    // Later requests are refused at once.
     net.run_for(Duration::from_secs(5));
     assert_refused_at_once(&mut net);
 }
