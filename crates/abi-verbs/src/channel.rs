@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::guard::{Result, errno_of};
 use crate::layout::{CompChannel, Context, Cq};
 use crate::object::{Kind, end, make, own};
-use crate::wait::Attempt;
+use crate::wait::{Attempt, must_block};
 
 /// A completion channel.
 pub(crate) struct OwnChannel {
@@ -67,7 +67,7 @@ pub(crate) unsafe fn destroy(channel: *mut CompChannel) -> Result<()> {
 /// Takes an event, if one is queued, and writes its queue to `into`.
 ///
 /// # Errors
-/// Errors of [`Attempt::wait`].
+/// Errors of [`must_block`], and of the channel.
 ///
 /// # Safety
 /// The channel is one of ours, and `into` is writable.
@@ -77,7 +77,10 @@ pub(crate) unsafe fn take_event(channel: *mut CompChannel, into: *mut *mut Cq) -
     let _taking = own_channel.taking.lock();
     let taken = own_channel.channel.take_event();
     let Some(cookie) = taken.map_err(|error| errno_of(&error))? else {
-        return Attempt::wait(own_channel.channel.as_fd());
+        must_block(own_channel.channel.as_fd())?;
+        let fd = own_channel.channel.sleep_at();
+        let fd = fd.map_err(|error| errno_of(&error))?;
+        return Ok(fd.map_or(Attempt::Again, |fd| Attempt::Wait(fd.as_raw_fd())));
     };
     let cq: *mut Cq = std::ptr::with_exposed_provenance_mut(cookie as usize);
     // SAFETY: a queue with a pending event is alive, because its destruction first removes the event, under the lock.

@@ -122,6 +122,11 @@ pub(crate) fn end<C: Kind>(c: *mut C) -> Result<Ending<C>> {
     }
 }
 
+/// Whether an object has not been destroyed. Does not read its memory. (A reused address means the new object.)
+pub(crate) fn is_there<C: Kind>(c: *mut C) -> bool {
+    endable().contains(&name(c))
+}
+
 impl<C: Kind> Ending<C> {
     /// Our part of it.
     pub(crate) fn own(&self) -> &C::Own {

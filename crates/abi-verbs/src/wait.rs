@@ -16,30 +16,48 @@ pub(crate) enum Attempt {
     Done,
     /// Nothing is available until this descriptor is readable.
     Wait(RawFd),
+    /// Nothing was available, but something may be now.
+    Again,
 }
+
+/// Whether the call has slept before this attempt. The program may have destroyed the object meanwhile.
+#[derive(Clone, Copy)]
+pub(crate) struct Slept(pub(crate) bool);
 
 impl Attempt {
     /// # Errors
     /// `EAGAIN` if the program has set `O_NONBLOCK`.
     pub(crate) fn wait(fd: BorrowedFd<'_>) -> Result<Self> {
-        match fcntl_getfl(fd)?.contains(OFlags::NONBLOCK) {
-            true => Err(Errno::AGAIN),
-            false => Ok(Self::Wait(fd.as_raw_fd())),
-        }
+        must_block(fd)?;
+        Ok(Self::Wait(fd.as_raw_fd()))
     }
 }
 
 /// Repeats attempts until one takes something. Returns 0, or -1 with `errno` set. The thread may be cancelled between
 /// attempts, outside the frames that catch panics: an attempt must leave nothing to drop.
-pub(crate) fn until(attempt: impl Fn() -> Result<Attempt> + Copy) -> c_int {
+pub(crate) fn until(attempt: impl Fn(Slept) -> Result<Attempt> + Copy) -> c_int {
+    let mut slept = Slept(false);
     loop {
-        let waited = match caught(attempt) {
+        let waited = match caught(|| attempt(slept)) {
             Ok(Attempt::Done) => return 0,
-            Ok(Attempt::Wait(fd)) => raw::readable(fd),
+            Ok(Attempt::Again) => Ok(()),
+            Ok(Attempt::Wait(fd)) => {
+                slept = Slept(true);
+                raw::readable(fd)
+            }
             Err(errno) => Err(errno),
         };
         if let Err(errno) = waited {
             return failed(errno);
         }
+    }
+}
+
+/// # Errors
+/// `EAGAIN` if the program has set `O_NONBLOCK`.
+pub(crate) fn must_block(fd: BorrowedFd<'_>) -> Result<()> {
+    match fcntl_getfl(fd)?.contains(OFlags::NONBLOCK) {
+        true => Err(Errno::AGAIN),
+        false => Ok(()),
     }
 }

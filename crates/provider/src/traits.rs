@@ -22,7 +22,7 @@ use crate::verbs::{
     SrqAttr, Srqn, WorkCompletion,
 };
 
-pub use crate::waiting::{Attendance, DeviceWait, Notify};
+pub use crate::waiting::{Attendance, CompChannel, DeviceWait, Notify};
 
 /// A provider: devices, and event channels that carry the rdma_cm's commands.
 pub trait Provider: Sealed + Send + Sync + std::fmt::Debug {
@@ -425,23 +425,6 @@ pub trait Mw: Sealed + Send + Sync + std::fmt::Debug {
     fn mw_type(&self) -> MwType;
     /// Deallocates the window (`ibv_dealloc_mw(3)`) and invalidates its key.
     fn deallocate(&self) -> Result<()>;
-    /// For the provider's own downcasts.
-    fn as_any(&self) -> &dyn std::any::Any;
-}
-
-/// A completion channel: a descriptor that reports which queues have completions.
-pub trait CompChannel: Sealed + Send + Sync + std::fmt::Debug {
-    /// The descriptor, readable while an event is queued.
-    fn as_fd(&self) -> BorrowedFd<'_>;
-    /// As `as_fd`, for a provider that creates the descriptor at its first use.
-    ///
-    /// # Errors
-    /// `Os` if the process has no descriptor left.
-    fn descriptor(&self) -> Result<BorrowedFd<'_>> {
-        Ok(self.as_fd())
-    }
-    /// Takes the cookie of a queue with a completion since it was armed; `None` if there is none.
-    fn take_event(&self) -> Result<Option<u64>>;
     /// For the provider's own downcasts.
     fn as_any(&self) -> &dyn std::any::Any;
 }

@@ -2,6 +2,9 @@
 
 use std::os::fd::BorrowedFd;
 
+use crate::Result;
+use crate::sealed::Sealed;
+
 /// The result of [`CmChannel::attend`](crate::traits::CmChannel::attend).
 pub trait Attendance: std::fmt::Debug {}
 
@@ -11,6 +14,32 @@ pub trait Notify: Send + Sync + std::fmt::Debug {
     fn notify(&self);
     /// A descriptor that is readable after [`Notify::notify`], until its owner resets it.
     fn as_fd(&self) -> BorrowedFd<'_>;
+}
+
+/// A completion channel: a descriptor that reports which queues have completions.
+pub trait CompChannel: Sealed + Send + Sync + std::fmt::Debug {
+    /// The descriptor, readable while an event is queued.
+    fn as_fd(&self) -> BorrowedFd<'_>;
+    /// As `as_fd`, for a provider that creates the descriptor at its first use.
+    ///
+    /// # Errors
+    /// `Os` if the process has no descriptor left.
+    fn descriptor(&self) -> Result<BorrowedFd<'_>> {
+        Ok(self.as_fd())
+    }
+    /// Takes the cookie of a queue with a completion since it was armed; `None` if there is none.
+    fn take_event(&self) -> Result<Option<u64>>;
+    /// For a call that waits for an event and has found none: what the calling thread waits for until it is readable.
+    /// Then, or at once if this is `None`, it calls [`take_event`](Self::take_event) again. The descriptor is only for
+    /// this one wait, by recv(2) with `MSG_PEEK` or poll(2), and may be readable without an event.
+    ///
+    /// # Errors
+    /// As for `descriptor`.
+    fn sleep_at(&self) -> Result<Option<BorrowedFd<'_>>> {
+        self.descriptor().map(Some)
+    }
+    /// For the provider's own downcasts.
+    fn as_any(&self) -> &dyn std::any::Any;
 }
 
 /// The result of [`Cq::wait_for_device`](crate::traits::Cq::wait_for_device). Its owner waits for packets of the host's other processes in the place of the

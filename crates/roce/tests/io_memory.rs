@@ -6,6 +6,8 @@
 mod against_the_clock;
 #[path = "io/atomic.rs"]
 mod atomic;
+#[path = "io/channel_sleep.rs"]
+mod channel_sleep;
 #[path = "io/datagram.rs"]
 mod datagram;
 #[path = "io/datagrams_in_memory.rs"]

@@ -183,9 +183,8 @@ pub(crate) struct Arguments {
     /// Play the stacks that stand on verbs in a kernel machine, on our libraries and on rdma_rxe, instead
     #[arg(long)]
     beside: bool,
-    /// Play all rows beside rdma_rxe, not only a selection: more than an hour
-    #[arg(long, requires = "beside", conflicts_with = "only")]
-    whole: bool,
+    #[command(flatten)]
+    choice: beside::Choice,
     /// Hide rdma-core's configuration and drivers and udev's data from the programs, as containers lack them, and write
     /// no document
     #[arg(long, conflicts_with = "beside")]
@@ -223,7 +222,7 @@ pub(crate) fn run_all(arguments: &Arguments) -> Result<ExitCode> {
         namespace::UNAVAILABLE
     );
     if arguments.beside {
-        return beside::run(&workspace, arguments.only.as_deref(), arguments.whole);
+        return beside::run(&workspace, arguments.only.as_deref(), &arguments.choice);
     }
     let started = Instant::now();
     let chosen = |case: &Case| {

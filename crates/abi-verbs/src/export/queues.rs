@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::guard::{number, pointer, status, value};
 use crate::layout::*;
-use crate::object::own;
+use crate::object::{is_there, own};
 use crate::wait::{self, Attempt};
 use crate::{ah, async_event, channel, cq, mr, qp, srq};
 
@@ -130,9 +130,12 @@ exports! {
         into: *mut *mut Cq,
         into_context: *mut *mut c_void
     ) -> c_int {
-        wait::until(|| {
+        wait::until(|slept| {
             if into.is_null() || into_context.is_null() {
                 return Err(Errno::INVAL);
+            }
+            if slept.0 && !is_there(of) {
+                return Err(Errno::BADF);
             }
             // SAFETY: the program's pointers.
             unsafe {
@@ -267,7 +270,7 @@ exports! {
     }
 
     fn ibv_get_async_event(of: *mut Context, into: *mut AsyncEvent) -> c_int {
-        wait::until(|| {
+        wait::until(|_| {
             if into.is_null() {
                 return Err(Errno::INVAL);
             }

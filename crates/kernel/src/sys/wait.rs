@@ -33,6 +33,8 @@ pub fn readable(socket: RawFd) -> Result<(), Errno> {
     // SAFETY: `byte` has room for one byte and outlives the call.
     match unsafe { recv(socket, (&raw mut byte).cast(), 1, libc::MSG_PEEK) } {
         1.. => Ok(()),
+        // An empty datagram.
+        0 if !is_hung_up(socket) => Ok(()),
         // The other end is closed, so nothing will ever arrive. Continue to wait, as on a kernel descriptor that is
         // closed during the call.
         0 => loop {
@@ -41,6 +43,18 @@ pub fn readable(socket: RawFd) -> Result<(), Errno> {
         },
         _ => Err(last_errno()),
     }
+}
+
+/// Whether the other end of a socket is closed.
+fn is_hung_up(socket: RawFd) -> bool {
+    let mut looked = libc::pollfd {
+        fd: socket,
+        events: libc::POLLRDHUP,
+        revents: 0,
+    };
+    // SAFETY: one structure, which outlives the call.
+    let found = unsafe { poll(&raw mut looked, 1, 0) };
+    found > 0
 }
 
 const COMMAND: usize = Header::SIZE + GetEvent::SIZE;

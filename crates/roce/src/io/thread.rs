@@ -241,6 +241,8 @@ impl Worker {
             state => {
                 if let Some(links) = self.host.with_packets() {
                     if state == PollingState::Sleep && self.host.leaves_rings_to_waiter(links) {
+                        // The writer may have seen a poller, and rung nobody.
+                        self.host.ring_waiter();
                         let sources = self.host.sources();
                         self.policy
                             .sleep(|| progress.yield_to_pollers(sources, now));
@@ -307,7 +309,10 @@ impl Worker {
         let Some(mut receiver) = host.receiver.try_lock() else {
             return false;
         };
-        if host.progress.ring_waiter().rests() && receiver.has_more() {
+        let is_woken = host.links.as_ref().is_some_and(|links| {
+            host.progress.ring_waiter().rests() && links.head_page().asleep().sleepers().waiter
+        });
+        if is_woken && receiver.has_more() {
             // It has just been woken, or does not come.
             self.misses += 1;
             if self.misses < MISSES_MAX {

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::harness::*;
 
 /// A pair that sends through memory, both ways.
-fn linked() -> Pair {
+pub fn linked() -> Pair {
     let pair = Pair::new("127.0.0.1", Shape::default());
     let deadline = Instant::now() + PATIENCE;
     let is_linked = |stack: usize| pair.stacks[stack].counters().sent_through_memory > 0;
@@ -26,7 +26,7 @@ fn linked() -> Pair {
 }
 
 /// Takes a completion without driving the device.
-fn take(end: &End) -> Option<WorkCompletion> {
+pub fn take(end: &End) -> Option<WorkCompletion> {
     let mut out = [WorkCompletion::EMPTY];
     (end.cq.take(&mut out).unwrap() == 1).then(|| out[0])
 }

@@ -1,6 +1,6 @@
 //! The kernel machine: starts it, and plays rows inside it.
 
-use std::io;
+use std::io::Write;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
@@ -29,12 +29,13 @@ const MARK: &str = "row";
 const RIGHT: &str = "right";
 const FAILED: &str = "failed";
 
-/// Plays rows one way, in a machine of its own.
+/// Plays rows one way, in a machine of its own. Its output goes to `output` as it comes.
 pub(super) fn play_in(
     machine: &Machine,
     workspace: &Workspace,
     way: Way,
     rows: &[usize],
+    output: &mut (dyn Write + Send),
 ) -> Result<Results> {
     if rows.is_empty() {
         return Ok(Results::new());
@@ -55,7 +56,7 @@ pub(super) fn play_in(
         .file("/job/guest.sh", SCRIPT)
         .deadline(WAY_TIME_MAX)
         .step(step);
-    let outcome = machine.run(&job, &mut io::stdout())?;
+    let outcome = machine.run(&job, output)?;
     let step = outcome.step(way.name()).context("the step was run")?;
     let played = step.output.lines().filter_map(parse);
     let played: Results = played
@@ -166,7 +167,8 @@ fn line(played: Result<String>) -> String {
     }
 }
 
-fn parse(line: &str) -> Option<(usize, Played)> {
+/// A result that [`play`] has printed: the row's number, and what came out.
+pub(super) fn parse(line: &str) -> Option<(usize, Played)> {
     let mut words = line.split('\t');
     if words.next()? != MARK {
         return None;
@@ -175,9 +177,10 @@ fn parse(line: &str) -> Option<(usize, Played)> {
     let seconds = words.next()?.parse().ok()?;
     let word = words.next()?;
     let rest: Vec<&str> = words.collect();
-    let result = match word {
+    let result = match word.trim() {
         RIGHT => Ok(()),
-        _ => Err(rest.join(" ").trim().to_owned()),
+        FAILED => Err(rest.join(" ").trim().to_owned()),
+        _ => return None,
     };
     let figure = |words: &[&str]| match words {
         [what, value, unit] => Some(Figure {

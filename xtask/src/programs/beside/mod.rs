@@ -3,6 +3,7 @@
 //! this binary again to play the rows.
 
 mod guest;
+mod kept;
 mod table;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use super::figures::Figure;
 use crate::parallel::side_by_side;
 use crate::test::Workspace;
 pub(super) use guest::play;
+use kept::{Kept, Pass};
 
 const BEGIN: &str =
     "<!-- Written by `cargo xtask programs --beside` from its run: do not edit. -->\n";
@@ -131,40 +133,71 @@ fn can_be_mixed(case: &Case) -> bool {
     case.server.is_some() && !case.client_text().starts_with("ib_")
 }
 
-/// Plays the rows whose commands contain `only`, or the selection, or the whole. Writes the document unless `only` is given.
-pub(super) fn run(workspace: &Workspace, only: Option<&str>, whole: bool) -> Result<ExitCode> {
+/// What to play.
+#[derive(Debug, clap::Args)]
+pub(super) struct Choice {
+    /// Play all rows beside rdma_rxe, not only a selection: more than an hour
+    #[arg(long, requires = "beside", conflicts_with = "only")]
+    whole: bool,
+    /// Continue the run that was cut off: take its results, ours only if our binary is the same
+    #[arg(long, requires = "beside", conflicts_with = "only")]
+    resume: bool,
+    /// Play only these ends and write no document, for a later run with --resume
+    #[arg(long, requires = "beside", value_name = "ENDS")]
+    ends: Vec<Way>,
+}
+
+/// Plays the rows whose commands contain `only`, or the selection, or the whole. Writes the document of a run that plays
+/// all ends of all chosen rows.
+pub(super) fn run(workspace: &Workspace, only: Option<&str>, choice: &Choice) -> Result<ExitCode> {
     let started = Instant::now();
     let machine = Machine::prepare_with_host_files(&Cache::locate()?, Suite::Bookworm)?;
+    let kept = match only {
+        Some(_) => Kept::without_file(workspace, machine.kernel_release())?,
+        None => Kept::open(workspace, machine.kernel_release(), choice.resume)?,
+    };
     let cases = cases();
     let mut results = Results::new();
     let report = |results: &Results| -> Result<bool> {
         let release = machine.kernel_release();
-        let text = table::section(release, &cases, results, started.elapsed());
+        let took = (!choice.resume).then(|| started.elapsed());
+        let text = table::section(release, &cases, results, took);
         println!("{text}");
-        if only.is_none() {
+        if only.is_none() && choice.ends.is_empty() {
             document::replace(&workspace.root, (BEGIN, END), &text)?;
         }
         Ok(table::is_right(results))
     };
-    let play = |ways: &[Way], rows: &[usize]| -> Result<Results> {
-        let played = side_by_side(ways, |way| guest::play_in(&machine, workspace, *way, rows));
+    let play = |pass: Pass, ways: &[Way], rows: &[usize]| -> Result<Results> {
+        let played = side_by_side(ways, |way| -> Result<Results> {
+            let (mut results, missing) = kept.part(pass, *way, &cases, rows);
+            let mut output = kept.output(pass, *way, &cases)?;
+            let played = guest::play_in(&machine, workspace, *way, &missing, &mut output)?;
+            results.extend(played);
+            Ok(results)
+        });
         let played = played.into_iter().collect::<Result<Vec<_>>>()?;
         Ok(played.into_iter().flatten().collect())
     };
     let is_chosen = |at: &usize| match only {
         Some(only) => cases[*at].client_text().contains(only),
-        None => whole || is_selected(&cases[*at]),
+        None => choice.whole || is_selected(&cases[*at]),
     };
     let rows: Vec<usize> = (0..cases.len()).filter(is_chosen).collect();
     ensure!(!rows.is_empty(), "no row has this in its client's command");
-    results.extend(play(&Way::WHOLE, &rows)?);
+    if !choice.ends.is_empty() {
+        results.extend(play(Pass::Shared, &choice.ends, &rows)?);
+        report(&results)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    results.extend(play(Pass::Shared, &Way::WHOLE, &rows)?);
     report(&results)?;
     let is_mixed = |at: &usize| {
         let kernel = results.get(&(*at, Way::Kernel));
         can_be_mixed(&cases[*at]) && kernel.is_some_and(|played| played.result.is_ok())
     };
     let mixed: Vec<usize> = rows.iter().copied().filter(is_mixed).collect();
-    results.extend(play(&Way::MIXED, &mixed)?);
+    results.extend(play(Pass::Shared, &Way::MIXED, &mixed)?);
     report(&results)?;
     // Two machines share the processors. What both measured is measured again, with one machine at a time.
     let has_figures = |at: &usize| {
@@ -177,7 +210,7 @@ pub(super) fn run(workspace: &Workspace, only: Option<&str>, whole: bool) -> Res
     };
     let measured: Vec<usize> = rows.iter().copied().filter(has_figures).collect();
     for way in Way::WHOLE {
-        for (at, again) in play(&[way], &measured)? {
+        for (at, again) in play(Pass::Alone, &[way], &measured)? {
             if let Some(first) = results.get_mut(&at) {
                 first.measured_again(way, again);
             }

@@ -8,12 +8,18 @@ use super::{Case, Figure, NOT_PLAYED, Played, Results, Way};
 /// Letters of what a failed program has said.
 const SAID_MAX: usize = 300;
 
-/// The section of the document.
-pub(super) fn section(release: &str, cases: &[Case], results: &Results, took: Duration) -> String {
-    let mut text = format!(
-        "\nLinux {release}, {:.0} minutes on emulated processors.\n\n",
-        took.as_secs_f64() / 60.0
+/// The section of the document. `took` is `None` for a run that was continued.
+pub(super) fn section(
+    release: &str,
+    cases: &[Case],
+    results: &Results,
+    took: Option<Duration>,
+) -> String {
+    let took = took.map_or_else(
+        || "in parts".to_owned(),
+        |took| format!("{:.0} minutes", took.as_secs_f64() / 60.0),
     );
+    let mut text = format!("\nLinux {release}, {took} on emulated processors.\n\n");
     let failures = rows(&mut text, cases, results);
     figures(&mut text, cases, results);
     if !failures.is_empty() {
@@ -144,7 +150,7 @@ mod tests {
         );
         results.insert((0, Way::Kernel), played(Ok(()), ""));
         assert!(!is_right(&results));
-        let text = section("6.1", &cases, &results, Duration::ZERO);
+        let text = section("6.1", &cases, &results, None);
         assert!(text.contains("| `rping` | right, 1.0 s | **failed** |"));
         assert!(text.contains("ours, 1 s: broken"));
     }
@@ -161,7 +167,7 @@ mod tests {
             (0, Way::Ours),
             played(Ok(()), "rc_lat:\n latency = 10 us\n"),
         );
-        let text = section("6.1", &cases, &results, Duration::ZERO);
+        let text = section("6.1", &cases, &results, None);
         assert!(text.contains("| `qperf` | 40 µs (rc_lat) | 10 µs (rc_lat) | 0.25 |"));
     }
 }

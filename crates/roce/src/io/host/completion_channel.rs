@@ -2,12 +2,16 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use portolan_port_sharing::room;
 use portolan_provider::{Error, Result, Step};
 use portolan_threads::lock::{Mutex, MutexGuard};
 
+use crate::io::host::Host;
 use crate::io::net::readiness::LazyReadiness;
+use crate::io::polling::attendance::this_thread;
 
 /// A completion channel.
 ///
@@ -18,7 +22,19 @@ use crate::io::net::readiness::LazyReadiness;
 #[derive(Debug)]
 pub(crate) struct ChannelCore {
     ready: LazyReadiness,
-    events: Mutex<VecDeque<ChannelEvent>>,
+    events: Mutex<Events>,
+    /// No two threads have been seen to wait here at the same time.
+    has_one_thread: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Events {
+    queue: VecDeque<ChannelEvent>,
+    /// The descriptor is readable.
+    is_raised: bool,
+    /// A thread that takes an event afterwards is driving the device, so nobody has to be woken.
+    is_quiet: bool,
+    sleeper: Option<Sleeper>,
 }
 
 #[derive(Debug)]
@@ -27,63 +43,154 @@ struct ChannelEvent {
     cookie: u64,
 }
 
+/// A thread that sleeps until the waiter's bell rings.
+#[derive(Debug)]
+struct Sleeper {
+    thread: usize,
+    host: Arc<Host>,
+    is_rung: bool,
+}
+
 impl ChannelCore {
     pub(crate) fn new() -> Result<Self> {
         let ready = LazyReadiness::new(true).map_err(|errno| os_error("eventfd", errno))?;
         Ok(Self {
             ready,
             events: Mutex::default(),
+            has_one_thread: AtomicBool::new(true),
         })
     }
 
     /// Takes the oldest event and returns its cookie.
     pub(crate) fn take(&self) -> Option<u64> {
         let mut events = self.lock();
-        let event = events.pop_front();
-        if event.is_some() && events.is_empty() {
-            self.ready.lower();
-        }
+        let event = events.queue.pop_front();
+        self.show(&mut events);
+        event.map(|event| event.cookie)
+    }
+
+    /// As [`take`](Self::take), after `drive`. Events that it queues wake no other thread, unless they stay.
+    pub(crate) fn take_after(&self, drive: impl FnOnce()) -> Option<u64> {
+        let quiet = Quiet::begin(self);
+        drive();
+        // Under one lock: no other thread may go to sleep between the two.
+        let mut events = self.lock();
+        let event = events.queue.pop_front();
+        quiet.end(&mut events);
         event.map(|event| event.cookie)
     }
 
     /// Queues the event of completion queue `cq`.
     pub(crate) fn notify(&self, cq: u64, cookie: u64) {
         let mut events = self.lock();
-        if events.iter().any(|event| event.cq == cq) {
+        if events.queue.iter().any(|event| event.cq == cq) {
             return;
         }
-        events.push_back(ChannelEvent { cq, cookie });
-        if events.len() == 1 {
-            self.ready.raise();
-        }
+        events.queue.push_back(ChannelEvent { cq, cookie });
+        self.show(&mut events);
     }
 
     /// Removes the event of a destroyed completion queue.
     pub(crate) fn forget(&self, cq: u64) {
         let mut events = self.lock();
-        let before = events.len();
-        events.retain(|event| event.cq != cq);
-        if events.is_empty() && before > 0 {
-            self.ready.lower();
+        events.queue.retain(|event| event.cq != cq);
+        self.show(&mut events);
+    }
+
+    /// Makes the descriptor readable exactly while an event is queued, unless the channel is quiet. Wakes the sleeper if it
+    /// becomes readable.
+    fn show(&self, events: &mut Events) {
+        let is_due = !events.queue.is_empty();
+        if events.is_raised == is_due || events.is_quiet {
+            return;
         }
+        events.is_raised = is_due;
+        match is_due {
+            true => self.ready.raise(),
+            false => self.ready.lower(),
+        }
+        if is_due
+            && let Some(sleeper) = &mut events.sleeper
+            && !sleeper.is_rung
+        {
+            sleeper.is_rung = true;
+            sleeper.host.ring_waiter();
+        }
+    }
+
+    /// The calling thread is about to sleep until the bell of the host's waiter rings. Returns false if another thread
+    /// does, or if an event is queued.
+    pub(crate) fn begin_sleep(&self, host: &Arc<Host>) -> bool {
+        let mut events = self.lock();
+        if events.sleeper.is_some() {
+            // The one that arms a queue need not be the one that sleeps at the bell.
+            self.has_one_thread.store(false, Ordering::Relaxed);
+            return false;
+        }
+        let is_free = events.queue.is_empty();
+        if is_free {
+            events.sleeper = Some(Sleeper {
+                thread: this_thread(),
+                host: Arc::clone(host),
+                is_rung: false,
+            });
+        }
+        is_free
+    }
+
+    /// The calling thread sleeps no more. Returns whether it did.
+    pub(crate) fn end_sleep(&self) -> bool {
+        let mine = |sleeper: &mut Sleeper| sleeper.thread == this_thread();
+        self.lock().sleeper.take_if(mine).is_some()
+    }
+
+    pub(crate) fn has_one_thread(&self) -> bool {
+        self.has_one_thread.load(Ordering::Relaxed)
     }
 
     /// Its descriptor, readable while an event is queued. It is created at the first call.
     pub(crate) fn descriptor(&self) -> Result<BorrowedFd<'_>> {
         let events = self.lock();
-        let descriptor = self.ready.descriptor(!events.is_empty());
+        let descriptor = self.ready.descriptor(events.is_raised);
         descriptor.map_err(|errno| os_error("socketpair", errno))
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<ChannelEvent>> {
+    fn lock(&self) -> MutexGuard<'_, Events> {
         self.events.lock()
+    }
+}
+
+/// While it exists, events wake nobody.
+struct Quiet<'a>(&'a ChannelCore);
+
+impl<'a> Quiet<'a> {
+    fn begin(channel: &'a ChannelCore) -> Self {
+        channel.lock().is_quiet = true;
+        Self(channel)
+    }
+}
+
+impl Quiet<'_> {
+    fn end(self, events: &mut Events) {
+        events.is_quiet = false;
+        self.0.show(events);
+        std::mem::forget(self);
+    }
+}
+
+/// After a panic.
+impl Drop for Quiet<'_> {
+    fn drop(&mut self) {
+        let mut events = self.0.lock();
+        events.is_quiet = false;
+        self.0.show(&mut events);
     }
 }
 
 impl AsFd for ChannelCore {
     fn as_fd(&self) -> BorrowedFd<'_> {
         let events = self.lock();
-        self.ready.descriptor_or_stand_in(!events.is_empty())
+        self.ready.descriptor_or_stand_in(events.is_raised)
     }
 }
 
@@ -117,6 +224,26 @@ mod tests {
         assert_eq!(channel.take(), Some(22));
         assert!(!readable(&channel));
         assert_eq!(channel.take(), None);
+    }
+
+    #[test]
+    fn an_event_that_its_thread_takes_after_driving_wakes_no_other_one() {
+        let channel = ChannelCore::new().unwrap();
+        assert!(!readable(&channel));
+        let drive = || {
+            channel.notify(1, 11);
+            assert!(!readable(&channel));
+        };
+        assert_eq!(channel.take_after(drive), Some(11));
+        assert!(!readable(&channel));
+        let drive = || {
+            channel.notify(1, 11);
+            channel.notify(2, 22);
+        };
+        assert_eq!(channel.take_after(drive), Some(11));
+        assert!(readable(&channel), "another thread may take the other one");
+        assert_eq!(channel.take_after(|| {}), Some(22));
+        assert!(!readable(&channel));
     }
 
     #[test]

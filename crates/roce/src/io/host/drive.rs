@@ -201,10 +201,11 @@ impl Host {
         }
         if let Some(links) = &self.links {
             taken += self.read_rings(receiver, links, answer);
-            // The progress thread always reads the sockets: a socket woke it, or it is about to sleep.
-            if matches!(answer, Answer::AfterTheOwner(_))
-                && !self.progress.needs_sockets()
-                && !receiver.is_time_for_sockets()
+            // The progress thread always reads the sockets: a socket woke it, or it is about to sleep. If a timeout is due,
+            // its answer may be there.
+            if let Answer::AfterTheOwner(now) = answer
+                && self.deadlines.next_ns() > as_nanos(now)
+                && !receiver.is_time_for_sockets(self.progress.needs_sockets(), now)
             {
                 return taken;
             }

@@ -18,6 +18,17 @@ pub(crate) struct RingWait {
     is_given_up: AtomicBool,
 }
 
+/// How a thread sleeps.
+#[derive(Debug)]
+pub(crate) enum Rest<'a> {
+    /// Until this descriptor is readable.
+    AtBell(BorrowedFd<'a>),
+    /// Until the progress thread wakes it.
+    Elsewhere,
+    /// Not at all: something has arrived.
+    Busy,
+}
+
 impl RingWait {
     /// `None` if somebody else waits, or if this stack has no rings.
     pub(crate) fn begin(host: &Arc<Host>) -> Option<Self> {
@@ -26,6 +37,35 @@ impl RingWait {
             host: Arc::clone(host),
             is_given_up: AtomicBool::new(false),
         })
+    }
+
+    /// As [`rest`](DeviceWait::rest), in a call that the program makes for each event.
+    pub(crate) fn rest_in_call(&self) -> Rest<'_> {
+        if self.host.copying.any() {
+            return self.rest_elsewhere();
+        }
+        if !self.rest() {
+            return Rest::Busy;
+        }
+        let waiter = self.host.progress.ring_waiter();
+        waiter.expect();
+        // The progress thread may have taken over meanwhile. It looks in the other order, see `waiter_is_away`.
+        match waiter.rests() {
+            true => Rest::AtBell(self.as_fd()),
+            false => self.rest_elsewhere(),
+        }
+    }
+
+    /// Leaves everything to the progress thread.
+    pub(crate) fn rest_elsewhere(&self) -> Rest<'_> {
+        let waiter = self.host.progress.ring_waiter();
+        waiter.stop_expecting();
+        if waiter.rise() {
+            self.links().head_page().asleep().end_waiter();
+        }
+        self.host.settle_deferred();
+        self.host.poller_leaves();
+        Rest::Elsewhere
     }
 
     fn links(&self) -> &Links {
@@ -136,17 +176,30 @@ impl Host {
         leaves
     }
 
+    /// Rings the bell of the waiter in this process.
+    pub(crate) fn ring_waiter(&self) {
+        if let Some(links) = &self.links {
+            links.waiter_bell().ring();
+        }
+    }
+
     /// The waiter did not come, and the progress thread has read the rings.
     pub(crate) fn waiter_is_away(&self) {
-        if let Some(links) = &self.links
-            && self.progress.ring_waiter().rise()
-        {
+        let Some(links) = &self.links else { return };
+        // The waiter is expected before it looks whether it still rests.
+        let rested = self.progress.ring_waiter().rise();
+        let was_expected = self.progress.ring_waiter().stop_expecting();
+        if rested {
             links.head_page().asleep().end_waiter();
             links.waiter_bell().reset_all();
             self.progress.poller_leaves(Sources {
                 group: &self.group,
                 links: Some(links),
             });
+            if was_expected {
+                // It may sleep, and one of the rings may have been for an event that is still queued.
+                links.waiter_bell().ring();
+            }
         }
     }
 }

@@ -74,7 +74,7 @@ impl AsFd for Nudge {
 }
 
 /// A number of the calling thread, unique while it runs, and not 0.
-fn this_thread() -> usize {
+pub(crate) fn this_thread() -> usize {
     thread_local! {
         static PLACE: u8 = const { 0 };
     }

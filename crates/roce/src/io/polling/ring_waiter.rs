@@ -6,13 +6,17 @@
 //!
 //! [`waiter_bell`]: crate::io::net::shm::waiter_bell
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 #[derive(Debug, Default)]
 pub(crate) struct RingWaiter {
     is_taken: AtomicBool,
     /// It waits, or is about to. Its bell may have been rung.
     rests: AtomicBool,
+    /// It rests in a call that the program makes for each event, and has not been away since.
+    is_expected: AtomicBool,
+    /// Where threads of the program may wait: channels, and completion queues that call.
+    places: AtomicUsize,
 }
 
 impl RingWaiter {
@@ -24,6 +28,7 @@ impl RingWaiter {
     /// Undoes [`take`](Self::take).
     pub(crate) fn release(&self) {
         self.rests.store(false, Ordering::SeqCst);
+        self.is_expected.store(false, Ordering::SeqCst);
         self.is_taken.store(false, Ordering::Release);
     }
 
@@ -34,6 +39,33 @@ impl RingWaiter {
 
     pub(crate) fn rests(&self) -> bool {
         self.rests.load(Ordering::SeqCst)
+    }
+
+    /// The waiter rests in a call for an event. Until it is away, it is expected to make the next such call.
+    pub(crate) fn expect(&self) {
+        self.is_expected.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_expected(&self) -> bool {
+        self.is_expected.load(Ordering::Relaxed)
+    }
+
+    /// The waiter has not come in time, or sleeps elsewhere. Returns whether it was expected.
+    pub(crate) fn stop_expecting(&self) -> bool {
+        self.is_expected.swap(false, Ordering::SeqCst)
+    }
+
+    pub(crate) fn add_place(&self) {
+        self.places.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn remove_place(&self) {
+        self.places.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether no other thread may wait than those of the caller's place.
+    pub(crate) fn has_one_place(&self) -> bool {
+        self.places.load(Ordering::Relaxed) == 1
     }
 
     /// The waiter is awake, or it did not come. Returns whether it rested.

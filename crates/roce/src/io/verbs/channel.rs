@@ -2,26 +2,51 @@
 
 use std::any::Any;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use portolan_provider::traits::CompChannel;
+use portolan_provider::traits::{CompChannel, DeviceWait as _};
 use portolan_provider::{Result, Step};
 
+use crate::io::host::Host;
 use crate::io::host::completion_channel::ChannelCore;
-use crate::io::host::entry::Entry;
 use crate::io::host::errors::foreign;
+use crate::io::host::ring_wait::{Rest, RingWait};
 
 /// A completion channel. Its descriptor is readable exactly while an event is queued.
 #[derive(Debug)]
 pub struct SoftChannel {
     core: Arc<ChannelCore>,
-    entry: Arc<Entry>,
+    host: Arc<Host>,
+    /// If this channel's threads wait for the rings of the process themselves.
+    wait: OnceLock<RingWait>,
+    /// Turns of a call that have driven the device without an event.
+    turns: AtomicU32,
 }
 
+/// How often a call drives the device while more and more arrives, but no event. After that, it sleeps: it must end by a
+/// signal.
+const TURNS_MAX: u32 = 8;
+
 impl SoftChannel {
-    pub(crate) fn new(entry: Arc<Entry>) -> Result<Self> {
+    pub(crate) fn new(host: Arc<Host>) -> Result<Self> {
         let core = Arc::new(ChannelCore::new()?);
-        Ok(Self { core, entry })
+        host.progress.ring_waiter().add_place();
+        Ok(Self {
+            core,
+            host,
+            wait: OnceLock::new(),
+            turns: AtomicU32::new(0),
+        })
+    }
+
+    /// The wait for the rings, if no other channel or stream has it.
+    fn wait(&self) -> Option<&RingWait> {
+        if self.wait.get().is_none() {
+            // If another thread was faster, this one is given up.
+            let _ = self.wait.set(RingWait::begin(&self.host)?);
+        }
+        self.wait.get()
     }
 
     /// The channel behind a trait object.
@@ -46,11 +71,48 @@ impl CompChannel for SoftChannel {
 
     fn take_event(&self) -> Result<Option<u64>> {
         // A forked child shares the descriptor with its parent, and would take the parent's event.
-        self.entry.check(Step::PollCq)?;
-        Ok(self.core.take())
+        self.host.entry.check(Step::PollCq)?;
+        Ok(match self.wait.get() {
+            // This thread has slept in the place of the progress thread, so it does its work.
+            Some(wait) if self.core.end_sleep() => self.core.take_after(|| wait.drive()),
+            _ => self.core.take(),
+        })
+    }
+
+    fn sleep_at(&self) -> Result<Option<BorrowedFd<'_>>> {
+        let own = self.core.descriptor()?;
+        let Some(wait) = self.wait() else {
+            return Ok(Some(own));
+        };
+        if !self.core.begin_sleep(&self.host) {
+            self.host.settle_deferred();
+            self.host.poller_leaves();
+            return Ok(Some(own));
+        }
+        let rest = match wait.rest_in_call() {
+            Rest::Busy if self.turns.fetch_add(1, Ordering::Relaxed) < TURNS_MAX => {
+                return Ok(None);
+            }
+            Rest::Busy => wait.rest_elsewhere(),
+            rest => rest,
+        };
+        self.turns.store(0, Ordering::Relaxed);
+        Ok(Some(match rest {
+            Rest::AtBell(bell) => bell,
+            _ => {
+                self.core.end_sleep();
+                own
+            }
+        }))
     }
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+impl Drop for SoftChannel {
+    fn drop(&mut self) {
+        self.host.progress.ring_waiter().remove_place();
     }
 }

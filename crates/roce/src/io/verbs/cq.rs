@@ -36,6 +36,9 @@ impl SoftCq {
         let queue = CompletionQueue::new(cqe, host.config.limits.max_cqe)?;
         let permit = host.gauges.cqs.take(Step::CreateCq)?;
         let core = CqCore::new(queue, event, stamps);
+        if core.calls() {
+            host.progress.ring_waiter().add_place();
+        }
         Ok(Self {
             core: Arc::new(core),
             device: Arc::clone(device),
@@ -54,6 +57,26 @@ impl SoftCq {
             .filter(|cq| Arc::ptr_eq(&cq.host, host))
             .map(|cq| Arc::clone(&cq.core))
             .ok_or_else(|| foreign(Step::CreateQp, "completion queue of this device"))
+    }
+
+    /// The thread that has armed the queue is about to sleep. The progress thread takes over now, and need not find out
+    /// that no thread polls.
+    fn owner_leaves(&self) {
+        self.host.settle_deferred();
+        if !self.is_followed_by_call() {
+            self.host.poller_leaves();
+        }
+    }
+
+    /// Whether the thread is expected to wait for the rings itself, in a call for an event. Nobody else waits for them
+    /// meanwhile.
+    fn is_followed_by_call(&self) -> bool {
+        let waiter = self.host.progress.ring_waiter();
+        waiter.is_expected()
+            && !waiter.rests()
+            && waiter.has_one_place()
+            && self.core.has_one_thread()
+            && !self.host.copying.any()
     }
 }
 
@@ -75,10 +98,8 @@ impl Cq for SoftCq {
             return Ok(0);
         }
         let (taken, is_armed) = self.core.poll(out);
-        if taken == 0 && is_armed {
-            // This is the poll after arming: now the owner sleeps.
-            self.host.settle_deferred();
-            self.host.poller_leaves();
+        if taken == 0 && is_armed && self.core.is_last_poll() {
+            self.owner_leaves();
         }
         Ok(taken)
     }
@@ -111,10 +132,8 @@ impl Cq for SoftCq {
     fn arm(&self, solicited_only: bool) -> portolan_provider::Result<()> {
         self.host.entry.check(Step::PollCq)?;
         self.core.arm(solicited_only);
-        // A thread that arms is about to sleep. The progress thread takes over now, and need not find out that no
-        // thread polls.
-        self.host.settle_deferred();
-        self.host.poller_leaves();
+        self.core.begin_last_polls();
+        self.owner_leaves();
         Ok(())
     }
 
@@ -135,6 +154,9 @@ impl Cq for SoftCq {
 
 impl Drop for SoftCq {
     fn drop(&mut self) {
+        if self.core.calls() {
+            self.host.progress.ring_waiter().remove_place();
+        }
         // A forked child shares the descriptor with its parent, and would take the parent's event. Also, the lock may
         // have been held at the fork.
         if self.host.entry.check(Step::PollCq).is_err() {

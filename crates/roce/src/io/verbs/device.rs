@@ -187,7 +187,7 @@ impl Device for SoftDevice {
         self.host.entry.check(Step::CreateCq)?;
         self.check_present(Step::CreateCq)?;
         Ok(Arc::new(
-            SoftChannel::new(Arc::clone(&self.host.entry)).map_err(|error| self.error(error))?,
+            SoftChannel::new(Arc::clone(&self.host)).map_err(|error| self.error(error))?,
         ))
     }
 

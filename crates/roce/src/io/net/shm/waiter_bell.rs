@@ -14,7 +14,7 @@ use portolan_port_sharing::room::with_room;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect,
-    getsockname, recv, send, socket_with,
+    getsockname, recv, send, sendto, socket_with,
 };
 
 /// The bell of this process.
@@ -45,6 +45,13 @@ impl WaiterBell {
         let end = with_room(datagrams)?;
         connect(&end, &self.name)?;
         Ok(end)
+    }
+
+    /// Rings it in its own process.
+    pub(crate) fn ring(&self) {
+        // Fails if the queue is full. Then the bell rings already.
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let _ = sendto(&self.own, &[1], flags, &self.name);
     }
 
     /// Takes one ring. The caller looks for packets after this. It is woken again if there are more rings.
