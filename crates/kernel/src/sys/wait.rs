@@ -86,3 +86,29 @@ pub fn wait_event(device: RawFd) -> Result<EventResp, Errno> {
         Err(_) => Err(last_errno()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+
+    #[test]
+    fn an_empty_datagram_ends_the_wait_and_stays() {
+        let (from, to) = UnixDatagram::pair().unwrap();
+        from.send(&[]).unwrap();
+        for _ in 0..2 {
+            assert_eq!(readable(to.as_raw_fd()), Ok(()));
+        }
+        assert_eq!(to.recv(&mut [0; 1]).unwrap(), 0);
+    }
+
+    #[test]
+    fn the_other_end_of_a_closed_pair_is_hung_up() {
+        let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(!is_hung_up(one.as_raw_fd()));
+        drop(other);
+        assert!(is_hung_up(one.as_raw_fd()));
+    }
+}

@@ -205,7 +205,7 @@ impl Host {
             // its answer may be there.
             if let Answer::AfterTheOwner(now) = answer
                 && self.deadlines.next_ns() > as_nanos(now)
-                && !receiver.is_time_for_sockets(self.progress.needs_sockets(), now)
+                && !receiver.sockets.is_due(self.progress.needs_sockets(), now)
             {
                 return taken;
             }

@@ -47,10 +47,8 @@ impl RingWait {
         if !self.rest() {
             return Rest::Busy;
         }
-        let waiter = self.host.progress.ring_waiter();
-        waiter.expect();
-        // The progress thread may have taken over meanwhile. It looks in the other order, see `waiter_is_away`.
-        match waiter.rests() {
+        // The progress thread may have taken over meanwhile.
+        match self.host.progress.ring_waiter().expect() {
             true => Rest::AtBell(self.as_fd()),
             false => self.rest_elsewhere(),
         }
@@ -58,9 +56,7 @@ impl RingWait {
 
     /// Leaves everything to the progress thread.
     pub(crate) fn rest_elsewhere(&self) -> Rest<'_> {
-        let waiter = self.host.progress.ring_waiter();
-        waiter.stop_expecting();
-        if waiter.rise() {
+        if self.host.progress.ring_waiter().take_over().rested {
             self.links().head_page().asleep().end_waiter();
         }
         self.host.settle_deferred();
@@ -186,17 +182,15 @@ impl Host {
     /// The waiter did not come, and the progress thread has read the rings.
     pub(crate) fn waiter_is_away(&self) {
         let Some(links) = &self.links else { return };
-        // The waiter is expected before it looks whether it still rests.
-        let rested = self.progress.ring_waiter().rise();
-        let was_expected = self.progress.ring_waiter().stop_expecting();
-        if rested {
+        let taken = self.progress.ring_waiter().take_over();
+        if taken.rested {
             links.head_page().asleep().end_waiter();
             links.waiter_bell().reset_all();
             self.progress.poller_leaves(Sources {
                 group: &self.group,
                 links: Some(links),
             });
-            if was_expected {
+            if taken.was_expected {
                 // It may sleep, and one of the rings may have been for an event that is still queued.
                 links.waiter_bell().ring();
             }

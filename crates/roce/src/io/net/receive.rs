@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use portolan_port_sharing::Block;
 use portolan_wire::Qpn;
@@ -19,6 +19,7 @@ use crate::io::net::shm::head_page::HeadPage;
 use crate::io::net::shm::pull::{Asker, Pull};
 use crate::io::net::shm::ring::{Broken, RECORDS_MAX, Reader, Records};
 use crate::io::net::tap::{Direction, TappedPacket, with_icrc};
+use crate::io::polling::socket_turns::SocketTurns;
 
 /// System calls on one socket in one turn.
 const CALLS_PER_TURN: usize = 4;
@@ -26,12 +27,6 @@ const CALLS_PER_TURN: usize = 4;
 const BATCHES_PER_TURN: usize = 2;
 /// How often a poll looks at rings that are empty.
 const LOOKS_PER_POLL: usize = 8;
-/// If the sockets are not expected to have packets, a poller reads them only in every n-th poll.
-const LOOKS_AT_RINGS: u32 = 64;
-/// If a queue pair needs the sockets, a poller reads them at least this often.
-const SOCKETS_INTERVAL: Duration = Duration::from_micros(50);
-/// Polls that must have found packets in rings, and none in sockets, before a poller expects none in the sockets.
-const ONLY_RINGS: u32 = 16;
 
 /// Reads the sockets and rings. One thread at a time uses it.
 #[derive(Debug)]
@@ -45,12 +40,8 @@ pub(crate) struct Receiver<Q> {
     records: Records,
     /// The rings of other processes of this host.
     incoming: Vec<Incoming>,
-    /// Polls of the rings since the sockets were read.
-    looks: u32,
-    /// Polls that have found packets in rings since the sockets had some.
-    by_rings: u32,
-    /// When a poller last read the sockets for a queue pair that needs them.
-    sockets_read: Duration,
+    /// When pollers read the sockets.
+    pub(crate) sockets: SocketTurns,
     /// The queue pair of the last record in the short form: the next one is probably for it, too.
     recent: Option<Arc<Q>>,
 }
@@ -128,9 +119,7 @@ impl<Q> Receiver<Q> {
             spare: Vec::new(),
             records: Records::default(),
             incoming: Vec::new(),
-            looks: 0,
-            by_rings: 0,
-            sockets_read: Duration::ZERO,
+            sockets: SocketTurns::default(),
             recent: None,
         }
     }
@@ -149,18 +138,6 @@ impl<Q> Receiver<Q> {
     pub(crate) fn remove_ring(&mut self, place: u8) {
         self.incoming
             .retain(|incoming| incoming.reader.place() != place);
-    }
-
-    /// Whether to read the sockets in this poll. If all queue pairs send by rings, a peer may not use its ring yet. If a
-    /// queue pair needs the sockets, all its packets may still come by rings: a UD queue pair always needs them.
-    pub(crate) fn is_time_for_sockets(&mut self, are_needed: bool, now: Duration) -> bool {
-        let is_long_ago = || now.saturating_sub(self.sockets_read) >= SOCKETS_INTERVAL;
-        if are_needed && (self.by_rings < ONLY_RINGS || is_long_ago()) {
-            self.sockets_read = now;
-            return true;
-        }
-        self.looks = (self.looks + 1) % LOOKS_AT_RINGS;
-        self.looks == 0
     }
 
     /// Whether the ring with that place on the head page has packets.
@@ -188,7 +165,7 @@ impl<Q> Receiver<Q> {
         if !self.finds_more() {
             return 0;
         }
-        self.by_rings = self.by_rings.saturating_add(1);
+        self.sockets.rings_had_packets();
         let mut taken = 0;
         let mut at = 0;
         while let Some(incoming) = self.incoming.get_mut(at) {
@@ -257,7 +234,7 @@ impl<Q> Receiver<Q> {
                 }
             };
             monitor.counters.receive_calls.up();
-            self.by_rings = 0;
+            self.sockets.had_packets();
             taken += count;
             let mut arrived: Vec<Arrived<'_>> = std::mem::take(&mut self.spare);
             check_batch(&self.batch, count, self.port, monitor, &mut arrived);

@@ -13,5 +13,6 @@ pub(crate) mod policy;
 pub(crate) mod poll_handoff;
 pub(crate) mod progress;
 pub(crate) mod ring_waiter;
+pub(crate) mod socket_turns;
 mod sync;
 pub(crate) mod watch_one_sided;

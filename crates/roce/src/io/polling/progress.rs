@@ -118,7 +118,7 @@ impl Progress {
             reading_asked: AtomicBool::new(false),
             reading_due: AtomicBool::new(false),
             attendant: Attendant::new().map_err(|errno| os_error("eventfd", errno))?,
-            ring_waiter: RingWaiter::default(),
+            ring_waiter: RingWaiter::new(),
             panicked: AtomicBool::new(false),
         })
     }

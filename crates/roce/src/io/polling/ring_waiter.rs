@@ -4,11 +4,13 @@
 //! when it is woken. The progress thread leaves the rings to it, as to a poller. If it does not come, the progress thread
 //! reads them at its next check for pollers, and is woken for everything that follows until the thread waits again.
 //!
+//! A model checker tries every order of the steps of `expect` and `take_over` (`tests/ring_waiter.rs`).
+//!
 //! [`waiter_bell`]: crate::io::net::shm::waiter_bell
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use super::sync::{AtomicBool, AtomicUsize, Ordering, fence};
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct RingWaiter {
     is_taken: AtomicBool,
     /// It waits, or is about to. Its bell may have been rung.
@@ -19,7 +21,23 @@ pub(crate) struct RingWaiter {
     places: AtomicUsize,
 }
 
+/// What [`RingWaiter::take_over`] has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TakenOver {
+    pub(crate) rested: bool,
+    pub(crate) was_expected: bool,
+}
+
 impl RingWaiter {
+    pub(crate) fn new() -> Self {
+        Self {
+            is_taken: AtomicBool::new(false),
+            rests: AtomicBool::new(false),
+            is_expected: AtomicBool::new(false),
+            places: AtomicUsize::new(0),
+        }
+    }
+
     /// The caller waits from now on. `false` if another one does.
     pub(crate) fn take(&self) -> bool {
         !self.is_taken.load(Ordering::Relaxed) && !self.is_taken.swap(true, Ordering::AcqRel)
@@ -41,18 +59,28 @@ impl RingWaiter {
         self.rests.load(Ordering::SeqCst)
     }
 
-    /// The waiter rests in a call for an event. Until it is away, it is expected to make the next such call.
-    pub(crate) fn expect(&self) {
-        self.is_expected.store(true, Ordering::SeqCst);
+    /// The waiter rests in a call for an event. Until somebody takes over, it is expected to make the next such call.
+    /// Returns whether it still rests: if not, somebody has taken over and wakes it by other means.
+    pub(crate) fn expect(&self) -> bool {
+        self.is_expected.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.rests()
     }
 
     pub(crate) fn is_expected(&self) -> bool {
         self.is_expected.load(Ordering::Relaxed)
     }
 
-    /// The waiter has not come in time, or sleeps elsewhere. Returns whether it was expected.
-    pub(crate) fn stop_expecting(&self) -> bool {
-        self.is_expected.swap(false, Ordering::SeqCst)
+    /// The waiter has not come in time, or sleeps elsewhere. If it rested and was expected, it may sleep at its bell, and the
+    /// caller rings that last.
+    pub(crate) fn take_over(&self) -> TakenOver {
+        let rested = self.rests.swap(false, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let was_expected = self.is_expected.swap(false, Ordering::Relaxed);
+        TakenOver {
+            rested,
+            was_expected,
+        }
     }
 
     pub(crate) fn add_place(&self) {
@@ -68,7 +96,7 @@ impl RingWaiter {
         self.places.load(Ordering::Relaxed) == 1
     }
 
-    /// The waiter is awake, or it did not come. Returns whether it rested.
+    /// The waiter is awake. Returns whether it rested.
     pub(crate) fn rise(&self) -> bool {
         self.rests.load(Ordering::Relaxed) && self.rests.swap(false, Ordering::SeqCst)
     }

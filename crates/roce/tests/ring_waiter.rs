@@ -1,0 +1,96 @@
+//! A thread that sleeps at its bell, and the progress thread that takes over because it did not come, in every order of
+//! steps that the memory model allows: the device's own source with a model checker's primitives.
+#![allow(unreachable_pub, reason = "a test")]
+#![allow(dead_code, reason = "the model uses a part of the source")]
+
+mod sync {
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+}
+
+#[path = "../src/io/polling/ring_waiter.rs"]
+mod ring_waiter;
+
+use loom::sync::atomic::{AtomicBool, Ordering};
+use loom::sync::{Arc, Mutex};
+use loom::thread;
+use ring_waiter::RingWaiter;
+
+struct Process {
+    waiter: RingWaiter,
+    /// An event is queued for the thread. Its lock orders it with the thread's going to sleep.
+    events: Mutex<Events>,
+    bell: AtomicBool,
+}
+
+#[derive(Default)]
+struct Events {
+    is_queued: bool,
+    has_sleeper: bool,
+}
+
+impl Process {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            waiter: RingWaiter::new(),
+            events: Mutex::new(Events::default()),
+            bell: AtomicBool::new(false),
+        })
+    }
+
+    /// The progress thread queues an event, and then takes over.
+    fn deliver_and_take_over(&self) {
+        let mut events = self.events.lock().unwrap();
+        events.is_queued = true;
+        if events.has_sleeper {
+            self.bell.store(true, Ordering::SeqCst);
+        }
+        drop(events);
+        let taken = self.waiter.take_over();
+        if taken.rested {
+            self.bell.store(false, Ordering::SeqCst);
+            if taken.was_expected {
+                self.bell.store(true, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Whether the thread sleeps at its bell.
+    fn falls_asleep(&self) -> bool {
+        let mut events = self.events.lock().unwrap();
+        if events.is_queued {
+            return false;
+        }
+        events.has_sleeper = true;
+        drop(events);
+        self.waiter.rest();
+        self.waiter.expect()
+    }
+}
+
+#[test]
+fn a_thread_at_its_bell_hears_of_an_event_although_the_progress_thread_takes_over() {
+    loom::model(|| {
+        let process = Process::new();
+        let progress = {
+            let process = process.clone();
+            thread::spawn(move || process.deliver_and_take_over())
+        };
+        let is_asleep = process.falls_asleep();
+        progress.join().unwrap();
+        let is_woken = process.bell.load(Ordering::SeqCst);
+        assert!(!is_asleep || is_woken, "nobody wakes the thread");
+    });
+}
+
+#[test]
+fn nobody_expects_a_thread_whose_work_was_taken_over_while_it_was_busy() {
+    loom::model(|| {
+        let waiter = Arc::new(RingWaiter::new());
+        waiter.rest();
+        assert!(waiter.expect() && waiter.rise());
+        assert!(waiter.is_expected());
+        let taken = waiter.take_over();
+        assert!(!taken.rested && taken.was_expected);
+        assert!(!waiter.is_expected());
+    });
+}
