@@ -6,7 +6,7 @@ use portolan_threads::lock::Mutex;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use portolan_provider::traits::CompChannel as ProviderChannel;
+use portolan_provider::traits::{CompChannel as ProviderChannel, SleepAt};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
@@ -78,9 +78,12 @@ pub(crate) unsafe fn take_event(channel: *mut CompChannel, into: *mut *mut Cq) -
     let taken = own_channel.channel.take_event();
     let Some(cookie) = taken.map_err(|error| errno_of(&error))? else {
         must_block(own_channel.channel.as_fd())?;
-        let fd = own_channel.channel.sleep_at();
-        let fd = fd.map_err(|error| errno_of(&error))?;
-        return Ok(fd.map_or(Attempt::Again, |fd| Attempt::Wait(fd.as_raw_fd())));
+        let at = own_channel.channel.sleep_at();
+        return Ok(match at.map_err(|error| errno_of(&error))? {
+            SleepAt::Descriptor(fd) => Attempt::Wait(fd.as_raw_fd()),
+            SleepAt::Bell(fd) => Attempt::WaitForDatagram(fd.as_raw_fd()),
+            SleepAt::Nothing => Attempt::Again,
+        });
     };
     let cq: *mut Cq = std::ptr::with_exposed_provenance_mut(cookie as usize);
     // SAFETY: a queue with a pending event is alive, because its destruction first removes the event, under the lock.

@@ -16,6 +16,8 @@ pub(crate) enum Attempt {
     Done,
     /// Nothing is available until this descriptor is readable.
     Wait(RawFd),
+    /// As `Wait`, until this datagram socket has a datagram.
+    WaitForDatagram(RawFd),
     /// Nothing was available, but something may be now.
     Again,
 }
@@ -44,6 +46,10 @@ pub(crate) fn until(attempt: impl Fn(Slept) -> Result<Attempt> + Copy) -> c_int 
             Ok(Attempt::Wait(fd)) => {
                 slept = Slept(true);
                 raw::readable(fd)
+            }
+            Ok(Attempt::WaitForDatagram(fd)) => {
+                slept = Slept(true);
+                raw::has_datagram(fd)
             }
             Err(errno) => Err(errno),
         };

@@ -22,7 +22,7 @@ use crate::verbs::{
     SrqAttr, Srqn, WorkCompletion,
 };
 
-pub use crate::waiting::{Attendance, CompChannel, DeviceWait, Notify};
+pub use crate::waiting::{Attendance, CompChannel, DeviceWait, Notify, SleepAt};
 
 /// A provider: devices, and event channels that carry the rdma_cm's commands.
 pub trait Provider: Sealed + Send + Sync + std::fmt::Debug {

@@ -16,6 +16,17 @@ pub trait Notify: Send + Sync + std::fmt::Debug {
     fn as_fd(&self) -> BorrowedFd<'_>;
 }
 
+/// The result of [`CompChannel::sleep_at`].
+#[derive(Debug)]
+pub enum SleepAt<'a> {
+    /// The channel's descriptor.
+    Descriptor(BorrowedFd<'a>),
+    /// A datagram socket, until it has a datagram, which may be empty.
+    Bell(BorrowedFd<'a>),
+    /// Nothing: look again at once.
+    Nothing,
+}
+
 /// A completion channel: a descriptor that reports which queues have completions.
 pub trait CompChannel: Sealed + Send + Sync + std::fmt::Debug {
     /// The descriptor, readable while an event is queued.
@@ -29,14 +40,13 @@ pub trait CompChannel: Sealed + Send + Sync + std::fmt::Debug {
     }
     /// Takes the cookie of a queue with a completion since it was armed; `None` if there is none.
     fn take_event(&self) -> Result<Option<u64>>;
-    /// For a call that waits for an event and has found none: what the calling thread waits for until it is readable.
-    /// Then, or at once if this is `None`, it calls [`take_event`](Self::take_event) again. The descriptor is only for
-    /// this one wait, by recv(2) with `MSG_PEEK` or poll(2), and may be readable without an event.
+    /// For a call that waits for an event and has found none: what the calling thread waits for, and then calls
+    /// [`take_event`](Self::take_event) again. It may find no event then. The caller serializes both calls.
     ///
     /// # Errors
     /// As for `descriptor`.
-    fn sleep_at(&self) -> Result<Option<BorrowedFd<'_>>> {
-        self.descriptor().map(Some)
+    fn sleep_at(&self) -> Result<SleepAt<'_>> {
+        self.descriptor().map(SleepAt::Descriptor)
     }
     /// For the provider's own downcasts.
     fn as_any(&self) -> &dyn std::any::Any;

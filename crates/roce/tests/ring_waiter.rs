@@ -4,7 +4,7 @@
 #![allow(dead_code, reason = "the model uses a part of the source")]
 
 mod sync {
-    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 }
 
 #[path = "../src/io/polling/ring_waiter.rs"]
@@ -37,25 +37,35 @@ impl Process {
         })
     }
 
-    /// The progress thread queues an event, and then takes over.
-    fn deliver_and_take_over(&self) {
+    /// A thread queues an event.
+    fn deliver(&self) {
         let mut events = self.events.lock().unwrap();
         events.is_queued = true;
         if events.has_sleeper {
             self.bell.store(true, Ordering::SeqCst);
         }
-        drop(events);
-        let taken = self.waiter.take_over();
-        if taken.rested {
+    }
+
+    /// The progress thread takes over.
+    fn take_over(&self) {
+        if self.waiter.take_over() {
             self.bell.store(false, Ordering::SeqCst);
-            if taken.was_expected {
+            if self.waiter.sleeps_in_calls() {
                 self.bell.store(true, Ordering::SeqCst);
             }
         }
     }
 
+    /// The thread finds that packets have arrived, and does not sleep.
+    fn turns(&self) {
+        self.waiter.sleep_in_calls();
+        self.waiter.rest();
+        self.waiter.rise();
+    }
+
     /// Whether the thread sleeps at its bell.
     fn falls_asleep(&self) -> bool {
+        self.waiter.sleep_in_calls();
         let mut events = self.events.lock().unwrap();
         if events.is_queued {
             return false;
@@ -73,7 +83,10 @@ fn a_thread_at_its_bell_hears_of_an_event_although_the_progress_thread_takes_ove
         let process = Process::new();
         let progress = {
             let process = process.clone();
-            thread::spawn(move || process.deliver_and_take_over())
+            thread::spawn(move || {
+                process.deliver();
+                process.take_over();
+            })
         };
         let is_asleep = process.falls_asleep();
         progress.join().unwrap();
@@ -83,14 +96,36 @@ fn a_thread_at_its_bell_hears_of_an_event_although_the_progress_thread_takes_ove
 }
 
 #[test]
-fn nobody_expects_a_thread_whose_work_was_taken_over_while_it_was_busy() {
+fn it_hears_of_an_event_of_another_thread_also_if_it_was_busy_when_the_progress_thread_took_over() {
     loom::model(|| {
-        let waiter = Arc::new(RingWaiter::new());
+        let process = Process::new();
+        let others = {
+            let process = process.clone();
+            thread::spawn(move || process.take_over())
+        };
+        let third = {
+            let process = process.clone();
+            thread::spawn(move || process.deliver())
+        };
+        process.turns();
+        let is_asleep = process.falls_asleep();
+        others.join().unwrap();
+        third.join().unwrap();
+        let is_woken = process.bell.load(Ordering::SeqCst);
+        assert!(!is_asleep || is_woken, "nobody wakes the thread");
+    });
+}
+
+#[test]
+fn nobody_expects_a_thread_that_was_missed() {
+    loom::model(|| {
+        let waiter = RingWaiter::new();
         waiter.rest();
-        assert!(waiter.expect() && waiter.rise());
-        assert!(waiter.is_expected());
-        let taken = waiter.take_over();
-        assert!(!taken.rested && taken.was_expected);
+        assert!(waiter.expect());
+        waiter.miss();
+        assert!(waiter.is_expected(), "it rests");
+        assert!(waiter.rise());
+        waiter.miss();
         assert!(!waiter.is_expected());
     });
 }

@@ -3,6 +3,7 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use portolan_provider::traits::SleepAt;
 use portolan_provider::verbs::{QpAttr, QpAttrMask, QpState, SendOp, WcStatus};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
@@ -17,8 +18,8 @@ use crate::ud_end::UdEnd;
 fn sleep_at(end: &End) -> BorrowedFd<'_> {
     loop {
         match end.channel.sleep_at().unwrap() {
-            Some(fd) => return fd,
-            None => assert_eq!(end.channel.take_event().unwrap(), None),
+            SleepAt::Descriptor(fd) | SleepAt::Bell(fd) => return fd,
+            SleepAt::Nothing => assert_eq!(end.channel.take_event().unwrap(), None),
         }
     }
 }
@@ -50,7 +51,7 @@ fn wait_for_event(end: &End) {
         if let Some(cookie) = end.channel.take_event().unwrap() {
             return assert_eq!(cookie, 77);
         }
-        if let Some(fd) = end.channel.sleep_at().unwrap() {
+        if let SleepAt::Descriptor(fd) | SleepAt::Bell(fd) = end.channel.sleep_at().unwrap() {
             assert!(is_readable_within(fd, PATIENCE), "nobody wakes the thread");
         }
     }

@@ -37,8 +37,8 @@ pub(super) struct Kept {
     /// By key. A later result replaces an earlier one.
     found: BTreeMap<String, String>,
     release: String,
-    /// Digest of our binary, which contains our libraries. A result of ours is one of this binary.
-    binary: u64,
+    /// Digest of our command and libraries. A result of ours is one of these.
+    binaries: u64,
 }
 
 impl Kept {
@@ -62,13 +62,19 @@ impl Kept {
 
     /// Keeps nothing.
     pub(super) fn without_file(workspace: &Workspace, release: &str) -> Result<Self> {
-        let binary = fs::read(&workspace.portolan)
-            .with_context(|| format!("reading {}", workspace.portolan.display()))?;
+        let folder = workspace.portolan.parent().context("a folder")?;
+        let mut paths: Vec<PathBuf> = fs::read_dir(folder)
+            .with_context(|| format!("reading {}", folder.display()))?
+            .map(|entry| Ok(entry?.path()))
+            .collect::<io::Result<_>>()?;
+        paths.retain(|path| *path == workspace.portolan || path.extension() == Some("so".as_ref()));
+        paths.sort();
+        let contents: Vec<Vec<u8>> = paths.iter().map(fs::read).collect::<io::Result<_>>()?;
         Ok(Self {
             path: None,
             found: BTreeMap::new(),
             release: release.to_owned(),
-            binary: digest(&binary),
+            binaries: digest(&contents),
         })
     }
 
@@ -80,14 +86,14 @@ impl Kept {
     }
 
     fn key(&self, pass: Pass, way: Way, case: &Case) -> String {
-        let binary = match way {
+        let binaries = match way {
             Way::Kernel => 0,
-            _ => self.binary,
+            _ => self.binaries,
         };
         // With what is expected of it.
         let case = digest(&format!("{case:?}"));
         let (pass, way, release) = (pass.name(), way.name(), &self.release);
-        format!("{release}/{pass}/{way}/{binary:016x}/{case:016x}")
+        format!("{release}/{pass}/{way}/{binaries:016x}/{case:016x}")
     }
 
     /// The results that are there, and the rows that are not.
@@ -193,17 +199,17 @@ mod tests {
     use super::super::super::case::c;
     use super::*;
 
-    fn kept(text: &str, binary: u64) -> Kept {
+    fn kept(text: &str, binaries: u64) -> Kept {
         Kept {
             path: None,
             found: read(text),
             release: "6.1".to_owned(),
-            binary,
+            binaries,
         }
     }
 
     #[test]
-    fn a_run_that_was_cut_off_continues_with_the_results_of_the_same_binary() {
+    fn a_run_that_was_cut_off_continues_with_the_results_of_the_same_binaries() {
         let cases = [Case::alone("", c("rping")), Case::alone("", c("fio"))];
         let first = kept("", 1);
         let line = |way, printed| first.line(Pass::Shared, way, &cases, printed);

@@ -139,11 +139,16 @@ pub(super) struct Choice {
     /// Play all rows beside rdma_rxe, not only a selection: more than an hour
     #[arg(long, requires = "beside", conflicts_with = "only")]
     whole: bool,
-    /// Continue the run that was cut off: take its results, ours only if our binary is the same
+    /// Continue the run that was cut off: take its results, ours only if our binaries are the same
     #[arg(long, requires = "beside", conflicts_with = "only")]
     resume: bool,
     /// Play only these ends and write no document, for a later run with --resume
-    #[arg(long, requires = "beside", value_name = "ENDS")]
+    #[arg(
+        long,
+        requires = "beside",
+        conflicts_with = "only",
+        value_name = "ENDS"
+    )]
     ends: Vec<Way>,
 }
 

@@ -97,17 +97,19 @@ impl ChannelCore {
         self.show(&mut events);
     }
 
-    /// Makes the descriptor readable exactly while an event is queued, unless the channel is quiet. Wakes the sleeper if it
-    /// becomes readable.
+    /// Makes the descriptor readable exactly while an event is queued, unless the channel is quiet. Wakes the sleeper
+    /// if there is one.
     fn show(&self, events: &mut Events) {
-        let is_due = !events.queue.is_empty();
-        if events.is_raised == is_due || events.is_quiet {
+        if events.is_quiet {
             return;
         }
-        events.is_raised = is_due;
-        match is_due {
-            true => self.ready.raise(),
-            false => self.ready.lower(),
+        let is_due = !events.queue.is_empty();
+        if events.is_raised != is_due {
+            events.is_raised = is_due;
+            match is_due {
+                true => self.ready.raise(),
+                false => self.ready.lower(),
+            }
         }
         if is_due
             && let Some(sleeper) = &mut events.sleeper
@@ -122,7 +124,8 @@ impl ChannelCore {
     /// does, or if an event is queued.
     pub(crate) fn begin_sleep(&self, host: &Arc<Host>) -> bool {
         let mut events = self.lock();
-        if events.sleeper.is_some() {
+        // One that does not rest was woken, or has left its call without a word.
+        if events.sleeper.is_some() && host.progress.ring_waiter().rests() {
             // The one that arms a queue need not be the one that sleeps at the bell.
             self.has_one_thread.store(false, Ordering::Relaxed);
             return false;
@@ -136,6 +139,13 @@ impl ChannelCore {
             });
         }
         is_free
+    }
+
+    /// The channel is destroyed: wakes the sleeper, so that it is not in the way of the next one.
+    pub(crate) fn wake_sleeper(&self) {
+        if let Some(sleeper) = self.lock().sleeper.take() {
+            sleeper.host.ring_waiter();
+        }
     }
 
     /// The calling thread sleeps no more. Returns whether it did.
@@ -173,6 +183,10 @@ impl<'a> Quiet<'a> {
 impl Quiet<'_> {
     fn end(self, events: &mut Events) {
         events.is_quiet = false;
+        if let Some(sleeper) = &mut events.sleeper {
+            // The thread that has driven the device may have taken the ring.
+            sleeper.is_rung = false;
+        }
         self.0.show(events);
         std::mem::forget(self);
     }

@@ -1,7 +1,7 @@
 //! Completion queues as queue pairs know them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use portolan_provider::Result;
 use portolan_provider::traits::Notify;
@@ -23,13 +23,7 @@ pub(crate) struct CqCore {
     stamps: Option<Clock>,
     /// Polling the queue changes nothing. Readable without its lock.
     quiet: AtomicBool,
-    /// Polls that may still be the owner's last one before it sleeps.
-    last_polls: AtomicU32,
 }
-
-/// A program polls once after it has armed a queue, or a few times, and then sleeps. If it polls more often, it does
-/// not sleep: some programs (UCX) arm a queue for solicited completions and go on polling.
-const LAST_POLLS: u32 = 4;
 
 /// What a completion queue does when an event is due.
 #[derive(Debug)]
@@ -56,7 +50,6 @@ impl CqCore {
             event,
             stamps,
             quiet: AtomicBool::new(true),
-            last_polls: AtomicU32::new(0),
         }
     }
 
@@ -108,19 +101,6 @@ impl CqCore {
         queue.arm(solicited_only);
         self.notify_if_due(&mut queue);
         self.note_quiet(&queue);
-    }
-
-    /// The owner is about to sleep, but may poll before.
-    pub(crate) fn begin_last_polls(&self) {
-        self.last_polls.store(LAST_POLLS, Ordering::Relaxed);
-    }
-
-    /// Whether the owner, whose poll has found nothing, may be about to sleep.
-    pub(crate) fn is_last_poll(&self) -> bool {
-        let left = self.last_polls.load(Ordering::Relaxed);
-        self.last_polls
-            .store(left.saturating_sub(1), Ordering::Relaxed);
-        left > 0
     }
 
     /// Removes the event queued in the channel.
@@ -227,21 +207,4 @@ impl Drop for OpenCq<'_> {
 fn next_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_first_polls_after_arming_may_be_the_owners_last_ones() {
-        let queue = CompletionQueue::new(16, 16).unwrap();
-        let cq = CqCore::new(queue, None, None);
-        assert!(!cq.is_last_poll(), "it was never armed");
-        for _ in 0..2 {
-            cq.begin_last_polls();
-            let last = (0..100).filter(|_| cq.is_last_poll()).count();
-            assert_eq!(last, LAST_POLLS as usize);
-        }
-    }
 }

@@ -56,7 +56,7 @@ impl RingWait {
 
     /// Leaves everything to the progress thread.
     pub(crate) fn rest_elsewhere(&self) -> Rest<'_> {
-        if self.host.progress.ring_waiter().take_over().rested {
+        if self.host.progress.ring_waiter().take_over() {
             self.links().head_page().asleep().end_waiter();
         }
         self.host.settle_deferred();
@@ -182,15 +182,15 @@ impl Host {
     /// The waiter did not come, and the progress thread has read the rings.
     pub(crate) fn waiter_is_away(&self) {
         let Some(links) = &self.links else { return };
-        let taken = self.progress.ring_waiter().take_over();
-        if taken.rested {
+        let waiter = self.progress.ring_waiter();
+        if waiter.take_over() {
             links.head_page().asleep().end_waiter();
             links.waiter_bell().reset_all();
             self.progress.poller_leaves(Sources {
                 group: &self.group,
                 links: Some(links),
             });
-            if taken.was_expected {
+            if waiter.sleeps_in_calls() {
                 // It may sleep, and one of the rings may have been for an event that is still queued.
                 links.waiter_bell().ring();
             }

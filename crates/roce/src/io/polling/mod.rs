@@ -7,6 +7,7 @@ pub(crate) mod attendance;
 pub(crate) mod busy_poll;
 pub(crate) mod clock;
 pub(crate) mod deadlines;
+pub(crate) mod last_polls;
 pub(crate) mod make_way;
 pub(crate) mod noted;
 pub(crate) mod policy;

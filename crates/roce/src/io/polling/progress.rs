@@ -14,6 +14,7 @@ use crate::io::net::sockopt::IpVersion;
 use crate::io::net::transmit::{SendSocket, Transmitter};
 use crate::io::polling::attendance::Attendant;
 use crate::io::polling::clock::as_nanos;
+use crate::io::polling::last_polls::LastPolls;
 use crate::io::polling::poll_handoff::{PollHandoff, Sleep};
 use crate::io::polling::ring_waiter::RingWaiter;
 use portolan_port_sharing::PortGroup;
@@ -72,6 +73,7 @@ pub(crate) struct Progress {
     pub(crate) attendant: Attendant,
     /// The thread that waits for the rings instead of the progress thread.
     ring_waiter: RingWaiter,
+    last_polls: LastPolls,
     /// A thread of the program panicked, possibly with queue pairs locked.
     panicked: AtomicBool,
 }
@@ -119,6 +121,7 @@ impl Progress {
             reading_due: AtomicBool::new(false),
             attendant: Attendant::new().map_err(|errno| os_error("eventfd", errno))?,
             ring_waiter: RingWaiter::new(),
+            last_polls: LastPolls::default(),
             panicked: AtomicBool::new(false),
         })
     }
@@ -150,6 +153,10 @@ impl Progress {
     }
 
     /// The thread that waits for the rings instead of the progress thread.
+    pub(crate) fn last_polls(&self) -> &LastPolls {
+        &self.last_polls
+    }
+
     pub(crate) fn ring_waiter(&self) -> &RingWaiter {
         &self.ring_waiter
     }
@@ -170,7 +177,11 @@ impl Progress {
     /// Removes the sockets from epoll if a poller reads them, otherwise adds them. Returns whether a poller does.
     pub(crate) fn yield_to_pollers(&self, sources: Sources<'_>, now: Duration) -> bool {
         let watch = |watching| self.watch(sources, watching);
-        self.handoff.yield_to_pollers(as_nanos(now), watch)
+        let yields = self.handoff.yield_to_pollers(as_nanos(now), watch);
+        if !yields {
+            self.ring_waiter.miss();
+        }
+        yields
     }
 
     /// Keeps the sockets in epoll although pollers read them.

@@ -4,34 +4,31 @@
 //! when it is woken. The progress thread leaves the rings to it, as to a poller. If it does not come, the progress thread
 //! reads them at its next check for pollers, and is woken for everything that follows until the thread waits again.
 //!
-//! A model checker tries every order of the steps of `expect` and `take_over` (`tests/ring_waiter.rs`).
+//! A model checker tries every order of the steps of a thread that falls asleep and one that takes over
+//! (`tests/ring_waiter.rs`).
 //!
 //! [`waiter_bell`]: crate::io::net::shm::waiter_bell
 
-use super::sync::{AtomicBool, AtomicUsize, Ordering, fence};
+use super::sync::{AtomicBool, AtomicUsize, Ordering};
 
 #[derive(Debug)]
 pub(crate) struct RingWaiter {
     is_taken: AtomicBool,
+    /// It sleeps at the bell in calls, and other threads of the process ring for it, too.
+    sleeps_in_calls: AtomicBool,
     /// It waits, or is about to. Its bell may have been rung.
     rests: AtomicBool,
-    /// It rests in a call that the program makes for each event, and has not been away since.
+    /// It has rested in a call that the program makes for each event, and was not missed since.
     is_expected: AtomicBool,
     /// Where threads of the program may wait: channels, and completion queues that call.
     places: AtomicUsize,
-}
-
-/// What [`RingWaiter::take_over`] has found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TakenOver {
-    pub(crate) rested: bool,
-    pub(crate) was_expected: bool,
 }
 
 impl RingWaiter {
     pub(crate) fn new() -> Self {
         Self {
             is_taken: AtomicBool::new(false),
+            sleeps_in_calls: AtomicBool::new(false),
             rests: AtomicBool::new(false),
             is_expected: AtomicBool::new(false),
             places: AtomicUsize::new(0),
@@ -46,7 +43,8 @@ impl RingWaiter {
     /// Undoes [`take`](Self::take).
     pub(crate) fn release(&self) {
         self.rests.store(false, Ordering::SeqCst);
-        self.is_expected.store(false, Ordering::SeqCst);
+        self.is_expected.store(false, Ordering::Relaxed);
+        self.sleeps_in_calls.store(false, Ordering::SeqCst);
         self.is_taken.store(false, Ordering::Release);
     }
 
@@ -59,28 +57,38 @@ impl RingWaiter {
         self.rests.load(Ordering::SeqCst)
     }
 
-    /// The waiter rests in a call for an event. Until somebody takes over, it is expected to make the next such call.
-    /// Returns whether it still rests: if not, somebody has taken over and wakes it by other means.
+    /// The waiter will sleep in calls. It says so before it first rests.
+    pub(crate) fn sleep_in_calls(&self) {
+        self.sleeps_in_calls.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn sleeps_in_calls(&self) -> bool {
+        self.sleeps_in_calls.load(Ordering::SeqCst)
+    }
+
+    /// The waiter rests in a call for an event, and is expected to make the next such call. Returns whether it still rests:
+    /// if not, somebody has taken over and wakes it by other means.
     pub(crate) fn expect(&self) -> bool {
         self.is_expected.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
         self.rests()
+    }
+
+    /// The waiter was away for long.
+    pub(crate) fn miss(&self) {
+        if !self.rests() {
+            self.is_expected.store(false, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn is_expected(&self) -> bool {
         self.is_expected.load(Ordering::Relaxed)
     }
 
-    /// The waiter has not come in time, or sleeps elsewhere. If it rested and was expected, it may sleep at its bell, and the
-    /// caller rings that last.
-    pub(crate) fn take_over(&self) -> TakenOver {
-        let rested = self.rests.swap(false, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        let was_expected = self.is_expected.swap(false, Ordering::Relaxed);
-        TakenOver {
-            rested,
-            was_expected,
-        }
+    /// The waiter has not come in time, or sleeps elsewhere. Returns whether it rested. If it sleeps in calls, the caller
+    /// rings its bell last: it may sleep there.
+    pub(crate) fn take_over(&self) -> bool {
+        self.is_expected.store(false, Ordering::Relaxed);
+        self.rests.swap(false, Ordering::SeqCst)
     }
 
     pub(crate) fn add_place(&self) {

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use portolan_provider::traits::{CompChannel, DeviceWait as _};
+use portolan_provider::traits::{CompChannel, DeviceWait as _, SleepAt};
 use portolan_provider::{Result, Step};
 
 use crate::io::host::Host;
@@ -18,7 +18,7 @@ use crate::io::host::ring_wait::{Rest, RingWait};
 pub struct SoftChannel {
     core: Arc<ChannelCore>,
     host: Arc<Host>,
-    /// If this channel's threads wait for the rings of the process themselves.
+    /// If this channel's threads wait for the rings of the process themselves, until it is destroyed.
     wait: OnceLock<RingWait>,
     /// Turns of a call that have driven the device without an event.
     turns: AtomicU32,
@@ -43,8 +43,10 @@ impl SoftChannel {
     /// The wait for the rings, if no other channel or stream has it.
     fn wait(&self) -> Option<&RingWait> {
         if self.wait.get().is_none() {
-            // If another thread was faster, this one is given up.
-            let _ = self.wait.set(RingWait::begin(&self.host)?);
+            let begun = RingWait::begin(&self.host)?;
+            self.host.progress.ring_waiter().sleep_in_calls();
+            // The one that waits is the only one of the process, so nobody was faster.
+            let _ = self.wait.set(begun);
         }
         self.wait.get()
     }
@@ -72,38 +74,42 @@ impl CompChannel for SoftChannel {
     fn take_event(&self) -> Result<Option<u64>> {
         // A forked child shares the descriptor with its parent, and would take the parent's event.
         self.host.entry.check(Step::PollCq)?;
-        Ok(match self.wait.get() {
+        let event = match self.wait.get() {
             // This thread has slept in the place of the progress thread, so it does its work.
             Some(wait) if self.core.end_sleep() => self.core.take_after(|| wait.drive()),
             _ => self.core.take(),
-        })
+        };
+        if event.is_some() {
+            self.turns.store(0, Ordering::Relaxed);
+        }
+        Ok(event)
     }
 
-    fn sleep_at(&self) -> Result<Option<BorrowedFd<'_>>> {
+    fn sleep_at(&self) -> Result<SleepAt<'_>> {
         let own = self.core.descriptor()?;
         let Some(wait) = self.wait() else {
-            return Ok(Some(own));
+            return Ok(SleepAt::Descriptor(own));
         };
         if !self.core.begin_sleep(&self.host) {
             self.host.settle_deferred();
             self.host.poller_leaves();
-            return Ok(Some(own));
+            return Ok(SleepAt::Descriptor(own));
         }
         let rest = match wait.rest_in_call() {
             Rest::Busy if self.turns.fetch_add(1, Ordering::Relaxed) < TURNS_MAX => {
-                return Ok(None);
+                return Ok(SleepAt::Nothing);
             }
             Rest::Busy => wait.rest_elsewhere(),
             rest => rest,
         };
         self.turns.store(0, Ordering::Relaxed);
-        Ok(Some(match rest {
-            Rest::AtBell(bell) => bell,
+        Ok(match rest {
+            Rest::AtBell(bell) => SleepAt::Bell(bell),
             _ => {
                 self.core.end_sleep();
-                own
+                SleepAt::Descriptor(own)
             }
-        }))
+        })
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -114,5 +120,9 @@ impl CompChannel for SoftChannel {
 impl Drop for SoftChannel {
     fn drop(&mut self) {
         self.host.progress.ring_waiter().remove_place();
+        // A forked child has a copy.
+        if self.host.entry.is_owner() {
+            self.core.wake_sleeper();
+        }
     }
 }

@@ -98,7 +98,7 @@ impl Cq for SoftCq {
             return Ok(0);
         }
         let (taken, is_armed) = self.core.poll(out);
-        if taken == 0 && is_armed && self.core.is_last_poll() {
+        if taken == 0 && is_armed && self.host.progress.last_polls().is_one() {
             self.owner_leaves();
         }
         Ok(taken)
@@ -132,7 +132,7 @@ impl Cq for SoftCq {
     fn arm(&self, solicited_only: bool) -> portolan_provider::Result<()> {
         self.host.entry.check(Step::PollCq)?;
         self.core.arm(solicited_only);
-        self.core.begin_last_polls();
+        self.host.progress.last_polls().begin();
         self.owner_leaves();
         Ok(())
     }

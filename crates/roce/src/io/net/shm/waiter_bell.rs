@@ -24,7 +24,7 @@ pub(crate) struct WaiterBell {
     name: SocketAddrUnix,
 }
 
-/// Rings that [`WaiterBell::reset_all`] takes: more than wait by default (`net.unix.max_dgram_qlen`).
+/// Rings that [`WaiterBell::reset_all`] takes: more than other processes leave by default (`net.unix.max_dgram_qlen`).
 const RINGS_MAX: usize = 64;
 
 impl WaiterBell {
@@ -49,7 +49,7 @@ impl WaiterBell {
 
     /// Rings it in its own process.
     pub(crate) fn ring(&self) {
-        // Fails if the queue is full. Then the bell rings already.
+        // Fails if there is no room. Then the bell rings already.
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let _ = sendto(&self.own, &[1], flags, &self.name);
     }
