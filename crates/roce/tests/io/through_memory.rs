@@ -162,6 +162,8 @@ fn an_unreliable_connection_uses_the_link_that_came_up_before_its_first_message(
     ends[1].connect(ip, ends[0].qp.qpn(), shape);
     let mut linked = Ends::on(stacks, "127.0.0.1");
     linked.write_until_linked();
+    // The last write's acknowledgement is sent within a millisecond.
+    std::thread::sleep(Duration::from_millis(20));
     let before = linked.through_memory();
     for number in 0..10 {
         ends[1].receive(number, ends[1].sge(0, 8));
