@@ -63,6 +63,7 @@ unsafe fn name_of(
         Some(SockAddr::from(names::of_family(address, socket.family)))
     });
     match own {
+        // SAFETY: the program passes what libc's function takes.
         Some(own) => number(|| unsafe { names::write(&own, addr, length) }.map(|()| 0)),
         None => unsafe { names::of_kernel(of_kernel, fd, addr, length) },
     }
@@ -73,6 +74,7 @@ macro_rules! replaces {
     ($(fn $name:ident($($arg:ident: $type:ty),*) -> $result:ty = $own:expr;)*) => {
         exports! { $(
             fn $name($($arg: $type),*) -> $result {
+                // SAFETY: the program passes what libc's function takes.
                 match unsafe { $own } {
                     Some(answer) => answer,
                     None => unsafe { real::$name($($arg),*) },
@@ -154,11 +156,13 @@ exports! {
     fn listen(fd: c_int, backlog: c_int) -> c_int {
         match lookup(fd) {
             Some(socket) => listen::listen(&socket, fd, backlog),
+            // SAFETY: no pointers.
             None => unsafe { real::listen(fd, backlog) },
         }
     }
 
     fn __connect(fd: c_int, addr: *const sockaddr, length: socklen_t) -> c_int {
+        // SAFETY: the program passes what libc's function takes.
         unsafe { connect(fd, addr, length) }
     }
 
@@ -168,6 +172,7 @@ exports! {
             return answer;
         }
         let Some(stream) = socket.as_ref().and_then(|socket| socket.stream()) else {
+            // SAFETY: no pointers.
             return unsafe { real::shutdown(fd, how) };
         };
         number(|| {
@@ -182,10 +187,12 @@ exports! {
     }
 
     fn close(fd: c_int) -> c_int {
+        // SAFETY: no pointers.
         unsafe { closed(fd) }
     }
 
     fn __close(fd: c_int) -> c_int {
+        // SAFETY: no pointers.
         unsafe { closed(fd) }
     }
 
@@ -193,27 +200,33 @@ exports! {
         if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
             release_range(first, last);
         }
+        // SAFETY: no pointers.
         unsafe { real::close_range(first, last, flags) }
     }
 
     fn closefrom(first: c_int) {
         release_range(c_uint::try_from(first).unwrap_or(0), c_uint::MAX);
+        // SAFETY: no pointers.
         unsafe { real::closefrom(first) };
     }
 
     fn __read(fd: c_int, into: *mut c_void, length: size_t) -> ssize_t {
+        // SAFETY: the program passes what libc's function takes.
         unsafe { read(fd, into, length) }
     }
 
     fn __write(fd: c_int, from: *const c_void, length: size_t) -> ssize_t {
+        // SAFETY: the program passes what libc's function takes.
         unsafe { write(fd, from, length) }
     }
 
     fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+        // SAFETY: the program passes what libc's function takes.
         let carried = lookup(fd)
             .and_then(|socket| carried(|| unsafe { messages::receive_message(&socket, message, flags) }));
         match carried {
             Some(received) => received,
+            // SAFETY: the program passes what libc's function takes.
             None => unsafe { real::recvmsg(fd, message, flags) },
         }
     }

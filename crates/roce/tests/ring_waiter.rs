@@ -91,7 +91,10 @@ fn a_thread_at_its_bell_hears_of_an_event_although_the_progress_thread_takes_ove
         let is_asleep = process.falls_asleep();
         progress.join().unwrap();
         let is_woken = process.bell.load(Ordering::SeqCst);
-        assert!(!is_asleep || is_woken, "nobody wakes the thread");
+        assert!(
+            !is_asleep || is_woken,
+            "the thread sleeps and hears nothing"
+        );
     });
 }
 
@@ -112,7 +115,10 @@ fn it_hears_of_an_event_of_another_thread_also_if_it_was_busy_when_the_progress_
         others.join().unwrap();
         third.join().unwrap();
         let is_woken = process.bell.load(Ordering::SeqCst);
-        assert!(!is_asleep || is_woken, "nobody wakes the thread");
+        assert!(
+            !is_asleep || is_woken,
+            "the thread sleeps and hears nothing"
+        );
     });
 }
 

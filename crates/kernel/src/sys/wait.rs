@@ -29,9 +29,7 @@ unsafe extern "C-unwind" {
 /// # Errors
 /// `EINTR`; `EAGAIN` if the descriptor is non-blocking; errors of recv(2).
 pub fn readable(socket: RawFd) -> Result<(), Errno> {
-    let mut byte = 0u8;
-    // SAFETY: `byte` has room for one byte and outlives the call.
-    match unsafe { recv(socket, (&raw mut byte).cast(), 1, libc::MSG_PEEK) } {
+    match peek(socket) {
         1.. => Ok(()),
         // The other end is closed, so nothing will ever arrive. Continue to wait, as on a kernel descriptor that is
         // closed during the call.
@@ -43,17 +41,22 @@ pub fn readable(socket: RawFd) -> Result<(), Errno> {
     }
 }
 
-/// As [`readable`], for a datagram socket: an empty datagram ends the wait, too.
+/// As [`readable`], for a datagram socket: an empty datagram ends the wait, too. The thread may be cancelled here.
 ///
 /// # Errors
 /// As for [`readable`].
 pub fn has_datagram(socket: RawFd) -> Result<(), Errno> {
-    let mut byte = 0u8;
-    // SAFETY: `byte` has room for one byte and outlives the call.
-    match unsafe { recv(socket, (&raw mut byte).cast(), 1, libc::MSG_PEEK) } {
+    match peek(socket) {
         0.. => Ok(()),
         _ => Err(last_errno()),
     }
+}
+
+/// recv(2) of one byte, which stays.
+fn peek(socket: RawFd) -> isize {
+    let mut byte = 0u8;
+    // SAFETY: `byte` has room for one byte and outlives the call.
+    unsafe { recv(socket, (&raw mut byte).cast(), 1, libc::MSG_PEEK) }
 }
 
 const COMMAND: usize = Header::SIZE + GetEvent::SIZE;

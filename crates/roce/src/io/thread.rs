@@ -241,8 +241,8 @@ impl Worker {
             state => {
                 if let Some(links) = self.host.with_packets() {
                     if state == PollingState::Sleep && self.host.leaves_rings_to_waiter(links) {
-                        // The writer may have seen a poller, and rung nobody.
-                        self.host.ring_waiter();
+                        // The writer may have seen a poller, and then rings no bell.
+                        self.host.wake_waiter();
                         let sources = self.host.sources();
                         self.policy
                             .sleep(|| progress.yield_to_pollers(sources, now));

@@ -52,7 +52,7 @@ fn wait_for_event(end: &End) {
             return assert_eq!(cookie, 77);
         }
         if let SleepAt::Descriptor(fd) | SleepAt::Bell(fd) = end.channel.sleep_at().unwrap() {
-            assert!(is_readable_within(fd, PATIENCE), "nobody wakes the thread");
+            assert!(is_readable_within(fd, PATIENCE), "the thread was not woken");
         }
     }
 }

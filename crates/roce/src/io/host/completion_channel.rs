@@ -32,7 +32,7 @@ struct Events {
     queue: VecDeque<ChannelEvent>,
     /// The descriptor is readable.
     is_raised: bool,
-    /// A thread that takes an event afterwards is driving the device, so nobody has to be woken.
+    /// A thread drives the device, and then takes an event itself. Meanwhile, events wake no other thread.
     is_quiet: bool,
     sleeper: Option<Sleeper>,
 }
@@ -116,7 +116,7 @@ impl ChannelCore {
             && !sleeper.is_rung
         {
             sleeper.is_rung = true;
-            sleeper.host.ring_waiter();
+            sleeper.host.wake_waiter();
         }
     }
 
@@ -144,7 +144,7 @@ impl ChannelCore {
     /// The channel is destroyed: wakes the sleeper, so that it is not in the way of the next one.
     pub(crate) fn wake_sleeper(&self) {
         if let Some(sleeper) = self.lock().sleeper.take() {
-            sleeper.host.ring_waiter();
+            sleeper.host.wake_waiter();
         }
     }
 

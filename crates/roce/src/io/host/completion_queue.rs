@@ -118,7 +118,7 @@ impl CqCore {
     #[inline]
     fn notify_if_due(&self, queue: &mut CompletionQueue) {
         if queue.take_notification() {
-            // Whoever is woken finds the completion, even before this thread releases the lock.
+            // The woken thread may poll before this one releases the lock, and must find the completion.
             self.quiet.store(false, Ordering::Release);
             self.notify();
         }

@@ -172,8 +172,8 @@ impl Host {
         leaves
     }
 
-    /// Rings the bell of the waiter in this process.
-    pub(crate) fn ring_waiter(&self) {
+    /// Rings the bell of this process's waiter.
+    pub(crate) fn wake_waiter(&self) {
         if let Some(links) = &self.links {
             links.waiter_bell().ring();
         }

@@ -57,7 +57,7 @@ impl RingWaiter {
         self.rests.load(Ordering::SeqCst)
     }
 
-    /// The waiter will sleep in calls. It says so before it first rests.
+    /// The waiter sleeps in calls. It calls this before its first rest.
     pub(crate) fn sleep_in_calls(&self) {
         self.sleeps_in_calls.store(true, Ordering::SeqCst);
     }
@@ -84,8 +84,8 @@ impl RingWaiter {
         self.is_expected.load(Ordering::Relaxed)
     }
 
-    /// The waiter has not come in time, or sleeps elsewhere. Returns whether it rested. If it sleeps in calls, the caller
-    /// rings its bell last: it may sleep there.
+    /// The waiter has not come in time, or sleeps elsewhere. Returns whether it rested. Then another thread that takes over
+    /// from a waiter that sleeps in calls rings the bell last, because the waiter may sleep there.
     pub(crate) fn take_over(&self) -> bool {
         self.is_expected.store(false, Ordering::Relaxed);
         self.rests.swap(false, Ordering::SeqCst)

@@ -45,7 +45,7 @@ impl SoftChannel {
         if self.wait.get().is_none() {
             let begun = RingWait::begin(&self.host)?;
             self.host.progress.ring_waiter().sleep_in_calls();
-            // The one that waits is the only one of the process, so nobody was faster.
+            // A process has one waiter, so no other thread has set it.
             let _ = self.wait.set(begun);
         }
         self.wait.get()
