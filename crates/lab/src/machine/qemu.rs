@@ -21,6 +21,8 @@ use super::{Job, Machine, MachineError, Outcome};
 
 /// Memory for the base tree, programs with debug information, and the guest itself.
 const MEMORY_MIB: u32 = 1536;
+/// Memory of a guest that runs the host's programs: a test of libfabric takes 1 GiB at each end.
+const MEMORY_WITH_HOST_FILES_MIB: u32 = 4096;
 /// A panic ends the machine at once (with `-no-reboot`). The kernel's timer check is disabled
 /// because the emulated timer can be late on a busy host.
 const COMMAND_LINE: &str = "console=ttyS0 rdinit=/init panic=-1 no_timer_check mitigations=off \
@@ -128,6 +130,10 @@ impl Running {
             false => PROCESSOR.to_owned(),
         };
         let processors = job.processors.to_string();
+        let memory_mib = match machine.shows_host_files {
+            true => MEMORY_WITH_HOST_FILES_MIB,
+            false => MEMORY_MIB,
+        };
         let mut emulator = machine.emulator.command();
         emulator
             .current_dir(folder)
@@ -141,7 +147,7 @@ impl Running {
             // Software emulation even if the processor supports virtualisation, so that the machine
             // behaves the same on every host.
             .args(["-machine", "q35", "-cpu", &processor])
-            .args(["-m", &MEMORY_MIB.to_string()])
+            .args(["-m", &memory_mib.to_string()])
             .args(match job.clock {
                 Clock::Host => vec!["-accel", "tcg,thread=multi", "-smp", &processors],
                 // Two processors that take turns do not boot.
