@@ -180,7 +180,7 @@ pub(crate) struct Arguments {
     /// Play only programs of sockets, and write their section
     #[arg(long, conflicts_with_all = ["only", "beside"])]
     sockets: bool,
-    /// Play the stacks that stand on verbs in a kernel machine, on our libraries and on rdma_rxe, instead
+    /// Play the stacks that stand on verbs in two kernel machines of 4 GiB, on our libraries and on rdma_rxe, instead
     #[arg(long)]
     beside: bool,
     #[command(flatten)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{
     Part, Report, administrator, c_library, c_program, doctor, events, iwarp, mixed, processors,
-    step, topology,
+    ptrace_scope, step, topology,
 };
 use crate::machine::{Cache, Job, Machine, MachineError, Step, StepOutcome, Suite, kernel_headers};
 
@@ -86,7 +86,7 @@ pub struct KernelPrograms<'a> {
 
 /// Runs the conformance suite over the kernel provider on the rdma_rxe of the kernel of `debian`,
 /// then Debian's programs on our librdmacm (both also over siw), then the command against rping and
-/// through faults. At the end `portolan doctor` examines the machine.
+/// through faults. At the end `portolan doctor` examines the machine, and two processes talk under Yama.
 ///
 /// # Errors
 /// [`MachineError::Unavailable`] if this host cannot provide the machine; other variants if the
@@ -111,6 +111,7 @@ pub fn kernel_provider(
         .chain(iwarp::steps(SCENES_PATH))
         .chain(command)
         .chain(doctor::steps(debian != Suite::Bookworm))
+        .chain(ptrace_scope::steps())
         .fold(
             mixed::with_programs(topology(), programs.command),
             Job::step,

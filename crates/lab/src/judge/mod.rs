@@ -18,6 +18,7 @@ mod iwarp;
 mod kernel_provider;
 mod mixed;
 mod perftest;
+mod ptrace_scope;
 mod report;
 mod section;
 

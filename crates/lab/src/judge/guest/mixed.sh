@@ -78,9 +78,9 @@ await_service() {
     alive server || must_succeed server
 }
 
-# await_exchange: waits until the server listens on TCP
+# await_exchange [PORT]: waits until the server listens on TCP
 await_exchange() {
-    await 40 is_served_or_ended is_listened
+    await 40 is_served_or_ended is_listened "${1:-$exchange_port}"
     alive server || must_succeed server
 }
 
@@ -95,7 +95,7 @@ is_served() {
 
 # 0A is the state LISTEN in proc(5)'s table of sockets.
 is_listened() {
-    listened=$(printf ':%04X [0-9A-F]*:[0-9A-F]* 0A' $exchange_port)
+    listened=$(printf ':%04X [0-9A-F]*:[0-9A-F]* 0A' "$1")
     case $server_side in
         peer) ip netns exec peer cat /proc/net/tcp /proc/net/tcp6 | grep -q "$listened" ;;
         *) cat /proc/net/tcp /proc/net/tcp6 | grep -q "$listened" ;;
@@ -226,11 +226,25 @@ stream_pair() {
             ;;
     esac
     serve "$program" "$@" $bind
-    await_service "$port"
+    case " $* " in
+        # Plain sockets.
+        *' -T s '* | *' -T f '*) await_exchange "$port" ;;
+        *) await_service "$port" ;;
+    esac
     call "$program" -s "$to" "$@"
     both_succeed
     must_say client '^custom '
     must_say server '^custom '
+}
+
+# stream_by_gid: rstream by a GID, which RoCE's addresses are not; see rdma_getaddrinfo's AF_IB
+stream_by_gid() {
+    serve rstream -S 20000 -C 50 -f gid -b "::ffff:$to"
+    must_fail server
+    must_say server '^rbind: '
+    call rstream -S 20000 -C 50 -f gid -s "::ffff:$to"
+    must_fail client
+    must_say client '^rconnect: '
 }
 
 # copy_pair OPTION…: rcopy; its server never ends

@@ -194,9 +194,8 @@ fn librdmacm() -> Vec<Row> {
     ]
 }
 
-/// Each option that has an effect here: not those for plain sockets (`-T s`, `-T f`) and InfiniBand's addresses (`-f gid`),
-/// nor what is the default anyway (`-T n`) or belongs to the programs' series of sizes (`-i`). The ends of a stream
-/// compare the data.
+/// Each option that has an effect here: not what is the default anyway (`-T n`) or belongs to the programs' series of sizes
+/// (`-i`). The ends of a stream compare the data.
 fn rsockets() -> Vec<Row> {
     let row = |name: &str, script: String| Row::new(Group::Rsockets, name, script);
     let stream = |options: &str| {
@@ -219,13 +218,17 @@ fn rsockets() -> Vec<Row> {
         stream("rstream -S 64 -C 200").quick(&[Ends::OursServes]),
         stream("rstream -S 200000 -C 10").quick(&[Ends::OursCalls]),
     ];
+    // `-T s` and `-T f` (a process for each connection) use plain sockets.
     let options = [
-        "", "-T a", "-T b", "-T r", "-k 1", "-B 20000", "-I 3", "-p 7500", "-f ip", "-f ipv6", "-b",
+        "", "-T a", "-T b", "-T r", "-T s", "-T f", "-k 1", "-B 20000", "-I 3", "-p 7500", "-f ip",
+        "-f ipv6", "-b",
     ];
     let with = |program: &str, option: &str| format!("{program} -S 20000 -C 50 {option}");
     rows.extend(options.map(|option| stream(with("rstream", option).trim_end())));
     let options = ["", "-T a", "-T b", "-B 20000", "-I 3", "-p 7500", "-b"];
     rows.extend(options.map(|option| stream(with("riostream", option).trim_end())));
+    let by_gid = row("rstream -f gid", "stream_by_gid".to_owned());
+    rows.push(by_gid.showing(Shows::Refusal));
     rows.push(row("rcopy", "copy_pair".to_owned()).showing(Shows::Data));
     rows.push(row("rcopy -p 7500", "copy_pair -p 7500".to_owned()).showing(Shows::Data));
     rows.push(
