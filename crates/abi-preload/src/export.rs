@@ -233,12 +233,15 @@ exports! {
 
     fn recvmmsg(fd: c_int, vector: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
         if lookup(fd).is_none() || count == 0 {
+            // SAFETY: the program passes what libc's function takes.
             return unsafe { real::recvmmsg(fd, vector, count, flags, timeout) };
         }
         // A stream has no message boundaries, so the first message takes all available data.
+        // SAFETY: `vector` has a first message, because `count` is not 0.
         let received = unsafe { recvmsg(fd, &raw mut (*vector).msg_hdr, flags) };
         match received {
             0.. => {
+                // SAFETY: `vector` has a first message, because `count` is not 0.
                 unsafe { (*vector).msg_len = received as c_uint };
                 1
             }
@@ -247,14 +250,17 @@ exports! {
     }
 
     fn __send(fd: c_int, from: *const c_void, length: size_t, flags: c_int) -> ssize_t {
+        // SAFETY: the program passes what libc's function takes.
         unsafe { send(fd, from, length, flags) }
     }
 
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
         let carried = lookup(fd)
+            // SAFETY: the program passes what libc's function takes.
             .and_then(|socket| carried(|| unsafe { messages::send_message(&socket, message, flags) }));
         match carried {
             Some(sent) => sent,
+            // SAFETY: the program passes what libc's function takes.
             None => unsafe {
                 messages::give_streams(message);
                 real::sendmsg(fd, message, flags)
@@ -264,10 +270,13 @@ exports! {
 
     fn sendmmsg(fd: c_int, vector: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
         if lookup(fd).is_none() {
+            // SAFETY: the program passes what libc's function takes.
             return unsafe { real::sendmmsg(fd, vector, count, flags) };
         }
         for at in 0..count {
+            // SAFETY: `vector` has `count` messages.
             let message = unsafe { &mut *vector.add(at as usize) };
+            // SAFETY: `message` is one of them.
             let sent = unsafe { sendmsg(fd, &message.msg_hdr, flags) };
             match sent {
                 0.. => message.msg_len = sent as c_uint,
@@ -279,6 +288,7 @@ exports! {
     }
 
     fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+        // SAFETY: the program passes what libc's function takes.
         unsafe { sendfile(out, from, offset, count) }
     }
 
@@ -289,26 +299,31 @@ exports! {
         });
         match moved {
             Some(moved) => moved,
+            // SAFETY: the program passes what libc's function takes.
             None => unsafe { real::splice(from, from_offset, to, to_offset, length, flags) },
         }
     }
 
     fn __poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
+        // SAFETY: null, or the program's timeout.
         unsafe { poll(fds, count, timeout_ms) }
     }
 
     fn select(count: c_int, reads: *mut fd_set, writes: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int {
         let began = std::time::Instant::now();
         let of_timeval = || {
+            // SAFETY: the program passes what libc's function takes.
             let Some(given) = (unsafe { timeout.as_ref() }) else {
                 return Ok(None);
             };
             let us = given.tv_sec.saturating_mul(1_000_000).saturating_add(given.tv_usec);
             u64::try_from(us).map(|us| Some(Duration::from_micros(us))).map_err(|_| Errno::INVAL)
         };
+        // SAFETY: null, or the program's timeout.
         match unsafe { select_all(count, [reads, writes, except], of_timeval, std::ptr::null()) } {
             Some(found) => {
                 // Linux writes the remaining time.
+                // SAFETY: the program passes what libc's function takes.
                 if let (Ok(Some(given)), Some(place)) = (of_timeval(), unsafe { timeout.as_mut() }) {
                     let left = timespec_of(given.saturating_sub(began.elapsed()));
                     (place.tv_sec, place.tv_usec) = (left.tv_sec, left.tv_nsec / 1000);
