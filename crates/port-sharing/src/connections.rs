@@ -125,7 +125,7 @@ impl MemberConnections {
             match context.service.route(&datagram) {
                 // It may be for a member that has not reconnected yet. No answer is better than a wrong one, because
                 // the sender repeats its request.
-                Route::Local if self.registry.grace(Instant::now()).is_some() => {
+                Route::Local if self.registry.is_incomplete(Instant::now()) => {
                     context.counters.unrouted += 1;
                 }
                 Route::Local => return context.deliver(&datagram),

@@ -9,7 +9,8 @@
 //!    ([`MemberService::replay`](super::MemberService::replay)). Until all living members have, or
 //!    [`REPLAY_GRACE`](super::config::REPLAY_GRACE) is over, the coordinator answers no requests and keeps the
 //!    management datagrams that it cannot route (`registry`, `connections`). A member that comes later loses the
-//!    ports that others have taken meanwhile ([`MemberService::replayed`](super::MemberService::replayed)).
+//!    ports that others have taken meanwhile ([`MemberService::replayed`](super::MemberService::replayed)). For
+//!    [`RETURN_TIME_MAX`](super::config::RETURN_TIME_MAX), nobody refuses a datagram that may be for such a member.
 //!
 //! Meanwhile data flows: each process reads its own block's sockets, which `descriptor_store` keeps open.
 

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::block::{Block, BlockSet};
 use super::config::{
-    HELLO_TIMEOUT, OBSERVER_TIMEOUT, OBSERVERS_MAX, REPLAY_GRACE, RETIRE_INTERVAL, STRANGERS_MAX,
+    HELLO_TIMEOUT, OBSERVER_TIMEOUT, OBSERVERS_MAX, REPLAY_GRACE, RETIRE_INTERVAL, RETURN_TIME_MAX,
+    STRANGERS_MAX,
 };
 use super::message::{Refusal, VERSION};
 use super::trust::{Credentials, Own, Trust};
@@ -264,6 +265,11 @@ impl Registry {
         }
         let left = (self.since + REPLAY_GRACE).saturating_duration_since(now);
         Some(left).filter(|left| !left.is_zero())
+    }
+
+    /// Whether a living process has not registered again yet, and may be the receiver of what nobody is registered for.
+    pub(super) fn is_incomplete(&self, now: Instant) -> bool {
+        !self.missing.is_empty() && now < self.since + RETURN_TIME_MAX
     }
 
     /// A member sent a request.

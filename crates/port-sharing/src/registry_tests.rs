@@ -153,12 +153,18 @@ fn a_new_coordinator_does_not_wait_forever_for_missing_members() {
         Ask::Later(_)
     ));
     assert_eq!(registry.asks(20, late), Ask::Answer(block(6)));
+    // What nobody is registered for may be for the missing member.
+    assert!(registry.is_incomplete(late));
+    assert!(!registry.is_incomplete(now + RETURN_TIME_MAX));
     // A member that returns later is still accepted.
     connect(&mut registry, 21, late);
     assert_eq!(
         registry.hello(21, VERSION, Some(block(5))),
         Hello::Returns(block(5))
     );
+    registry.admit(21, block(5));
+    registry.replayed(block(5));
+    assert!(!registry.is_incomplete(late));
 }
 
 #[test]
@@ -188,6 +194,7 @@ fn a_new_coordinator_detects_a_member_that_died_before_it_returned_and_does_not_
     registry.retired(block(5));
     assert_eq!(registry.dead(), set([block(5)]));
     assert_eq!(registry.grace(now), None);
+    assert!(!registry.is_incomplete(now));
     assert_eq!(registry.next_timeout(now), None);
 }
 

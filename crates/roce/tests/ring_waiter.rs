@@ -4,7 +4,7 @@
 #![allow(dead_code, reason = "the model uses a part of the source")]
 
 mod sync {
-    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 }
 
 #[path = "../src/io/polling/ring_waiter.rs"]
@@ -133,5 +133,31 @@ fn nobody_expects_a_thread_that_was_missed() {
         assert!(waiter.rise());
         waiter.miss();
         assert!(!waiter.is_expected());
+    });
+}
+
+#[test]
+fn a_thread_that_was_missed_is_expected_again_after_it_has_found_events_in_calls() {
+    /// Events that it finds until it is expected.
+    fn finds(waiter: &RingWaiter) -> u32 {
+        let mut found = 0;
+        while !waiter.is_expected() {
+            waiter.find();
+            found += 1;
+        }
+        found
+    }
+    loom::model(|| {
+        let waiter = RingWaiter::new();
+        let first = finds(&waiter);
+        waiter.miss();
+        assert_eq!(finds(&waiter), 2 * first, "it did not come");
+        waiter.miss();
+        assert_eq!(finds(&waiter), 4 * first);
+        waiter.rest();
+        assert!(waiter.expect());
+        assert!(waiter.rise());
+        waiter.miss();
+        assert_eq!(finds(&waiter), 2 * first, "it had come in between");
     });
 }

@@ -1,11 +1,13 @@
 //! A process of the stress test: a listener or a ping.
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::io::Read;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 use serde_json::Value;
 
 use super::programs::{Language, Programs};
@@ -31,6 +33,8 @@ pub(super) struct Member {
     /// Whether it listens or is connected.
     is_ready: bool,
     new_pings: u64,
+    /// Its limit on descriptors, while it is lowered.
+    limit: Option<Rlimit>,
     /// Its final summary.
     summary: Option<Value>,
 }
@@ -60,6 +64,7 @@ impl Member {
             role,
             is_ready: false,
             new_pings: 0,
+            limit: None,
             summary: None,
         }
     }
@@ -115,7 +120,7 @@ impl Member {
     pub(super) fn interrupt(&self) -> Result<()> {
         if !self.is_listener() {
             // It has not been waited for, so its process id is still valid, even if it has ended.
-            kill_process(Pid::from_child(&self.speaker.child), Signal::INT)?;
+            kill_process(self.process(), Signal::INT)?;
         }
         Ok(())
     }
@@ -124,12 +129,40 @@ impl Member {
         self.speaker.child.id()
     }
 
+    fn process(&self) -> Pid {
+        Pid::from_child(&self.speaker.child)
+    }
+
     /// Stops it until it is killed.
     pub(super) fn stop(&self) -> Result<()> {
-        Ok(kill_process(
-            Pid::from_child(&self.speaker.child),
-            Signal::STOP,
-        )?)
+        Ok(kill_process(self.process(), Signal::STOP)?)
+    }
+
+    /// Lowers its soft limit so that it gets no new descriptors unless its library raises that again. The hard limit
+    /// stays, since not even every root could give it back. Returns whether the process is alive.
+    pub(super) fn exhaust_descriptors(&mut self) -> Result<bool> {
+        let pid = self.pid();
+        let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else {
+            return Ok(false);
+        };
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        let used: BTreeSet<u64> = names.collect();
+        let limit = Rlimit {
+            current: (0..).find(|number| !used.contains(number)),
+            // It inherited ours.
+            maximum: getrlimit(Resource::Nofile).maximum,
+        };
+        let usual = prlimit(Some(self.process()), Resource::Nofile, limit)?;
+        self.limit.get_or_insert(usual);
+        Ok(true)
+    }
+
+    /// Gives it its limit back.
+    pub(super) fn restore_descriptors(&mut self) -> Result<()> {
+        if let Some(limit) = self.limit.take() {
+            prlimit(Some(self.process()), Resource::Nofile, limit)?;
+        }
+        Ok(())
     }
 
     /// Kills it without waiting for its end.

@@ -1,6 +1,7 @@
 //! Sixty-four processes that listen and ping, half of them C programs on our libraries. Some are killed and
-//! replaced all the time, often several at once and some while they are stopped. At the end the survivors
-//! finish and are idle, and `ps` lists nothing else; when all are gone nothing of theirs is left.
+//! replaced all the time, often several at once and some while they are stopped. Others get no new descriptors
+//! for a while. At the end the survivors finish and are idle, and `ps` lists nothing else; when all are gone
+//! nothing of theirs is left.
 //!
 //! Everything runs in a network namespace with its own UDP port 4791.
 
@@ -9,6 +10,7 @@ mod programs;
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader};
+use std::ops::Range;
 use std::process::{Command, ExitCode, Stdio};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -25,19 +27,25 @@ use programs::{Language, Programs};
 /// Number of listeners and of pings; half of each in C.
 const LISTENERS: usize = 32;
 const PART_TIME_S: u64 = 60;
-/// Longest time between two strikes.
+/// Usual longest time between two strikes.
 const STRIKE_PAUSE_MAX_MS: u64 = 500;
+/// Time between two lines about a long run.
+const PROGRESS: Duration = Duration::from_secs(60);
+/// Usual time between two pings.
+const INTERVAL_MS: u64 = 20;
 /// How many processes a strike kills besides the stopped ones: one of these numbers.
 const KILLED_AT_ONCE: [u64; 4] = [1, 1, 3, 6];
 /// How many processes at most are stopped until the next strike kills them.
 const STOPPED_MAX: u64 = 2;
+/// How many processes at most get no descriptors until the next strike.
+const EXHAUSTED_MAX: u64 = 2;
 /// Time limit for the survivors to finish.
 const FINISH_TIME_MAX: Duration = Duration::from_secs(60);
 /// Time limit for the kernel to clean up after killed processes.
 const CLEARING_TIME_MAX: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// Port of the first listener; each has its own. Below the ports that the kernel allocates.
-const FIRST_PORT: u16 = 8000;
+/// Ports of listeners, by turns. Below those that the kernel allocates.
+const PORTS: Range<u16> = 8000..32_000;
 /// Environment variable with the seed of a run to repeat.
 const SEED_VARIABLE: &str = "PORTOLAN_STRESS_SEED";
 
@@ -47,9 +55,29 @@ pub(crate) struct Arguments {
     /// How long to kill and replace processes, in seconds.
     #[arg(long, default_value_t = PART_TIME_S)]
     seconds: u64,
+    #[command(flatten)]
+    rhythm: Rhythm,
     /// Run in this network namespace, whose UDP port 4791 must be free.
     #[arg(long)]
     here: bool,
+}
+
+/// How often things happen. Slower ones leave processors for several runs at once.
+#[derive(Clone, Copy, Debug, clap::Args)]
+struct Rhythm {
+    /// Longest time between two strikes, in milliseconds.
+    #[arg(long, default_value_t = STRIKE_PAUSE_MAX_MS)]
+    pause_ms: u64,
+    /// Time between two pings of a connection, in milliseconds.
+    #[arg(long, default_value_t = INTERVAL_MS)]
+    interval_ms: u64,
+}
+
+impl Rhythm {
+    const OF_PART: Self = Self {
+        pause_ms: STRIKE_PAUSE_MAX_MS,
+        interval_ms: INTERVAL_MS,
+    };
 }
 
 /// A part of the tests.
@@ -57,28 +85,31 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     if !Namespace::is_possible(workspace.is_root)? {
         return Ok(Outcome::LeftOut(namespace::UNAVAILABLE.into()));
     }
-    elsewhere(workspace, PART_TIME_S).map(Outcome::Passed)
+    elsewhere(workspace, PART_TIME_S, Rhythm::OF_PART).map(Outcome::Passed)
 }
 
 /// The task `stress`.
 pub(crate) fn task(arguments: &Arguments) -> Result<ExitCode> {
     let workspace = Workspace::here()?;
     if arguments.here {
-        let tally = live(&workspace, Duration::from_secs(arguments.seconds))?;
+        let time = Duration::from_secs(arguments.seconds);
+        let tally = live(&workspace, time, arguments.rhythm)?;
         println!("{tally}");
     } else {
-        elsewhere(&workspace, arguments.seconds)?;
+        elsewhere(&workspace, arguments.seconds, arguments.rhythm)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Runs the task in its own network namespace. Returns its last line.
-fn elsewhere(workspace: &Workspace, seconds: u64) -> Result<String> {
+fn elsewhere(workspace: &Workspace, seconds: u64, rhythm: Rhythm) -> Result<String> {
     let namespace = Namespace::new(workspace.is_root)?;
     let mut child = namespace
         .command()
         .arg(std::env::current_exe()?)
         .args(["stress", "--here", "--seconds", &seconds.to_string()])
+        .args(["--pause-ms", &rhythm.pause_ms.to_string()])
+        .args(["--interval-ms", &rhythm.interval_ms.to_string()])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -94,12 +125,12 @@ fn elsewhere(workspace: &Workspace, seconds: u64) -> Result<String> {
     Ok(last)
 }
 
-fn live(workspace: &Workspace, time: Duration) -> Result<Tally> {
+fn live(workspace: &Workspace, time: Duration, rhythm: Rhythm) -> Result<Tally> {
     await_nothing().context("the stress test needs a free UDP port 4791")?;
     let seed = seed()?;
     println!("{SEED_VARIABLE}={seed}");
-    let programs = Programs::build(workspace)?;
-    let mut stress = Stress::new(&programs, seed);
+    let programs = Programs::build(workspace, rhythm.interval_ms)?;
+    let mut stress = Stress::new(&programs, seed, rhythm.pause_ms.max(1));
     let ran = stress.live(time).and_then(|()| stress.finish());
     let idle = ran.and_then(|()| stress.check_idle());
     let tally = stress.tally.clone();
@@ -141,10 +172,14 @@ struct Tally {
     kills: u32,
     /// Killed processes that were stopped before.
     stopped: u32,
+    /// Processes whose limit on descriptors was lowered for a while.
+    exhausted: u32,
     /// Pings answered by processes that survived, by the languages of caller and listener.
     pings: [[u64; 2]; 2],
     /// Pings that learned of their listener's death.
     bereaved: u32,
+    /// Pings that did not connect, after their listener had got no descriptors.
+    refused: u32,
     /// Pings that finished when interrupted.
     finished: u32,
 }
@@ -166,10 +201,16 @@ impl std::fmt::Display for Tally {
         let [[rust_rust, rust_c], [c_rust, c_c]] = self.pings;
         write!(
             f,
-            "{} processes started, {} killed on the way, {} of them while they were stopped; pings answered: Rust to Rust {rust_rust}, \
-             Rust to C {rust_c}, C to Rust {c_rust}, C to C {c_c}; {} connections ended by a \
-             death; {} survivors finished",
-            self.started, self.kills, self.stopped, self.bereaved, self.finished
+            "{} processes started, {} killed on the way, {} of them while they were stopped; {} without descriptors for a while, \
+             {} refused by those; pings answered: Rust to Rust {rust_rust}, Rust to C {rust_c}, C to Rust {c_rust}, C to C {c_c}; \
+             {} connections ended by a death; {} survivors finished",
+            self.started,
+            self.kills,
+            self.stopped,
+            self.exhausted,
+            self.refused,
+            self.bereaved,
+            self.finished
         )
     }
 }
@@ -177,24 +218,30 @@ impl std::fmt::Display for Tally {
 struct Stress<'a> {
     programs: &'a Programs,
     chance: Chance,
+    /// Longest time between two strikes, in milliseconds.
+    pause_ms: u64,
     next_port: u16,
     members: Vec<Member>,
     /// Processes that the next strike kills.
     stopped: Vec<Member>,
     /// Ports of killed listeners.
     killed: HashSet<u16>,
+    /// Ports of listeners that got no descriptors for a while.
+    exhausted: HashSet<u16>,
     tally: Tally,
 }
 
 impl<'a> Stress<'a> {
-    fn new(programs: &'a Programs, seed: u64) -> Self {
+    fn new(programs: &'a Programs, seed: u64, pause_ms: u64) -> Self {
         Self {
             programs,
             chance: Chance(seed),
-            next_port: FIRST_PORT,
+            pause_ms,
+            next_port: PORTS.start,
             members: Vec::new(),
             stopped: Vec::new(),
             killed: HashSet::new(),
+            exhausted: HashSet::new(),
             tally: Tally::default(),
         }
     }
@@ -203,22 +250,28 @@ impl<'a> Stress<'a> {
     fn live(&mut self, time: Duration) -> Result<()> {
         let end = Instant::now() + time;
         let mut next_strike = Instant::now();
+        let mut next_line = Instant::now() + PROGRESS;
         while Instant::now() < end {
             self.bury()?;
             self.fill()?;
             if Instant::now() >= next_strike {
                 self.strike()?;
-                let pause = self.chance.below(STRIKE_PAUSE_MAX_MS);
+                let pause = self.chance.below(self.pause_ms);
                 next_strike = Instant::now() + Duration::from_millis(pause);
+            }
+            if Instant::now() >= next_line {
+                println!("{}", self.tally);
+                next_line += PROGRESS;
             }
             thread::sleep(LOOK_AGAIN);
         }
         self.stopped.clear();
+        self.restore_descriptors()?;
         self.bury()
     }
 
     /// Kills some processes at once, including those that were stopped, and stops others until the next strike.
-    /// The coordinator's messages to stopped processes wait.
+    /// The coordinator's messages to stopped processes wait. Others get no new descriptors until then.
     fn strike(&mut self) -> Result<()> {
         let mut victims = std::mem::take(&mut self.stopped);
         self.tally.stopped += victims.len() as u32;
@@ -230,7 +283,31 @@ impl<'a> Stress<'a> {
         drop(victims);
         let count = self.chance.below(STOPPED_MAX + 1);
         self.stopped = self.take_some(count);
-        self.stopped.iter().try_for_each(Member::stop)
+        self.stopped.iter().try_for_each(Member::stop)?;
+        self.restore_descriptors()?;
+        self.exhaust_descriptors()
+    }
+
+    /// Lets some members have no new descriptors. What they have goes on, and they do not end.
+    fn exhaust_descriptors(&mut self) -> Result<()> {
+        for _ in 0..self.chance.below(EXHAUSTED_MAX + 1) {
+            let chosen = self.chance.below(self.members.len().max(1) as u64) as usize;
+            // A process that is about to start or connect needs descriptors for that.
+            let Some(member) = self.members.get_mut(chosen).filter(|m| m.is_connected()) else {
+                continue;
+            };
+            if member.exhaust_descriptors()? {
+                self.exhausted.extend(member.listens_at());
+                self.tally.exhausted += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn restore_descriptors(&mut self) -> Result<()> {
+        self.members
+            .iter_mut()
+            .try_for_each(Member::restore_descriptors)
     }
 
     /// Removes `count` members to be killed.
@@ -274,8 +351,8 @@ impl<'a> Stress<'a> {
         self.members.iter_mut().try_for_each(Member::kill)
     }
 
-    /// Removes members that ended by themselves. Only pings may: those whose listener was killed, and those
-    /// that were interrupted.
+    /// Removes members that ended by themselves. Only pings may: those whose listener was killed or could not
+    /// accept them for want of descriptors, and those that were interrupted.
     fn bury(&mut self) -> Result<()> {
         let mut at = 0;
         while let Some(member) = self.members.get_mut(at) {
@@ -296,6 +373,8 @@ impl<'a> Stress<'a> {
             } else if lost_its_listener && status.code() == Some(1) {
                 // Exit code 1: its peer left, or was gone before it connected.
                 self.tally.bereaved += u32::from(member.is_connected());
+            } else if status.code() == Some(1) && self.was_refused(&member) {
+                self.tally.refused += 1;
             } else {
                 bail!("{}", member.obituary(status)?);
             }
@@ -303,13 +382,19 @@ impl<'a> Stress<'a> {
         Ok(())
     }
 
+    /// Whether it never connected, and its listener got no descriptors for a while.
+    fn was_refused(&self, member: &Member) -> bool {
+        let is_exhausted = |port| self.exhausted.contains(&port);
+        !member.is_connected() && member.calls().is_some_and(is_exhausted)
+    }
+
     /// Starts replacements for the processes that are gone.
     fn fill(&mut self) -> Result<()> {
         let listeners = self.members.iter().filter(|m| m.is_listener()).count();
         for _ in listeners..LISTENERS {
             let language = self.rarer(Member::is_listener);
-            let member = Member::listener(self.programs, language, self.next_port)?;
-            self.next_port += 1;
+            let port = self.free_port();
+            let member = Member::listener(self.programs, language, port)?;
             self.members.push(member);
             self.tally.started += 1;
         }
@@ -329,6 +414,24 @@ impl<'a> Stress<'a> {
             self.tally.started += 1;
         }
         Ok(())
+    }
+
+    /// A port that no living process listens on.
+    fn free_port(&mut self) -> u16 {
+        loop {
+            let port = self.next_port;
+            self.next_port = if port + 1 < PORTS.end {
+                port + 1
+            } else {
+                PORTS.start
+            };
+            let takes_it = |member: &Member| member.listens_at() == Some(port);
+            if !self.members.iter().chain(&self.stopped).any(takes_it) {
+                self.killed.remove(&port);
+                self.exhausted.remove(&port);
+                return port;
+            }
+        }
     }
 
     /// The language that fewer of these members use.

@@ -11,9 +11,6 @@ use crate::test::Workspace;
 
 /// The C program.
 const SOURCE: &str = "crates/cli/tests/c/pings.c";
-/// Time between two pings.
-const INTERVAL_MS: &str = "20";
-const INTERVAL_S: &str = "0.02";
 
 /// The language of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,11 +25,13 @@ pub(super) struct Programs {
     /// Removed on drop.
     folder: PathBuf,
     in_c: String,
+    /// Time between two pings, in milliseconds.
+    interval_ms: u64,
 }
 
 impl Programs {
     /// Builds the C program against our headers and libraries.
-    pub(super) fn build(workspace: &Workspace) -> Result<Self> {
+    pub(super) fn build(workspace: &Workspace, interval_ms: u64) -> Result<Self> {
         let folder = format!("portolan-stress-{}", std::process::id());
         let folder = std::env::temp_dir().join(folder);
         // Never use an existing folder: its owner could replace the programs.
@@ -43,6 +42,7 @@ impl Programs {
             portolan: workspace.portolan.clone(),
             folder,
             in_c,
+            interval_ms,
         };
         let status = Command::new("cc")
             .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror"])
@@ -86,9 +86,13 @@ impl Programs {
         let port = port.to_string();
         let address = format!("127.0.0.1:{port}");
         match language {
-            Language::Rust => self.start(&["ping", &address, "--interval", INTERVAL_S, "--json"]),
+            Language::Rust => {
+                let interval_s = (self.interval_ms as f64 / 1000.0).to_string();
+                self.start(&["ping", &address, "--interval", &interval_s, "--json"])
+            }
             Language::C => {
-                let ping = ["ping", "127.0.0.1", &port, INTERVAL_MS];
+                let interval_ms = self.interval_ms.to_string();
+                let ping = ["ping", "127.0.0.1", &port, &interval_ms];
                 self.start(&[&["exec", "--", &self.in_c], &ping[..]].concat())
             }
         }

@@ -9,7 +9,12 @@
 //!
 //! [`waiter_bell`]: crate::io::net::shm::waiter_bell
 
-use super::sync::{AtomicBool, AtomicUsize, Ordering};
+use super::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+
+/// After how many events in a row, found without sleeping, a waiter that was missed is expected again. Each miss doubles
+/// it: a program that waits by poll(2) finds all its events so, and makes a message wait each time it is expected.
+const FOUND_MIN: u32 = 8;
+const FOUND_MAX: u32 = 4096;
 
 #[derive(Debug)]
 pub(crate) struct RingWaiter {
@@ -18,8 +23,13 @@ pub(crate) struct RingWaiter {
     sleeps_in_calls: AtomicBool,
     /// It waits, or is about to. Its bell may have been rung.
     rests: AtomicBool,
-    /// It has rested in a call that the program makes for each event, and was not missed since.
+    /// The program waits in a call for each event. It has rested there, or found its events there, and was not missed
+    /// since.
     is_expected: AtomicBool,
+    /// Events that calls have found without a rest, while it is not expected.
+    found: AtomicU32,
+    /// How many of them it takes.
+    found_needed: AtomicU32,
     /// Where threads of the program may wait: channels, and completion queues that call.
     places: AtomicUsize,
 }
@@ -31,6 +41,8 @@ impl RingWaiter {
             sleeps_in_calls: AtomicBool::new(false),
             rests: AtomicBool::new(false),
             is_expected: AtomicBool::new(false),
+            found: AtomicU32::new(0),
+            found_needed: AtomicU32::new(FOUND_MIN),
             places: AtomicUsize::new(0),
         }
     }
@@ -69,14 +81,34 @@ impl RingWaiter {
     /// The waiter rests in a call for an event, and is expected to make the next such call. Returns whether it still rests:
     /// if not, somebody has taken over and wakes it by other means.
     pub(crate) fn expect(&self) -> bool {
-        self.is_expected.store(true, Ordering::Relaxed);
+        if self.is_expected.swap(true, Ordering::Relaxed) {
+            self.found_needed.store(FOUND_MIN, Ordering::Relaxed);
+        }
         self.rests()
     }
 
     /// The waiter was away for long.
     pub(crate) fn miss(&self) {
-        if !self.rests() {
-            self.is_expected.store(false, Ordering::Relaxed);
+        if !self.rests() && self.is_expected.swap(false, Ordering::Relaxed) {
+            let needed = self.found_needed.load(Ordering::Relaxed);
+            let doubled = needed.saturating_mul(2).min(FOUND_MAX);
+            self.found_needed.store(doubled, Ordering::Relaxed);
+            self.found.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The waiter has found an event in a call, without a rest: the progress thread was faster. If that happens again and
+    /// again, each of its turns costs a wake-up that the waiter could do without.
+    pub(crate) fn find(&self) {
+        if self.is_expected() {
+            return;
+        }
+        let found = self.found.load(Ordering::Relaxed) + 1;
+        let is_enough = found >= self.found_needed.load(Ordering::Relaxed);
+        self.found
+            .store(if is_enough { 0 } else { found }, Ordering::Relaxed);
+        if is_enough {
+            self.is_expected.store(true, Ordering::Relaxed);
         }
     }
 

@@ -3,4 +3,4 @@
 
 pub(super) use portolan_threads::lock::Mutex;
 pub(super) use portolan_threads::{fence, fence_after_exchange};
-pub(super) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+pub(super) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};

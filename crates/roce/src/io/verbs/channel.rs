@@ -77,7 +77,13 @@ impl CompChannel for SoftChannel {
         let event = match self.wait.get() {
             // This thread has slept in the place of the progress thread, so it does its work.
             Some(wait) if self.core.end_sleep() => self.core.take_after(|| wait.drive()),
-            _ => self.core.take(),
+            wait => {
+                let event = self.core.take();
+                if event.is_some() && wait.is_some() {
+                    self.host.progress.ring_waiter().find();
+                }
+                event
+            }
         };
         if event.is_some() {
             self.turns.store(0, Ordering::Relaxed);
