@@ -8,6 +8,7 @@ use std::ffi::c_int;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
+use portolan_port_sharing::room::with_room;
 use portolan_provider::traits::{Mr, Pd};
 use portolan_threads::ProcessCell;
 use portolan_threads::lock::{Mutex, MutexGuard};
@@ -105,7 +106,7 @@ impl File {
     /// # Errors
     /// `EMFILE`, `ENFILE`.
     pub(crate) fn create(device: *mut Device) -> Result<(Arc<Self>, OwnedFd)> {
-        let fd = memfd_create(NAME, MemfdFlags::CLOEXEC)?;
+        let fd = with_room(|| memfd_create(NAME, MemfdFlags::CLOEXEC))?;
         let stat = fstat(&fd)?;
         let file = Arc::new(Self {
             name: (stat.st_dev, stat.st_ino),

@@ -375,6 +375,7 @@ impl<'a> Stress<'a> {
                 self.tally.bereaved += u32::from(member.is_connected());
             } else if status.code() == Some(1) && self.was_refused(&member) {
                 self.tally.refused += 1;
+                println!("{}", member.obituary(status)?.trim_end());
             } else {
                 bail!("{}", member.obituary(status)?);
             }
