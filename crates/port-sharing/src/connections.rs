@@ -123,12 +123,11 @@ impl MemberConnections {
         };
         if qpn == GSI_QPN {
             match context.service.route(&datagram) {
-                // It may be for a member that has not reconnected yet. No answer is better than a wrong one, because
-                // the sender repeats its request.
-                Route::Local if self.registry.is_incomplete(Instant::now()) => {
+                // No answer is better than a wrong one, because the sender repeats its request.
+                Route::Unregistered if self.registry.is_incomplete(Instant::now()) => {
                     context.counters.unrouted += 1;
                 }
-                Route::Local => return context.deliver(&datagram),
+                Route::Local | Route::Unregistered => return context.deliver(&datagram),
                 Route::Member(block) if block != Block::COORDINATOR => {
                     return match self.is_dead(block, context) {
                         true => context.deliver(&datagram),

@@ -7,10 +7,12 @@
 //!    member is notified ([`MemberService::peer_death`](super::MemberService::peer_death)).
 //! 4. Each member, the new coordinator included, registers its ports again
 //!    ([`MemberService::replay`](super::MemberService::replay)). Until all living members have, or
-//!    [`REPLAY_GRACE`](super::config::REPLAY_GRACE) is over, the coordinator answers no requests and keeps the
-//!    management datagrams that it cannot route (`registry`, `connections`). A member that comes later loses the
-//!    ports that others have taken meanwhile ([`MemberService::replayed`](super::MemberService::replayed)). For
-//!    [`RETURN_TIME_MAX`](super::config::RETURN_TIME_MAX), nobody refuses a datagram that may be for such a member.
+//!    [`REPLAY_GRACE`](super::config::REPLAY_GRACE) is over, the coordinator answers no requests, and keeps the
+//!    management datagrams for blocks whose members have not returned (`registry`, `connections`). A member that comes
+//!    later loses the ports that others have taken meanwhile
+//!    ([`MemberService::replayed`](super::MemberService::replayed)). Requests to services that nobody is registered for
+//!    are dropped, not refused, for as long as one may come
+//!    ([`RETURN_TIME_MAX`](super::config::RETURN_TIME_MAX)).
 //!
 //! Meanwhile data flows: each process reads its own block's sockets, which `descriptor_store` keeps open.
 

@@ -244,8 +244,8 @@ impl Registry {
                 None
             }
             PeerState::Member(block) => {
+                // If it has not registered again yet, it stays missing: it may live and connect once more.
                 self.blocks.remove(&block);
-                self.missing.remove(&block);
                 self.retiring.insert(block);
                 self.retire_at = now;
                 Some(block)
@@ -267,7 +267,8 @@ impl Registry {
         Some(left).filter(|left| !left.is_zero())
     }
 
-    /// Whether a living process has not registered again yet, and may be the receiver of what nobody is registered for.
+    /// Whether a living process has not registered again yet, so that a service may have a listener although nobody is
+    /// registered for it.
     pub(super) fn is_incomplete(&self, now: Instant) -> bool {
         !self.missing.is_empty() && now < self.since + RETURN_TIME_MAX
     }

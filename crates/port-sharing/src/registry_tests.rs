@@ -168,13 +168,17 @@ fn a_new_coordinator_does_not_wait_forever_for_missing_members() {
 }
 
 #[test]
-fn a_member_that_dies_before_it_registered_again_is_not_waited_for() {
+fn a_member_that_disconnects_before_it_registered_again_is_waited_for_until_it_is_dead() {
     let now = Instant::now();
     let mut registry = Registry::new(block(1), Own::certain(USER), set([block(5)]), set([]), now);
     connect(&mut registry, 20, now);
     registry.admit(20, block(5));
     registry.closed(20, now);
+    assert!(registry.grace(now).is_some() && registry.is_incomplete(now));
+    assert_eq!(registry.take_retiring(now), [block(5)]);
+    registry.retired(block(5));
     assert_eq!(registry.grace(now), None);
+    assert!(!registry.is_incomplete(now));
 }
 
 #[test]

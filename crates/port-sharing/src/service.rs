@@ -8,6 +8,9 @@ use super::datagram::Datagram;
 pub enum Route {
     /// To this process.
     Local,
+    /// To a service that nobody is registered for: to this process, which refuses it. It is dropped while a living member
+    /// has not registered again with this coordinator.
+    Unregistered,
     /// To the member with this block.
     ///
     /// If its process is dead and its block still free, the coordinator's process gets the datagram and answers for it.

@@ -37,7 +37,8 @@ pub struct GroupCounters {
     pub inbox_full: u64,
     /// Datagrams dropped because no process has their block.
     pub no_member: u64,
-    /// Management datagrams dropped because no member is their receiver.
+    /// Management datagrams dropped because no member is their receiver, or because the receiver may not have registered
+    /// again with a new coordinator.
     pub unrouted: u64,
     /// Datagrams to block 0 that are too short or too long for a packet.
     pub malformed: u64,

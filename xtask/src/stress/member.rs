@@ -32,8 +32,10 @@ pub(super) struct Member {
     role: Role,
     /// Whether it listens or is connected.
     is_ready: bool,
+    /// How long it took to be ready.
+    ready_after: Option<Duration>,
     new_pings: u64,
-    /// Its limit on descriptors, while it is lowered.
+    /// Its usual limit on descriptors, while that is lowered.
     limit: Option<Rlimit>,
     /// Its final summary.
     summary: Option<Value>,
@@ -63,6 +65,7 @@ impl Member {
             language,
             role,
             is_ready: false,
+            ready_after: None,
             new_pings: 0,
             limit: None,
             summary: None,
@@ -111,6 +114,11 @@ impl Member {
         self.is_ready
     }
 
+    /// How long it took to connect, once.
+    pub(super) fn take_connect_time(&mut self) -> Option<Duration> {
+        self.ready_after.take().filter(|_| !self.is_listener())
+    }
+
     /// Pings answered since the previous call.
     pub(super) fn take_pings(&mut self) -> u64 {
         std::mem::take(&mut self.new_pings)
@@ -138,27 +146,32 @@ impl Member {
         Ok(kill_process(self.process(), Signal::STOP)?)
     }
 
-    /// Lowers its soft limit so that it gets no new descriptors unless its library raises that again. The hard limit
-    /// stays, since not even every root could give it back. Returns whether the process is alive.
-    pub(super) fn exhaust_descriptors(&mut self) -> Result<bool> {
+    /// Lowers its soft limit to the descriptors that it has, so that its library must raise it. The hard limit stays, since
+    /// not even every root could give it back. Returns whether the limit was not lowered already and the process is alive.
+    pub(super) fn lower_limit(&mut self) -> Result<bool> {
+        if self.limit.is_some() {
+            return Ok(false);
+        }
         let pid = self.pid();
         let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else {
             return Ok(false);
         };
         let names = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
         let used: BTreeSet<u64> = names.collect();
+        if used.is_empty() {
+            return Ok(false);
+        }
         let limit = Rlimit {
             current: (0..).find(|number| !used.contains(number)),
             // It inherited ours.
             maximum: getrlimit(Resource::Nofile).maximum,
         };
-        let usual = prlimit(Some(self.process()), Resource::Nofile, limit)?;
-        self.limit.get_or_insert(usual);
+        self.limit = Some(prlimit(Some(self.process()), Resource::Nofile, limit)?);
         Ok(true)
     }
 
     /// Gives it its limit back.
-    pub(super) fn restore_descriptors(&mut self) -> Result<()> {
+    pub(super) fn restore_limit(&mut self) -> Result<()> {
         if let Some(limit) = self.limit.take() {
             prlimit(Some(self.process()), Resource::Nofile, limit)?;
         }
@@ -216,7 +229,10 @@ impl Member {
     fn hear(&mut self, line: &str) -> Result<()> {
         let object: Value = serde_json::from_str(line)?;
         match object["type"].as_str() {
-            Some("listening" | "connected") => self.is_ready = true,
+            Some("listening" | "connected") => {
+                self.is_ready = true;
+                self.ready_after = Some(self.started.elapsed());
+            }
             Some("ping") => {
                 let is_good = object["error"].is_null();
                 ensure!(is_good, "{}: {line}", self.speaker.arguments);

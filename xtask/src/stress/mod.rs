@@ -1,6 +1,6 @@
 //! Sixty-four processes that listen and ping, half of them C programs on our libraries. Some are killed and
-//! replaced all the time, often several at once and some while they are stopped. Others get no new descriptors
-//! for a while. At the end the survivors finish and are idle, and `ps` lists nothing else; when all are gone
+//! replaced all the time, often several at once and some while they are stopped. The limit on
+//! descriptors of others is lowered for a while. At the end the survivors finish and are idle, and `ps` lists nothing else; when all are gone
 //! nothing of theirs is left.
 //!
 //! Everything runs in a network namespace with its own UDP port 4791.
@@ -37,8 +37,8 @@ const INTERVAL_MS: u64 = 20;
 const KILLED_AT_ONCE: [u64; 4] = [1, 1, 3, 6];
 /// How many processes at most are stopped until the next strike kills them.
 const STOPPED_MAX: u64 = 2;
-/// How many processes at most get no descriptors until the next strike.
-const EXHAUSTED_MAX: u64 = 2;
+/// The limit on descriptors of how many processes at most is lowered until the next strike.
+const LOWERED_MAX: u64 = 2;
 /// Time limit for the survivors to finish.
 const FINISH_TIME_MAX: Duration = Duration::from_secs(60);
 /// Time limit for the kernel to clean up after killed processes.
@@ -173,13 +173,13 @@ struct Tally {
     /// Killed processes that were stopped before.
     stopped: u32,
     /// Processes whose limit on descriptors was lowered for a while.
-    exhausted: u32,
+    lowered: u32,
     /// Pings answered by processes that survived, by the languages of caller and listener.
     pings: [[u64; 2]; 2],
     /// Pings that learned of their listener's death.
     bereaved: u32,
-    /// Pings that did not connect, after their listener had got no descriptors.
-    refused: u32,
+    /// The longest time that a ping took to connect.
+    slowest_connect: Duration,
     /// Pings that finished when interrupted.
     finished: u32,
 }
@@ -201,15 +201,15 @@ impl std::fmt::Display for Tally {
         let [[rust_rust, rust_c], [c_rust, c_c]] = self.pings;
         write!(
             f,
-            "{} processes started, {} killed on the way, {} of them while they were stopped; {} without descriptors for a while, \
-             {} refused by those; pings answered: Rust to Rust {rust_rust}, Rust to C {rust_c}, C to Rust {c_rust}, C to C {c_c}; \
-             {} connections ended by a death; {} survivors finished",
+            "{} processes started, {} killed on the way, {} of them while they were stopped; the limit on descriptors of {} lowered for a \
+             while; pings answered: Rust to Rust {rust_rust}, Rust to C {rust_c}, C to Rust {c_rust}, C to C {c_c}; \
+             {} connections ended by a death; the slowest connect took {:.1?}; {} survivors finished",
             self.started,
             self.kills,
             self.stopped,
-            self.exhausted,
-            self.refused,
+            self.lowered,
             self.bereaved,
+            self.slowest_connect,
             self.finished
         )
     }
@@ -226,8 +226,6 @@ struct Stress<'a> {
     stopped: Vec<Member>,
     /// Ports of killed listeners.
     killed: HashSet<u16>,
-    /// Ports of listeners that got no descriptors for a while.
-    exhausted: HashSet<u16>,
     tally: Tally,
 }
 
@@ -241,7 +239,6 @@ impl<'a> Stress<'a> {
             members: Vec::new(),
             stopped: Vec::new(),
             killed: HashSet::new(),
-            exhausted: HashSet::new(),
             tally: Tally::default(),
         }
     }
@@ -266,12 +263,12 @@ impl<'a> Stress<'a> {
             thread::sleep(LOOK_AGAIN);
         }
         self.stopped.clear();
-        self.restore_descriptors()?;
+        self.restore_limits()?;
         self.bury()
     }
 
     /// Kills some processes at once, including those that were stopped, and stops others until the next strike.
-    /// The coordinator's messages to stopped processes wait. Others get no new descriptors until then.
+    /// The coordinator's messages to stopped processes wait. The limits on descriptors of others are lowered until then.
     fn strike(&mut self) -> Result<()> {
         let mut victims = std::mem::take(&mut self.stopped);
         self.tally.stopped += victims.len() as u32;
@@ -284,30 +281,25 @@ impl<'a> Stress<'a> {
         let count = self.chance.below(STOPPED_MAX + 1);
         self.stopped = self.take_some(count);
         self.stopped.iter().try_for_each(Member::stop)?;
-        self.restore_descriptors()?;
-        self.exhaust_descriptors()
+        self.restore_limits()?;
+        self.lower_limits()
     }
 
-    /// Lets some members have no new descriptors. What they have goes on, and they do not end.
-    fn exhaust_descriptors(&mut self) -> Result<()> {
-        for _ in 0..self.chance.below(EXHAUSTED_MAX + 1) {
+    /// Lowers the limits of some members. They go on as before: their library raises the limit when it needs to.
+    fn lower_limits(&mut self) -> Result<()> {
+        for _ in 0..self.chance.below(LOWERED_MAX + 1) {
             let chosen = self.chance.below(self.members.len().max(1) as u64) as usize;
-            // A process that is about to start or connect needs descriptors for that.
+            // glibc needs descriptors to start a process.
             let Some(member) = self.members.get_mut(chosen).filter(|m| m.is_connected()) else {
                 continue;
             };
-            if member.exhaust_descriptors()? {
-                self.exhausted.extend(member.listens_at());
-                self.tally.exhausted += 1;
-            }
+            self.tally.lowered += u32::from(member.lower_limit()?);
         }
         Ok(())
     }
 
-    fn restore_descriptors(&mut self) -> Result<()> {
-        self.members
-            .iter_mut()
-            .try_for_each(Member::restore_descriptors)
+    fn restore_limits(&mut self) -> Result<()> {
+        self.members.iter_mut().try_for_each(Member::restore_limit)
     }
 
     /// Removes `count` members to be killed.
@@ -325,10 +317,17 @@ impl<'a> Stress<'a> {
 
     /// Lets the pings finish. Every ping must have been answered unchanged.
     fn finish(&mut self) -> Result<()> {
-        // A process that is not connected yet has nothing to finish.
-        self.members.retain(|member| member.is_connected());
-        self.members.iter().try_for_each(Member::interrupt)?;
         let deadline = Instant::now() + FINISH_TIME_MAX;
+        // A ping of a living listener connects, or ends by its own deadline, which is a failure.
+        while self.members.iter().any(|member| !member.is_connected()) {
+            self.bury()?;
+            ensure!(
+                Instant::now() < deadline,
+                "members are not connected within {FINISH_TIME_MAX:?}"
+            );
+            thread::sleep(LOOK_AGAIN);
+        }
+        self.members.iter().try_for_each(Member::interrupt)?;
         while self.members.iter().any(|member| !member.is_listener()) {
             self.bury()?;
             ensure!(
@@ -351,8 +350,8 @@ impl<'a> Stress<'a> {
         self.members.iter_mut().try_for_each(Member::kill)
     }
 
-    /// Removes members that ended by themselves. Only pings may: those whose listener was killed or could not
-    /// accept them for want of descriptors, and those that were interrupted.
+    /// Removes members that ended by themselves. Only pings may: those whose listener was killed, and those
+    /// that were interrupted.
     fn bury(&mut self) -> Result<()> {
         let mut at = 0;
         while let Some(member) = self.members.get_mut(at) {
@@ -360,6 +359,8 @@ impl<'a> Stress<'a> {
             if let Some((caller, listener)) = member.languages() {
                 self.tally.pings[caller as usize][listener as usize] += member.take_pings();
             }
+            let connect = member.take_connect_time().unwrap_or_default();
+            self.tally.slowest_connect = self.tally.slowest_connect.max(connect);
             let Some(status) = member.ended()? else {
                 at += 1;
                 continue;
@@ -373,20 +374,11 @@ impl<'a> Stress<'a> {
             } else if lost_its_listener && status.code() == Some(1) {
                 // Exit code 1: its peer left, or was gone before it connected.
                 self.tally.bereaved += u32::from(member.is_connected());
-            } else if status.code() == Some(1) && self.was_refused(&member) {
-                self.tally.refused += 1;
-                println!("{}", member.obituary(status)?.trim_end());
             } else {
                 bail!("{}", member.obituary(status)?);
             }
         }
         Ok(())
-    }
-
-    /// Whether it never connected, and its listener got no descriptors for a while.
-    fn was_refused(&self, member: &Member) -> bool {
-        let is_exhausted = |port| self.exhausted.contains(&port);
-        !member.is_connected() && member.calls().is_some_and(is_exhausted)
     }
 
     /// Starts replacements for the processes that are gone.
@@ -429,7 +421,6 @@ impl<'a> Stress<'a> {
             let takes_it = |member: &Member| member.listens_at() == Some(port);
             if !self.members.iter().chain(&self.stopped).any(takes_it) {
                 self.killed.remove(&port);
-                self.exhausted.remove(&port);
                 return port;
             }
         }

@@ -109,7 +109,7 @@ impl CoordinatorService for Names {
 
     fn route(&mut self, datagram: &Datagram<'_>) -> Route {
         match datagram.payload.get(HEADERS_BYTES) {
-            Some(0) => Route::Local,
+            Some(0) => Route::Unregistered,
             Some(&EVERYONE) => Route::Everyone,
             Some(index) => Block::new(*index).map_or(Route::Drop, Route::Member),
             None => Route::Drop,

@@ -209,9 +209,8 @@ impl CoordinatorService for Registrar {
             _ => None,
         };
         if let Some(service) = service {
-            // Without a listener, this process rejects the request.
             let listener = self.owner_of(service, datagram.destination);
-            return listener.map_or(Route::Local, |owner| Route::Member(owner.member));
+            return listener.map_or(Route::Unregistered, |owner| Route::Member(owner.member));
         }
         // The receiver's id of the connection.
         let Some(comm_id) = message.remote_comm_id() else {

@@ -11,8 +11,9 @@
 
 use super::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-/// After how many events in a row, found without sleeping, a waiter that was missed is expected again. Each miss doubles
-/// it: a program that waits by poll(2) finds all its events so, and makes a message wait each time it is expected.
+/// After how many events that were there when the program called, a waiter that was missed is expected again. Each miss
+/// doubles this number: a program that waits by poll(2) always finds its events there, and a message waits each time that the
+/// program is expected to sleep in a call.
 const FOUND_MIN: u32 = 8;
 const FOUND_MAX: u32 = 4096;
 
@@ -26,9 +27,9 @@ pub(crate) struct RingWaiter {
     /// The program waits in a call for each event. It has rested there, or found its events there, and was not missed
     /// since.
     is_expected: AtomicBool,
-    /// Events that calls have found without a rest, while it is not expected.
+    /// Events that were there when the program called, while the waiter is not expected.
     found: AtomicU32,
-    /// How many of them it takes.
+    /// The number of these after which it is expected again.
     found_needed: AtomicU32,
     /// Where threads of the program may wait: channels, and completion queues that call.
     places: AtomicUsize,
@@ -56,6 +57,8 @@ impl RingWaiter {
     pub(crate) fn release(&self) {
         self.rests.store(false, Ordering::SeqCst);
         self.is_expected.store(false, Ordering::Relaxed);
+        self.found.store(0, Ordering::Relaxed);
+        self.found_needed.store(FOUND_MIN, Ordering::Relaxed);
         self.sleeps_in_calls.store(false, Ordering::SeqCst);
         self.is_taken.store(false, Ordering::Release);
     }
@@ -81,15 +84,23 @@ impl RingWaiter {
     /// The waiter rests in a call for an event, and is expected to make the next such call. Returns whether it still rests:
     /// if not, somebody has taken over and wakes it by other means.
     pub(crate) fn expect(&self) -> bool {
-        if self.is_expected.swap(true, Ordering::Relaxed) {
+        let was_expected = self.is_expected.swap(true, Ordering::Relaxed);
+        let rests = self.rests();
+        if was_expected && rests {
             self.found_needed.store(FOUND_MIN, Ordering::Relaxed);
         }
-        self.rests()
+        rests
     }
 
     /// The waiter was away for long.
     pub(crate) fn miss(&self) {
-        if !self.rests() && self.is_expected.swap(false, Ordering::Relaxed) {
+        if !self.rests() {
+            self.was_missed();
+        }
+    }
+
+    fn was_missed(&self) {
+        if self.is_expected.swap(false, Ordering::Relaxed) {
             let needed = self.found_needed.load(Ordering::Relaxed);
             let doubled = needed.saturating_mul(2).min(FOUND_MAX);
             self.found_needed.store(doubled, Ordering::Relaxed);
@@ -97,8 +108,8 @@ impl RingWaiter {
         }
     }
 
-    /// The waiter has found an event in a call, without a rest: the progress thread was faster. If that happens again and
-    /// again, each of its turns costs a wake-up that the waiter could do without.
+    /// An event was there when the program called: the progress thread was faster. If that happens again and again, the
+    /// program wakes that thread each time, although it could wait itself.
     pub(crate) fn find(&self) {
         if self.is_expected() {
             return;
@@ -119,8 +130,13 @@ impl RingWaiter {
     /// The waiter has not come in time, or sleeps elsewhere. Returns whether it rested. Then another thread that takes over
     /// from a waiter that sleeps in calls rings the bell last, because the waiter may sleep there.
     pub(crate) fn take_over(&self) -> bool {
-        self.is_expected.store(false, Ordering::Relaxed);
-        self.rests.swap(false, Ordering::SeqCst)
+        let rested = self.rests.swap(false, Ordering::SeqCst);
+        if rested {
+            self.is_expected.store(false, Ordering::Relaxed);
+        } else {
+            self.was_missed();
+        }
+        rested
     }
 
     pub(crate) fn add_place(&self) {

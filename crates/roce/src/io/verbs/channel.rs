@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use portolan_provider::traits::{CompChannel, DeviceWait as _, SleepAt};
@@ -20,6 +20,8 @@ pub struct SoftChannel {
     host: Arc<Host>,
     /// If this channel's threads wait for the rings of the process themselves, until it is destroyed.
     wait: OnceLock<RingWait>,
+    /// A call sleeps, or has slept, at the descriptor.
+    sleeps_at_descriptor: AtomicBool,
     /// Turns of a call that have driven the device without an event.
     turns: AtomicU32,
 }
@@ -36,6 +38,7 @@ impl SoftChannel {
             core,
             host,
             wait: OnceLock::new(),
+            sleeps_at_descriptor: AtomicBool::new(false),
             turns: AtomicU32::new(0),
         })
     }
@@ -49,6 +52,15 @@ impl SoftChannel {
             let _ = self.wait.set(begun);
         }
         self.wait.get()
+    }
+
+    /// An event was there when the program called for it. If it need not wait elsewhere, it can wait for the rings itself.
+    fn was_there(&self) {
+        let progress = &self.host.progress;
+        let has_slept = self.sleeps_at_descriptor.load(Ordering::Relaxed);
+        if !has_slept && !progress.needs_sockets() && progress.ring_waiter().has_one_place() {
+            progress.ring_waiter().find();
+        }
     }
 
     /// The channel behind a trait object.
@@ -80,26 +92,31 @@ impl CompChannel for SoftChannel {
             wait => {
                 let event = self.core.take();
                 if event.is_some() && wait.is_some() {
-                    self.host.progress.ring_waiter().find();
+                    self.was_there();
                 }
                 event
             }
         };
         if event.is_some() {
             self.turns.store(0, Ordering::Relaxed);
+            self.sleeps_at_descriptor.store(false, Ordering::Relaxed);
         }
         Ok(event)
     }
 
     fn sleep_at(&self) -> Result<SleepAt<'_>> {
         let own = self.core.descriptor()?;
+        let at_descriptor = || {
+            self.sleeps_at_descriptor.store(true, Ordering::Relaxed);
+            Ok(SleepAt::Descriptor(own))
+        };
         let Some(wait) = self.wait() else {
-            return Ok(SleepAt::Descriptor(own));
+            return at_descriptor();
         };
         if !self.core.begin_sleep(&self.host) {
             self.host.settle_deferred();
             self.host.poller_leaves();
-            return Ok(SleepAt::Descriptor(own));
+            return at_descriptor();
         }
         let rest = match wait.rest_in_call() {
             Rest::Busy if self.turns.fetch_add(1, Ordering::Relaxed) < TURNS_MAX => {
@@ -109,13 +126,13 @@ impl CompChannel for SoftChannel {
             rest => rest,
         };
         self.turns.store(0, Ordering::Relaxed);
-        Ok(match rest {
-            Rest::AtBell(bell) => SleepAt::Bell(bell),
+        match rest {
+            Rest::AtBell(bell) => Ok(SleepAt::Bell(bell)),
             _ => {
                 self.core.end_sleep();
-                SleepAt::Descriptor(own)
+                at_descriptor()
             }
-        })
+        }
     }
 
     fn as_any(&self) -> &dyn Any {

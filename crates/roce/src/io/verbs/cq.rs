@@ -74,6 +74,7 @@ impl SoftCq {
         let waiter = self.host.progress.ring_waiter();
         waiter.is_expected()
             && !waiter.rests()
+            && !self.host.progress.needs_sockets()
             && waiter.has_one_place()
             && self.core.has_one_thread()
             && !self.host.copying.any()
