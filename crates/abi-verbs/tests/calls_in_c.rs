@@ -20,6 +20,12 @@ fn a_device_is_opened_where_no_file_may_be_written() {
     c::run("no-files", source, &["sh", "-c", limited]);
 }
 
+/// Not under valgrind, which has a limit of its own.
+#[test]
+fn the_soft_limit_on_descriptors_is_raised() {
+    c::run("few", include_str!("c/few.c"), &[]);
+}
+
 #[test]
 fn extended_connections_deliver_messages_to_the_queues_that_they_name() {
     c::run("xrc", include_str!("c/xrc.c"), &[]);

@@ -1,7 +1,7 @@
 //! Sixty-four processes that listen and ping, half of them C programs on our libraries. Some are killed and
-//! replaced all the time, often several at once and some while they are stopped. The limit on
-//! descriptors of others is lowered for a while. At the end the survivors finish and are idle, and `ps` lists nothing else; when all are gone
-//! nothing of theirs is left.
+//! replaced all the time, often several at once and some while they are stopped. The limit on descriptors of
+//! others is lowered for a while. At the end the survivors finish and are idle, and `ps` lists nothing else; when
+//! all are gone nothing of theirs is left.
 //!
 //! Everything runs in a network namespace with its own UDP port 4791.
 

@@ -10,9 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <time.h>
-#include <unistd.h>
 
 #define CHECK(is_so) ((is_so) ? (void)0 : failed(__LINE__, #is_so))
 /* Long, for busy machines. */
@@ -45,24 +43,6 @@ static struct ibv_context *open_loopback(void) {
 	ibv_free_device_list(list);
 	CHECK(found);
 	return found;
-}
-
-/* The soft limit on descriptors is the library's to raise, up to the hard one. */
-static void few_descriptors(void) {
-	struct rlimit usual, few;
-	struct ibv_comp_channel *completions;
-	struct ibv_context *another;
-	int lowest_free = dup(0);
-	CHECK(lowest_free >= 0 && !close(lowest_free));
-	CHECK(!getrlimit(RLIMIT_NOFILE, &usual));
-	few = usual;
-	few.rlim_cur = lowest_free;
-	CHECK(!setrlimit(RLIMIT_NOFILE, &few));
-	another = open_loopback();
-	CHECK(!setrlimit(RLIMIT_NOFILE, &few));
-	completions = ibv_create_comp_channel(another);
-	CHECK(completions && !ibv_destroy_comp_channel(completions) && !ibv_close_device(another));
-	CHECK(!setrlimit(RLIMIT_NOFILE, &usual));
 }
 
 static void queries(void) {
@@ -532,7 +512,6 @@ int main(void) {
 	pd = ibv_alloc_pd(context);
 	CHECK(pd);
 	queries();
-	few_descriptors();
 	CHECK(!ibv_query_gid(context, 1, 0, &gid));
 	absent();
 	channel = ibv_create_comp_channel(context);
