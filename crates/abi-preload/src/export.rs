@@ -330,6 +330,7 @@ exports! {
                 }
                 found
             }
+            // SAFETY: the program passes what libc's function takes.
             None => unsafe { real::select(count, reads, writes, except, timeout) },
         }
     }
@@ -337,15 +338,18 @@ exports! {
     fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
         let Some(socket) = lookup(fd) else {
             epoll::note_member(fd);
+            // SAFETY: the program passes what libc's function takes.
             return unsafe { real::epoll_ctl(set, operation, fd, event) };
         };
         number(|| {
+            // SAFETY: the program passes what libc's function takes.
             let event = (!event.is_null()).then(|| unsafe { event.read_unaligned() });
             epoll::control(set, operation, fd, &socket, event).map(|()| 0)
         })
     }
 
     fn dup(fd: c_int) -> c_int {
+        // SAFETY: the program passes what libc's function takes.
         let new = unsafe { real::dup(fd) };
         if has_object(fd) {
             descriptors::duplicate(fd, new);
@@ -354,40 +358,49 @@ exports! {
     }
 
     fn dup2(fd: c_int, new: c_int) -> c_int {
+        // SAFETY: the program passes what libc's function takes.
         descriptors::duplicate_to(fd, new, || unsafe { real::dup2(fd, new) })
     }
 
     fn __dup2(fd: c_int, new: c_int) -> c_int {
+        // SAFETY: the program passes what libc's function takes.
         descriptors::duplicate_to(fd, new, || unsafe { real::dup2(fd, new) })
     }
 
     fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
+        // SAFETY: the program passes what libc's function takes.
         descriptors::duplicate_to(fd, new, || unsafe { real::dup3(fd, new, flags) })
     }
 
     // In C these are variadic. Both supported calling conventions pass the variadic argument like a fixed one.
     fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+        // SAFETY: the program passes what libc's function takes.
         unsafe { controlled(fd, command, argument) }
     }
 
     fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+        // SAFETY: the program passes what libc's function takes.
         unsafe { controlled(fd, command, argument) }
     }
 
     fn __fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+        // SAFETY: the program passes what libc's function takes.
         unsafe { controlled(fd, command, argument) }
     }
 
     fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
+        // SAFETY: the program passes what libc's function takes.
         let own = lookup(fd).and_then(|socket| unsafe { options::control(&socket, fd, request, argument) });
         match own {
             Some(answer) => answer,
+            // SAFETY: the program passes what libc's function takes.
             None => unsafe { real::ioctl(fd, request, argument) },
         }
     }
 
     fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t) -> c_int {
         match lookup(fd) {
+            // SAFETY: the program passes what libc's function takes.
             Some(socket) => unsafe { options::get(&socket, fd, level, name, value, length) },
             None => unsafe { options::get_of_kernel(fd, level, name, value, length) },
         }
@@ -395,21 +408,25 @@ exports! {
 
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int {
         match lookup(fd) {
+            // SAFETY: the program passes what libc's function takes.
             Some(socket) => unsafe { options::set(&socket, fd, level, name, value, length) },
             None => unsafe { options::set_of_kernel(fd, level, name, value, length) },
         }
     }
 
     fn getsockname(fd: c_int, addr: *mut sockaddr, length: *mut socklen_t) -> c_int {
+        // SAFETY: the program passes what libc's function takes.
         unsafe { name_of(fd, Stream::local_addr, real::getsockname, addr, length) }
     }
 
     fn getpeername(fd: c_int, addr: *mut sockaddr, length: *mut socklen_t) -> c_int {
+        // SAFETY: the program passes what libc's function takes.
         unsafe { name_of(fd, Stream::peer_addr, real::getpeername, addr, length) }
     }
 
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
         if lookup(fd).is_none() {
+            // SAFETY: the program passes what libc's function takes.
             return unsafe { real::fdopen(fd, mode) };
         }
         let calls = stdio::Calls {
@@ -418,31 +435,37 @@ exports! {
             seek: None,
             close: file_close,
         };
+        // SAFETY: the program passes what libc's function takes.
         unsafe { stdio::open(fd, mode, calls) }
     }
 
     fn execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int {
         handover::before_exec();
+        // SAFETY: the program passes what libc's function takes.
         unsafe { real::execve(path, arguments, environment) }
     }
 
     fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int {
         handover::before_exec();
+        // SAFETY: the program passes what libc's function takes.
         unsafe { real::execv(path, arguments) }
     }
 
     fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int {
         handover::before_exec();
+        // SAFETY: the program passes what libc's function takes.
         unsafe { real::execvp(file, arguments) }
     }
 
     fn execvpe(file: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int {
         handover::before_exec();
+        // SAFETY: the program passes what libc's function takes.
         unsafe { real::execvpe(file, arguments, environment) }
     }
 
     fn fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int {
         handover::before_exec();
+        // SAFETY: the program passes what libc's function takes.
         unsafe { real::fexecve(fd, arguments, environment) }
     }
 }

@@ -36,9 +36,9 @@ pub(super) const WELCOME_TIMEOUT: Duration = Duration::from_millis(500);
 /// new requests: a process whose name is still held is alive, and may have registered the same resource. The
 /// coordinator does not wait for processes that it finds dead.
 pub(super) const REPLAY_GRACE: Duration = Duration::from_secs(2);
-/// How long a new coordinator drops, instead of refuses, requests to services that nobody is registered for, while a living
-/// process has not registered again. The sender repeats a request, but a refusal is final. This is longer than the grace
-/// period, because a process may wait long for a processor.
+/// How long a new coordinator drops requests to services without a registered listener, instead of refusing them, while a
+/// living process has not registered again. The sender repeats a request, but takes a refusal as final. This is longer than
+/// the grace period, because a process may wait long for a processor.
 pub(super) const RETURN_TIME_MAX: Duration = Duration::from_secs(10);
 /// Interval between attempts to retire a block whose process left the group but is still alive.
 pub(super) const RETIRE_INTERVAL: Duration = Duration::from_millis(100);

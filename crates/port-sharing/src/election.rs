@@ -10,9 +10,9 @@
 //!    [`REPLAY_GRACE`](super::config::REPLAY_GRACE) is over, the coordinator answers no requests, and keeps the
 //!    management datagrams for blocks whose members have not returned (`registry`, `connections`). A member that comes
 //!    later loses the ports that others have taken meanwhile
-//!    ([`MemberService::replayed`](super::MemberService::replayed)). Requests to services that nobody is registered for
-//!    are dropped, not refused, for as long as one may come
-//!    ([`RETURN_TIME_MAX`](super::config::RETURN_TIME_MAX)).
+//!    ([`MemberService::replayed`](super::MemberService::replayed)). Until it comes, or
+//!    [`RETURN_TIME_MAX`](super::config::RETURN_TIME_MAX) is over, the coordinator drops requests to services without a
+//!    registered listener, because the listener may be such a member.
 //!
 //! Meanwhile data flows: each process reads its own block's sockets, which `descriptor_store` keeps open.
 

@@ -267,8 +267,7 @@ impl Registry {
         Some(left).filter(|left| !left.is_zero())
     }
 
-    /// Whether a living process has not registered again yet, so that a service may have a listener although nobody is
-    /// registered for it.
+    /// Whether a living process has not registered again yet. Then a service may have a listener that is not registered.
     pub(super) fn is_incomplete(&self, now: Instant) -> bool {
         !self.missing.is_empty() && now < self.since + RETURN_TIME_MAX
     }

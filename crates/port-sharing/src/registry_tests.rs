@@ -153,7 +153,7 @@ fn a_new_coordinator_does_not_wait_forever_for_missing_members() {
         Ask::Later(_)
     ));
     assert_eq!(registry.asks(20, late), Ask::Answer(block(6)));
-    // What nobody is registered for may be for the missing member.
+    // The missing member may listen to a service without a registered listener.
     assert!(registry.is_incomplete(late));
     assert!(!registry.is_incomplete(now + RETURN_TIME_MAX));
     // A member that returns later is still accepted.

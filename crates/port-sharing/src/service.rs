@@ -8,8 +8,8 @@ use super::datagram::Datagram;
 pub enum Route {
     /// To this process.
     Local,
-    /// To a service that nobody is registered for: to this process, which refuses it. It is dropped while a living member
-    /// has not registered again with this coordinator.
+    /// To this process, which refuses it, because its service has no registered listener. It is dropped while a living
+    /// member has not registered again with this coordinator.
     Unregistered,
     /// To the member with this block.
     ///

@@ -30,9 +30,7 @@ pub(super) struct Member {
     started: Instant,
     language: Language,
     role: Role,
-    /// Whether it listens or is connected.
-    is_ready: bool,
-    /// How long it took to be ready.
+    /// How long it took until it listened or was connected.
     ready_after: Option<Duration>,
     new_pings: u64,
     /// Its usual limit on descriptors, while that is lowered.
@@ -64,7 +62,6 @@ impl Member {
             started: Instant::now(),
             language,
             role,
-            is_ready: false,
             ready_after: None,
             new_pings: 0,
             limit: None,
@@ -89,7 +86,7 @@ impl Member {
 
     /// The port and language of a listener that is ready.
     pub(super) fn ready_listener(&self) -> Option<(u16, Language)> {
-        let port = self.listens_at().filter(|_| self.is_ready)?;
+        let port = self.listens_at().filter(|_| self.is_connected())?;
         Some((port, self.language))
     }
 
@@ -111,12 +108,12 @@ impl Member {
 
     /// Whether a ping was connected or a listener listened.
     pub(super) fn is_connected(&self) -> bool {
-        self.is_ready
+        self.ready_after.is_some()
     }
 
-    /// How long it took to connect, once.
-    pub(super) fn take_connect_time(&mut self) -> Option<Duration> {
-        self.ready_after.take().filter(|_| !self.is_listener())
+    /// How long a ping took to connect.
+    pub(super) fn connect_time(&self) -> Option<Duration> {
+        self.ready_after.filter(|_| !self.is_listener())
     }
 
     /// Pings answered since the previous call.
@@ -219,7 +216,7 @@ impl Member {
         }
         // A ping that is not connected by then ends by its own deadline.
         ensure!(
-            self.is_ready || !self.is_listener() || self.started.elapsed() < START_TIME_MAX,
+            self.is_connected() || !self.is_listener() || self.started.elapsed() < START_TIME_MAX,
             "`{}` does not listen after {START_TIME_MAX:?}",
             self.speaker.arguments
         );
@@ -229,10 +226,7 @@ impl Member {
     fn hear(&mut self, line: &str) -> Result<()> {
         let object: Value = serde_json::from_str(line)?;
         match object["type"].as_str() {
-            Some("listening" | "connected") => {
-                self.is_ready = true;
-                self.ready_after = Some(self.started.elapsed());
-            }
+            Some("listening" | "connected") => self.ready_after = Some(self.started.elapsed()),
             Some("ping") => {
                 let is_good = object["error"].is_null();
                 ensure!(is_good, "{}: {line}", self.speaker.arguments);

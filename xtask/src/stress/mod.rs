@@ -289,7 +289,7 @@ impl<'a> Stress<'a> {
     fn lower_limits(&mut self) -> Result<()> {
         for _ in 0..self.chance.below(LOWERED_MAX + 1) {
             let chosen = self.chance.below(self.members.len().max(1) as u64) as usize;
-            // glibc needs descriptors to start a process.
+            // A process that starts also needs descriptors that are not the library's.
             let Some(member) = self.members.get_mut(chosen).filter(|m| m.is_connected()) else {
                 continue;
             };
@@ -359,7 +359,7 @@ impl<'a> Stress<'a> {
             if let Some((caller, listener)) = member.languages() {
                 self.tally.pings[caller as usize][listener as usize] += member.take_pings();
             }
-            let connect = member.take_connect_time().unwrap_or_default();
+            let connect = member.connect_time().unwrap_or_default();
             self.tally.slowest_connect = self.tally.slowest_connect.max(connect);
             let Some(status) = member.ended()? else {
                 at += 1;

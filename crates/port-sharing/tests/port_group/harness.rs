@@ -66,12 +66,14 @@ pub(crate) fn config_on(port: u16) -> GroupConfig {
 
 /// Stands for every process in a management datagram.
 pub(crate) const EVERYONE: u8 = 200;
+/// Stands for the coordinator's own process in a management datagram, also while members are missing.
+pub(crate) const HERE: u8 = 254;
 
 /// A coordinator service that gives each name to the first claimant.
 ///
 /// Requests: `claim NAME` returns `yours` or `taken by BLOCK`; `owner NAME` returns the block or `nobody`;
 /// `echo TEXT` returns `TEXT`. The first byte after a management datagram's headers is the block it is for: 0
-/// means the coordinator's own process, [`EVERYONE`] every process.
+/// means a service without a listener, [`HERE`] the coordinator's own process, [`EVERYONE`] every process.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     owners: BTreeMap<String, Block>,
@@ -110,6 +112,7 @@ impl CoordinatorService for Names {
     fn route(&mut self, datagram: &Datagram<'_>) -> Route {
         match datagram.payload.get(HEADERS_BYTES) {
             Some(0) => Route::Unregistered,
+            Some(&HERE) => Route::Local,
             Some(&EVERYONE) => Route::Everyone,
             Some(index) => Block::new(*index).map_or(Route::Drop, Route::Member),
             None => Route::Drop,
