@@ -76,14 +76,18 @@ pub(crate) unsafe fn take_event(channel: *mut CompChannel, into: *mut *mut Cq) -
     let own_channel = unsafe { own(channel) }?;
     let _taking = own_channel.taking.lock();
     let taken = own_channel.channel.take_event();
-    let Some(cookie) = taken.map_err(|error| errno_of(&error))? else {
-        must_block(own_channel.channel.as_fd())?;
-        let at = own_channel.channel.sleep_at();
-        return Ok(match at.map_err(|error| errno_of(&error))? {
-            SleepAt::Descriptor(fd) => Attempt::Wait(fd.as_raw_fd()),
-            SleepAt::Bell(fd) => Attempt::WaitForDatagram(fd.as_raw_fd()),
-            SleepAt::Nothing => Attempt::Again,
-        });
+    let cookie = match taken.map_err(|error| errno_of(&error))? {
+        Some(cookie) => cookie,
+        None => {
+            must_block(own_channel.channel.as_fd())?;
+            let at = own_channel.channel.sleep_at();
+            match at.map_err(|error| errno_of(&error))? {
+                SleepAt::NotAtAll(cookie) => cookie,
+                SleepAt::Descriptor(fd) => return Ok(Attempt::Wait(fd.as_raw_fd())),
+                SleepAt::Bell(fd) => return Ok(Attempt::WaitForDatagram(fd.as_raw_fd())),
+                SleepAt::Nothing => return Ok(Attempt::Again),
+            }
+        }
     };
     let cq: *mut Cq = std::ptr::with_exposed_provenance_mut(cookie as usize);
     // SAFETY: a queue with a pending event is alive, because its destruction first removes the event, under the lock.

@@ -3,10 +3,15 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longest poll. A completion within this time is not worth two context switches.
+/// How long a waiting thread polls. A completion within this time is not worth two context switches.
 const SPIN: Duration = Duration::from_micros(50);
+/// It polls at least this often. The number adapts to slow machines, such as emulated ones, where a context switch takes
+/// longer, too.
+const POLLS_MIN: u32 = 128;
+/// It sleeps after this time, however few polls fitted in.
+const LONGEST: Duration = Duration::from_millis(1);
 /// A single poll this long was interrupted: another thread had the processor.
-const INTERRUPTED: Duration = Duration::from_micros(500);
+const INTERRUPTED: Duration = LONGEST;
 /// Number of waits that skip polling after an interruption. A sleeping thread gets the processor
 /// back when there is work for it; on a busy machine a polling thread only gets it back in its
 /// turn.
@@ -18,7 +23,7 @@ const SKIPS_MAX: u32 = 256;
 /// Whether waiting threads currently poll.
 #[derive(Debug)]
 pub struct Spin {
-    longest: Duration,
+    polls: bool,
     /// Number of further waits that skip polling.
     skips: AtomicU32,
     /// Doubled when a wait's polls found nothing, halved when they found an answer.
@@ -30,19 +35,18 @@ pub struct Spin {
 /// The polling of one waiting thread.
 #[derive(Debug)]
 pub struct Polling {
-    end: Instant,
+    /// When it may end, and when it must.
+    ends: [Instant; 2],
     last: Instant,
+    /// The polls that are left to [`POLLS_MIN`].
+    left: u32,
 }
 
 impl Default for Spin {
     /// Machines with one processor never poll, because the peer could not run meanwhile.
     fn default() -> Self {
-        let longest = match crate::processors() {
-            1 => Duration::ZERO,
-            _ => SPIN,
-        };
         Self {
-            longest,
+            polls: crate::processors() > 1,
             skips: AtomicU32::new(0),
             penalty: AtomicU32::new(0),
             is_hopeful: AtomicBool::new(false),
@@ -59,19 +63,24 @@ impl Spin {
     fn start_at(&self, now: Instant) -> Polling {
         // Two concurrent waits may count as one; the heuristic tolerates that.
         let skips = self.skips.load(Ordering::Relaxed);
-        let time = if skips > 0 {
+        let polls = if skips > 0 {
             self.skips.store(skips - 1, Ordering::Relaxed);
-            Duration::ZERO
+            false
         } else {
             if self.is_hopeful.swap(true, Ordering::Relaxed) {
                 let penalty = self.penalty.load(Ordering::Relaxed);
                 self.penalty.store(penalty / 2, Ordering::Relaxed);
             }
-            self.longest
+            self.polls
+        };
+        let (times, left) = match polls {
+            true => ([SPIN, LONGEST], POLLS_MIN),
+            false => ([Duration::ZERO; 2], 0),
         };
         Polling {
-            end: now + time,
+            ends: times.map(|time| now + time),
             last: now,
+            left,
         }
     }
 
@@ -89,7 +98,9 @@ impl Spin {
             self.skips.store(WAITS_WITHOUT, Ordering::Relaxed);
             return false;
         }
-        let goes_on = now < polling.end;
+        polling.left = polling.left.saturating_sub(1);
+        let [may_end, must_end] = polling.ends;
+        let goes_on = now < may_end || (polling.left > 0 && now < must_end);
         if !goes_on && self.is_hopeful.swap(false, Ordering::Relaxed) {
             let penalty = self.penalty.load(Ordering::Relaxed);
             // The first such wait changes nothing.
@@ -109,7 +120,7 @@ mod tests {
 
     fn spin() -> Spin {
         Spin {
-            longest: SPIN,
+            polls: true,
             ..Spin::default()
         }
     }
@@ -121,6 +132,7 @@ mod tests {
             let mut polling = spin.start_at(now);
             let polls = spin.goes_on_at(&mut polling, now);
             if !is_answered {
+                polling.left = 0;
                 spin.goes_on_at(&mut polling, now + SPIN_AND_A_BIT);
             }
             polls
@@ -142,9 +154,24 @@ mod tests {
     fn a_waiter_polls_for_its_time_and_then_sleeps() {
         let (spin, start) = (spin(), Instant::now());
         let mut polling = spin.start_at(start);
-        assert!(spin.goes_on_at(&mut polling, start + SPIN / 2));
+        for _ in 0..POLLS_MIN {
+            assert!(spin.goes_on_at(&mut polling, start + SPIN / 2));
+        }
         assert!(!spin.goes_on_at(&mut polling, start + SPIN_AND_A_BIT));
         assert!(spin.goes_on_at(&mut spin.start_at(start), start + SPIN / 2));
+    }
+
+    #[test]
+    fn a_waiter_on_a_slow_machine_polls_longer_but_not_for_long() {
+        let (spin, start) = (spin(), Instant::now());
+        let mut slow = spin.start_at(start);
+        let goes_on = |poll: &u32| spin.goes_on_at(&mut slow, start + *poll * SPIN / 10);
+        let polls = (1..1000).take_while(goes_on).count();
+        assert_eq!(polls, POLLS_MIN as usize - 1);
+        let mut very_slow = spin.start_at(start);
+        let goes_on = |poll: &u32| spin.goes_on_at(&mut very_slow, start + *poll * 2 * SPIN);
+        let polls = (1..1000).take_while(goes_on).count();
+        assert_eq!(polls, 9, "10 of them take the longest time");
     }
 
     #[test]

@@ -20,6 +20,7 @@ fn sleep_at(end: &End) -> BorrowedFd<'_> {
         match end.channel.sleep_at().unwrap() {
             SleepAt::Descriptor(fd) | SleepAt::Bell(fd) => return fd,
             SleepAt::Nothing => assert_eq!(end.channel.take_event().unwrap(), None),
+            SleepAt::NotAtAll(cookie) => panic!("an event, with cookie {cookie}"),
         }
     }
 }
@@ -51,15 +52,19 @@ fn wait_for_event(end: &End) {
         if let Some(cookie) = end.channel.take_event().unwrap() {
             return assert_eq!(cookie, 77);
         }
-        if let SleepAt::Descriptor(fd) | SleepAt::Bell(fd) = end.channel.sleep_at().unwrap() {
-            assert!(is_readable_within(fd, PATIENCE), "the thread was not woken");
+        match end.channel.sleep_at().unwrap() {
+            SleepAt::Descriptor(fd) | SleepAt::Bell(fd) => {
+                assert!(is_readable_within(fd, PATIENCE), "the thread was not woken");
+            }
+            SleepAt::Nothing => {}
+            SleepAt::NotAtAll(cookie) => return assert_eq!(cookie, 77),
         }
     }
 }
 
 /// Posts a receive of `pair.b`, and arms its queue for its next completion.
 fn prepare(pair: &Pair, number: u64) {
-    // A queue that was not seen empty would have an event at once.
+    // A completion that no event has told of would cause one at once.
     assert!(take(&pair.b).is_none());
     pair.b.receive(number, pair.b.sge(64, 64));
     pair.b.cq.arm(false).unwrap();
@@ -80,6 +85,36 @@ fn a_thread_asleep_in_a_call_is_woken_for_each_message() {
         });
         expect(take(&pair.b).unwrap(), number);
         pair.a.expect(number);
+    }
+}
+
+#[test]
+fn a_call_for_an_event_polls_before_it_sleeps_and_takes_what_arrives_without_a_wake_up() {
+    let pair = linked();
+    let deadline = Instant::now() + PATIENCE;
+    for number in 0.. {
+        prepare(&pair, number);
+        let at_once = std::thread::scope(|scope| {
+            scope.spawn(|| send(&pair, number));
+            match pair.b.channel.sleep_at().unwrap() {
+                SleepAt::NotAtAll(cookie) => Some(cookie),
+                _ => None,
+            }
+        });
+        let Some(cookie) = at_once else {
+            // The sender was late.
+            wait_for_event(&pair.b);
+            expect(take(&pair.b).unwrap(), number);
+            pair.a.expect(number);
+            assert!(Instant::now() < deadline, "it never polls");
+            continue;
+        };
+        assert_eq!(cookie, 77);
+        let descriptor = pair.b.channel.descriptor().unwrap();
+        assert!(!is_readable_within(descriptor, Duration::ZERO));
+        expect(take(&pair.b).unwrap(), number);
+        pair.a.expect(number);
+        return;
     }
 }
 

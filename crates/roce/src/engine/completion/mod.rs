@@ -24,8 +24,10 @@ pub struct CompletionQueue {
     ring: VecDeque<WorkCompletion>,
     capacity: u32,
     armed: Option<Arming>,
-    /// Completions that arrived since the queue was last found empty or last notified, if not announced.
+    /// Completions that arrived since the queue was last empty or last notified, if not announced.
     unannounced: Option<News>,
+    /// The owner has taken an event while completions were queued, and has not polled since.
+    owner_polls: bool,
     notification: bool,
     overflowed: bool,
 }
@@ -59,6 +61,7 @@ impl CompletionQueue {
             capacity,
             armed: None,
             unannounced: None,
+            owner_polls: false,
             notification: false,
             overflowed: false,
         })
@@ -104,6 +107,7 @@ impl CompletionQueue {
         self.ring.is_empty()
             && self.armed.is_none()
             && self.unannounced.is_none()
+            && !self.owner_polls
             && !self.notification
     }
 
@@ -141,7 +145,8 @@ impl CompletionQueue {
     }
 
     /// Takes completions, oldest first, into the front of `out`; returns their number. Fewer than `out.len()` means
-    /// that the queue is now empty.
+    /// that the queue is now empty. If the first poll after an event leaves some, they count as solicited ones that were
+    /// not announced.
     #[inline]
     pub fn poll(&mut self, out: &mut [WorkCompletion]) -> usize {
         let mut count = 0;
@@ -152,10 +157,22 @@ impl CompletionQueue {
             *slot = wc;
             count += 1;
         }
-        if count < out.len() {
+        if self.ring.is_empty() {
             self.unannounced = None;
+            self.owner_polls = false;
+        } else if count > 0 && core::mem::take(&mut self.owner_polls) {
+            self.unannounced = Some(News::Solicited);
+            self.announce();
         }
         count
+    }
+
+    /// The owner has taken the event that a notification led to, so it polls now. What is already queued needs no other
+    /// event, unless the owner leaves it there.
+    #[inline]
+    pub fn event_taken(&mut self) {
+        self.unannounced = None;
+        self.owner_polls = !self.ring.is_empty();
     }
 
     /// Discards the completions of a queue pair that is destroyed or reset.
@@ -169,8 +186,8 @@ impl CompletionQueue {
     }
 
     /// Requests one notification, at the next completion or the next solicited one. It is due at once if such a
-    /// completion arrived since the queue was last found empty and was not announced. So an owner that polls and then
-    /// arms misses nothing. Arming for any completion extends an earlier request for solicited ones, never the reverse.
+    /// completion arrived since the queue was last empty and was not announced ([`event_taken`](Self::event_taken)). So an
+    /// owner that polls and then arms misses nothing. Arming for any completion extends an earlier request for solicited ones, never the reverse.
     pub fn arm(&mut self, solicited_only: bool) {
         if !solicited_only {
             self.armed = Some(Arming::Any);

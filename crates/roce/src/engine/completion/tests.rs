@@ -133,6 +133,48 @@ fn arming_after_a_notification_and_before_polling_waits_for_the_next_completion(
 }
 
 #[test]
+fn what_is_queued_when_the_event_is_taken_needs_no_other_one() {
+    let mut cq = queue(10);
+    cq.arm(false);
+    cq.push(ok(1), false).expect("room");
+    assert!(cq.take_notification());
+    cq.push(ok(2), false).expect("room");
+    cq.event_taken();
+    cq.arm(false);
+    assert!(!cq.take_notification());
+    assert_eq!(drain(&mut cq), [1, 2]);
+    cq.push(ok(3), false).expect("room");
+    assert!(cq.take_notification());
+}
+
+#[test]
+fn what_the_owner_leaves_after_it_took_an_event_notifies_again() {
+    for solicited_only in [false, true] {
+        let mut cq = queue(10);
+        for wr_id in 0..3 {
+            cq.push(ok(wr_id), false).expect("room");
+        }
+        for left in [true, true, false] {
+            cq.event_taken();
+            cq.arm(solicited_only);
+            assert!(!cq.take_notification());
+            assert_eq!(cq.poll(&mut [ok(0)]), 1);
+            assert_eq!(cq.take_notification(), left);
+        }
+    }
+}
+
+#[test]
+fn a_completion_that_was_taken_alone_does_not_notify_after_arming() {
+    let mut cq = queue(10);
+    cq.push(ok(1), false).expect("room");
+    assert_eq!(cq.poll(&mut [ok(0)]), 1);
+    cq.arm(false);
+    assert!(!cq.take_notification());
+    assert!(cq.is_armed());
+}
+
+#[test]
 fn a_queue_armed_for_solicited_completions_waits_for_one_or_a_failure() {
     for (completion, solicited, notified) in [
         (ok(1), false, false),
@@ -181,6 +223,43 @@ proptest! {
             if !come(&mut cq) { break }
             let asleep = !cq.take_notification();
             prop_assert!(!asleep || cq.is_empty());
+        }
+    }
+
+    /// The owner takes each event, arms, and polls once, before or after arming, while completions arrive at any time. It
+    /// takes no more than it has room for, and must never sleep while others wait.
+    #[test]
+    fn an_owner_that_polls_once_for_each_event_never_sleeps_on_a_completion(
+        arrivals in proptest::collection::vec((0u8..4, any::<bool>()), 1..60),
+        rounds in proptest::collection::vec((any::<bool>(), 1usize..5), 1..40),
+    ) {
+        let mut cq = queue(100);
+        let mut arrivals = arrivals.into_iter();
+        let mut come = |cq: &mut CompletionQueue| {
+            for _ in 0..arrivals.next().map_or(0, |(count, _)| count) {
+                cq.push(ok(0), false).expect("room");
+            }
+        };
+        cq.arm(false);
+        for (arms_first, room) in rounds {
+            come(&mut cq);
+            if !cq.take_notification() {
+                prop_assert!(cq.is_empty());
+                continue;
+            }
+            come(&mut cq);
+            cq.event_taken();
+            come(&mut cq);
+            let mut out = [ok(0); 4];
+            if arms_first {
+                cq.arm(false);
+                come(&mut cq);
+                cq.poll(&mut out[..room]);
+            } else {
+                cq.poll(&mut out[..room]);
+                come(&mut cq);
+                cq.arm(false);
+            }
         }
     }
 }

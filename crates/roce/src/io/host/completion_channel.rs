@@ -2,14 +2,15 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use portolan_port_sharing::room;
 use portolan_provider::{Error, Result, Step};
 use portolan_threads::lock::{Mutex, MutexGuard};
 
 use crate::io::host::Host;
+use crate::io::host::completion_queue::CqCore;
 use crate::io::net::readiness::LazyReadiness;
 use crate::io::polling::attendance::this_thread;
 
@@ -39,8 +40,18 @@ struct Events {
 
 #[derive(Debug)]
 struct ChannelEvent {
-    cq: u64,
+    cq: Weak<CqCore>,
     cookie: u64,
+}
+
+impl ChannelEvent {
+    /// A thread takes it. The caller does not hold the channel's lock, which completion queues take under theirs.
+    fn taken(self) -> u64 {
+        if let Some(cq) = self.cq.upgrade() {
+            cq.event_taken();
+        }
+        self.cookie
+    }
 }
 
 /// A thread that sleeps until the waiter's bell rings.
@@ -66,7 +77,8 @@ impl ChannelCore {
         let mut events = self.lock();
         let event = events.queue.pop_front();
         self.show(&mut events);
-        event.map(|event| event.cookie)
+        drop(events);
+        event.map(ChannelEvent::taken)
     }
 
     /// As [`take`](Self::take), after `drive`. Events that it queues wake no other thread, unless they stay.
@@ -77,23 +89,25 @@ impl ChannelCore {
         let mut events = self.lock();
         let event = events.queue.pop_front();
         quiet.end(&mut events);
-        event.map(|event| event.cookie)
+        drop(events);
+        event.map(ChannelEvent::taken)
     }
 
     /// Queues the event of completion queue `cq`.
-    pub(crate) fn notify(&self, cq: u64, cookie: u64) {
+    pub(crate) fn notify(&self, cq: &Weak<CqCore>, cookie: u64) {
         let mut events = self.lock();
-        if events.queue.iter().any(|event| event.cq == cq) {
+        if events.queue.iter().any(|event| event.cq.ptr_eq(cq)) {
             return;
         }
+        let cq = Weak::clone(cq);
         events.queue.push_back(ChannelEvent { cq, cookie });
         self.show(&mut events);
     }
 
     /// Removes the event of a destroyed completion queue.
-    pub(crate) fn forget(&self, cq: u64) {
+    pub(crate) fn forget(&self, cq: &Weak<CqCore>) {
         let mut events = self.lock();
-        events.queue.retain(|event| event.cq != cq);
+        events.queue.retain(|event| !event.cq.ptr_eq(cq));
         self.show(&mut events);
     }
 
@@ -215,7 +229,38 @@ fn os_error(call: &'static str, errno: rustix::io::Errno) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::{Completion, CompletionQueue, Queue};
+    use crate::io::host::completion_queue::CqEvent;
+    use crate::io::net::counters::Cell;
+    use portolan_provider::verbs::WorkCompletion;
     use rustix::event::{PollFd, PollFlags, poll};
+
+    /// A channel, and completion queues on it, with these cookies.
+    fn channel<const N: usize>(cookies: [u64; N]) -> (Arc<ChannelCore>, [Arc<CqCore>; N]) {
+        let channel = Arc::new(ChannelCore::new().unwrap());
+        let queue = |cookie| {
+            let event = CqEvent::Queue(Arc::clone(&channel), cookie);
+            CqCore::new(CompletionQueue::new(8, 8).unwrap(), Some(event), None)
+        };
+        let queues = cookies.map(queue);
+        (channel, queues)
+    }
+
+    fn complete(queue: &CqCore) {
+        let completion = Completion {
+            queue: Queue::Send,
+            wc: WorkCompletion::EMPTY,
+            solicited: false,
+        };
+        let delivered = queue.open().deliver(&completion, &Cell::default());
+        assert!(delivered.is_ok());
+    }
+
+    /// Arms the queue, and completes something.
+    fn notify(queue: &CqCore) {
+        queue.arm(false);
+        complete(queue);
+    }
 
     fn readable(channel: &ChannelCore) -> bool {
         let mut fds = [PollFd::new(channel, PollFlags::IN)];
@@ -228,10 +273,10 @@ mod tests {
 
     #[test]
     fn the_descriptor_is_readable_exactly_while_events_wait() {
-        let channel = ChannelCore::new().unwrap();
+        let (channel, [one, two]) = channel([11, 22]);
         assert!(!readable(&channel));
-        channel.notify(1, 11);
-        channel.notify(2, 22);
+        notify(&one);
+        notify(&two);
         assert!(readable(&channel));
         assert_eq!(channel.take(), Some(11));
         assert!(readable(&channel));
@@ -242,17 +287,17 @@ mod tests {
 
     #[test]
     fn an_event_that_its_thread_takes_after_driving_wakes_no_other_one() {
-        let channel = ChannelCore::new().unwrap();
+        let (channel, [one, two]) = channel([11, 22]);
         assert!(!readable(&channel));
         let drive = || {
-            channel.notify(1, 11);
+            notify(&one);
             assert!(!readable(&channel));
         };
         assert_eq!(channel.take_after(drive), Some(11));
         assert!(!readable(&channel));
         let drive = || {
-            channel.notify(1, 11);
-            channel.notify(2, 22);
+            notify(&one);
+            notify(&two);
         };
         assert_eq!(channel.take_after(drive), Some(11));
         assert!(readable(&channel), "another thread may take the other one");
@@ -262,16 +307,50 @@ mod tests {
 
     #[test]
     fn a_queue_has_at_most_one_waiting_event_and_none_after_its_destruction() {
-        let channel = ChannelCore::new().unwrap();
+        let (channel, [one, two]) = channel([11, 22]);
+        let mut out = [WorkCompletion::EMPTY];
         for _ in 0..1000 {
-            channel.notify(1, 11);
+            notify(&one);
+            one.poll(&mut out);
         }
-        channel.notify(2, 22);
-        channel.forget(2);
+        notify(&two);
+        two.forget_event();
         assert_eq!(channel.take(), Some(11));
         assert_eq!(channel.take(), None);
-        channel.notify(1, 11);
-        channel.forget(1);
+        notify(&one);
+        one.forget_event();
         assert!(!readable(&channel));
+    }
+
+    #[test]
+    fn a_completion_that_is_queued_when_a_thread_takes_the_event_causes_no_other_one() {
+        let (channel, [queue]) = channel([11]);
+        let mut out = [WorkCompletion::EMPTY; 4];
+        let take: [&dyn Fn() -> Option<u64>; 2] =
+            [&|| channel.take(), &|| channel.take_after(|| {})];
+        for take in take {
+            notify(&queue);
+            complete(&queue);
+            assert_eq!(take(), Some(11));
+            queue.arm(false);
+            assert_eq!(queue.poll(&mut out).0, 2);
+            assert_eq!(channel.take(), None);
+            complete(&queue);
+            assert_eq!(take(), Some(11));
+            assert_eq!(queue.poll(&mut out).0, 1);
+        }
+    }
+
+    #[test]
+    fn completions_that_a_thread_leaves_after_it_took_the_event_cause_another_one() {
+        let (channel, [queue]) = channel([11]);
+        notify(&queue);
+        complete(&queue);
+        for _ in 0..2 {
+            assert_eq!(channel.take(), Some(11));
+            queue.arm(false);
+            assert_eq!(queue.poll(&mut [WorkCompletion::EMPTY]).0, 1);
+        }
+        assert_eq!(channel.take(), None);
     }
 }

@@ -1,7 +1,7 @@
 //! Completion queues as queue pairs know them.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use portolan_provider::Result;
 use portolan_provider::traits::Notify;
@@ -16,6 +16,7 @@ use crate::io::polling::clock::{Clock, as_nanos};
 
 #[derive(Debug)]
 pub(crate) struct CqCore {
+    this: Weak<Self>,
     id: u64,
     queue: Mutex<CompletionQueue>,
     event: Option<CqEvent>,
@@ -43,14 +44,15 @@ impl CqCore {
         queue: CompletionQueue,
         event: Option<CqEvent>,
         stamps: Option<Clock>,
-    ) -> Self {
-        Self {
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
             id: next_id(),
             queue: Mutex::new(queue),
             event,
             stamps,
             quiet: AtomicBool::new(true),
-        }
+        })
     }
 
     /// Numbers repeat after 2^32 completion queues.
@@ -91,6 +93,7 @@ impl CqCore {
     fn poll_locked(&self, out: &mut [WorkCompletion]) -> (usize, bool) {
         let mut queue = self.queue.lock();
         let taken = queue.poll(out);
+        self.notify_if_due(&mut queue);
         self.note_quiet(&queue);
         (taken, queue.is_armed())
     }
@@ -106,8 +109,13 @@ impl CqCore {
     /// Removes the event queued in the channel.
     pub(crate) fn forget_event(&self) {
         if let Some(CqEvent::Queue(channel, _)) = &self.event {
-            channel.forget(self.id);
+            channel.forget(&self.this);
         }
+    }
+
+    /// A thread of the program has taken this queue's event from the channel.
+    pub(crate) fn event_taken(&self) {
+        self.queue.lock().event_taken();
     }
 
     /// Whether one thread of the program, as far as is known, waits for this queue's events.
@@ -126,7 +134,7 @@ impl CqCore {
 
     fn notify(&self) {
         match &self.event {
-            Some(CqEvent::Queue(channel, cookie)) => channel.notify(self.id, *cookie),
+            Some(CqEvent::Queue(channel, cookie)) => channel.notify(&self.this, *cookie),
             Some(CqEvent::Call(notify)) => notify.notify(),
             None => {}
         }

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use portolan_provider::traits::{CompChannel, DeviceWait as _, SleepAt};
 use portolan_provider::{Result, Step};
+use portolan_threads::spin::Spin;
 
 use crate::io::host::Host;
 use crate::io::host::completion_channel::ChannelCore;
@@ -24,6 +25,8 @@ pub struct SoftChannel {
     sleeps_at_descriptor: AtomicBool,
     /// Turns of a call that have driven the device without an event.
     turns: AtomicU32,
+    /// How long a call polls before it sleeps.
+    spin: Spin,
 }
 
 /// How often a call drives the device while more and more arrives, but no event. After that, it sleeps: it must end by a
@@ -40,6 +43,7 @@ impl SoftChannel {
             wait: OnceLock::new(),
             sleeps_at_descriptor: AtomicBool::new(false),
             turns: AtomicU32::new(0),
+            spin: Spin::default(),
         })
     }
 
@@ -54,6 +58,12 @@ impl SoftChannel {
         self.wait.get()
     }
 
+    /// A call ends with an event.
+    fn was_taken(&self) {
+        self.turns.store(0, Ordering::Relaxed);
+        self.sleeps_at_descriptor.store(false, Ordering::Relaxed);
+    }
+
     /// An event was there when the program called for it. If it need not wait elsewhere, it can wait for the rings itself.
     fn was_there(&self) {
         let progress = &self.host.progress;
@@ -61,6 +71,27 @@ impl SoftChannel {
         if !has_slept && !progress.needs_sockets() && progress.ring_waiter().has_one_place() {
             progress.ring_waiter().find();
         }
+    }
+
+    /// Polls for an event for a short time, because to wake a thread takes several times as long as a message through a
+    /// ring. Nobody rings for what arrives meanwhile.
+    fn poll(&self) -> Option<u64> {
+        if self.host.progress.needs_sockets() || self.host.copying.any() {
+            return None;
+        }
+        let mut polling = self.spin.start();
+        while self.spin.goes_on(&mut polling) {
+            let taken = self.core.take_after(|| {
+                self.host.drive();
+            });
+            if taken.is_some() {
+                self.was_taken();
+                self.host.progress.ring_waiter().expect();
+                return taken;
+            }
+            std::hint::spin_loop();
+        }
+        None
     }
 
     /// The channel behind a trait object.
@@ -98,8 +129,7 @@ impl CompChannel for SoftChannel {
             }
         };
         if event.is_some() {
-            self.turns.store(0, Ordering::Relaxed);
-            self.sleeps_at_descriptor.store(false, Ordering::Relaxed);
+            self.was_taken();
         }
         Ok(event)
     }
@@ -113,6 +143,9 @@ impl CompChannel for SoftChannel {
         let Some(wait) = self.wait() else {
             return at_descriptor();
         };
+        if let Some(cookie) = self.poll() {
+            return Ok(SleepAt::NotAtAll(cookie));
+        }
         if !self.core.begin_sleep(&self.host) {
             self.host.settle_deferred();
             self.host.poller_leaves();

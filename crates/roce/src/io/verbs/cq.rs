@@ -40,7 +40,7 @@ impl SoftCq {
             host.progress.ring_waiter().add_place();
         }
         Ok(Self {
-            core: Arc::new(core),
+            core,
             device: Arc::clone(device),
             host: Arc::clone(host),
             _permit: permit,
