@@ -39,6 +39,8 @@ impl Attempt {
 /// attempts, outside the frames that catch panics: an attempt must leave nothing to drop.
 pub(crate) fn until(attempt: impl Fn(Slept) -> Result<Attempt> + Copy) -> c_int {
     let mut slept = Slept(false);
+    // As in read(2), also if the call need not sleep.
+    raw::may_be_cancelled();
     loop {
         let waited = match caught(|| attempt(slept)) {
             Ok(Attempt::Done) => return 0,

@@ -452,8 +452,9 @@ pub trait Cq: Sealed + Send + Sync + std::fmt::Debug {
     fn arm_and_poll(&self) -> Result<()> {
         self.arm(false)
     }
-    /// Requests one event on the channel for the next completion (`ibv_req_notify_cq(3)`). The
-    /// event is raised at once if a completion arrived since the queue was last found empty.
+    /// Requests one event on the channel for the next completion (`ibv_req_notify_cq(3)`). The event is raised at once if a
+    /// completion has arrived since the queue was last empty or an event of it was taken. A caller that has taken an event
+    /// must poll, before it arms the queue or after.
     fn arm(&self, solicited_only: bool) -> Result<()>;
     /// Maximum number of completions that it holds.
     fn capacity(&self) -> u32;

@@ -5,13 +5,10 @@ use std::time::{Duration, Instant};
 
 /// How long a waiting thread polls. A completion within this time is not worth two context switches.
 const SPIN: Duration = Duration::from_micros(50);
-/// It polls at least this often. The number adapts to slow machines, such as emulated ones, where a context switch takes
-/// longer, too.
-const POLLS_MIN: u32 = 128;
-/// It sleeps after this time, however few polls fitted in.
+/// The longest time for a thread that polls a minimal number of times.
 const LONGEST: Duration = Duration::from_millis(1);
 /// A single poll this long was interrupted: another thread had the processor.
-const INTERRUPTED: Duration = LONGEST;
+const INTERRUPTED: Duration = Duration::from_micros(500);
 /// Number of waits that skip polling after an interruption. A sleeping thread gets the processor
 /// back when there is work for it; on a busy machine a polling thread only gets it back in its
 /// turn.
@@ -24,6 +21,8 @@ const SKIPS_MAX: u32 = 256;
 #[derive(Debug)]
 pub struct Spin {
     polls: bool,
+    /// A wait polls at least this often, unless that takes too long.
+    polls_min: u32,
     /// Number of further waits that skip polling.
     skips: AtomicU32,
     /// Doubled when a wait's polls found nothing, halved when they found an answer.
@@ -38,7 +37,7 @@ pub struct Polling {
     /// When it may end, and when it must.
     ends: [Instant; 2],
     last: Instant,
-    /// The polls that are left to [`POLLS_MIN`].
+    /// The polls that are left to the minimum.
     left: u32,
 }
 
@@ -47,6 +46,7 @@ impl Default for Spin {
     fn default() -> Self {
         Self {
             polls: crate::processors() > 1,
+            polls_min: 0,
             skips: AtomicU32::new(0),
             penalty: AtomicU32::new(0),
             is_hopeful: AtomicBool::new(false),
@@ -55,6 +55,15 @@ impl Default for Spin {
 }
 
 impl Spin {
+    /// As the default, but waits poll at least `polls_min` times, for up to 1 ms. The number adapts to slow machines, such as
+    /// emulated ones, where a context switch takes longer, too.
+    pub fn at_least(polls_min: u32) -> Self {
+        Self {
+            polls_min,
+            ..Self::default()
+        }
+    }
+
     /// Starts a wait.
     pub fn start(&self) -> Polling {
         self.start_at(Instant::now())
@@ -74,7 +83,7 @@ impl Spin {
             self.polls
         };
         let (times, left) = match polls {
-            true => ([SPIN, LONGEST], POLLS_MIN),
+            true => ([SPIN, LONGEST], self.polls_min),
             false => ([Duration::ZERO; 2], 0),
         };
         Polling {
@@ -100,7 +109,9 @@ impl Spin {
         }
         polling.left = polling.left.saturating_sub(1);
         let [may_end, must_end] = polling.ends;
-        let goes_on = now < may_end || (polling.left > 0 && now < must_end);
+        // A poll that took longer than all should take waited for other threads.
+        let is_slow = polling.left > 0 && now < must_end && took < SPIN;
+        let goes_on = now < may_end || is_slow;
         if !goes_on && self.is_hopeful.swap(false, Ordering::Relaxed) {
             let penalty = self.penalty.load(Ordering::Relaxed);
             // The first such wait changes nothing.
@@ -132,7 +143,6 @@ mod tests {
             let mut polling = spin.start_at(now);
             let polls = spin.goes_on_at(&mut polling, now);
             if !is_answered {
-                polling.left = 0;
                 spin.goes_on_at(&mut polling, now + SPIN_AND_A_BIT);
             }
             polls
@@ -154,24 +164,29 @@ mod tests {
     fn a_waiter_polls_for_its_time_and_then_sleeps() {
         let (spin, start) = (spin(), Instant::now());
         let mut polling = spin.start_at(start);
-        for _ in 0..POLLS_MIN {
-            assert!(spin.goes_on_at(&mut polling, start + SPIN / 2));
-        }
+        assert!(spin.goes_on_at(&mut polling, start + SPIN / 2));
         assert!(!spin.goes_on_at(&mut polling, start + SPIN_AND_A_BIT));
         assert!(spin.goes_on_at(&mut spin.start_at(start), start + SPIN / 2));
     }
 
     #[test]
-    fn a_waiter_on_a_slow_machine_polls_longer_but_not_for_long() {
-        let (spin, start) = (spin(), Instant::now());
-        let mut slow = spin.start_at(start);
-        let goes_on = |poll: &u32| spin.goes_on_at(&mut slow, start + *poll * SPIN / 10);
-        let polls = (1..1000).take_while(goes_on).count();
-        assert_eq!(polls, POLLS_MIN as usize - 1);
-        let mut very_slow = spin.start_at(start);
-        let goes_on = |poll: &u32| spin.goes_on_at(&mut very_slow, start + *poll * 2 * SPIN);
-        let polls = (1..1000).take_while(goes_on).count();
-        assert_eq!(polls, 9, "10 of them take the longest time");
+    fn a_waiter_on_a_slow_machine_polls_as_often_as_it_should_but_not_for_long() {
+        const LEAST: u32 = 128;
+        let start = Instant::now();
+        // The number of polls of a wait, each of which takes so long.
+        let polls = |each: Duration| {
+            let spin = Spin {
+                polls: true,
+                ..Spin::at_least(LEAST)
+            };
+            let mut polling = spin.start_at(start);
+            let goes_on = |poll: &u32| spin.goes_on_at(&mut polling, start + *poll * each);
+            u32::try_from((1..10_000).take_while(goes_on).count()).unwrap() + 1
+        };
+        assert_eq!(polls(SPIN / 1000), 1000, "a fast one polls for its time");
+        assert_eq!(polls(SPIN / 10), LEAST);
+        assert_eq!(polls(SPIN / 2), LONGEST.div_duration_f64(SPIN / 2) as u32);
+        assert_eq!(polls(2 * SPIN), 1, "others had the processor");
     }
 
     #[test]

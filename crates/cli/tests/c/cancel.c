@@ -95,6 +95,19 @@ static void *of_names(void *done)
 	return NULL;
 }
 
+/* Is cancelled before a call that need not wait, and must not complete it. */
+static void *of_queued_event(void *done)
+{
+	struct ibv_cq *queue;
+	void *cookie;
+	if (ibv_req_notify_cq(sender->send_cq, 0) || send_one())
+		return NULL;
+	*(int *)done = 1;
+	pthread_cancel(pthread_self());
+	ibv_get_cq_event(completions, &queue, &cookie);
+	return NULL;
+}
+
 /* Polls until it is cancelled. */
 static void *of_polling(void *unused)
 {
@@ -136,7 +149,7 @@ static void cancelled_while_polling(void)
 static int open_sender(void)
 {
 	struct ibv_pd *domain = ibv_alloc_pd(context);
-	struct ibv_cq *queue = ibv_create_cq(context, 16, NULL, NULL, 0);
+	struct ibv_cq *queue = ibv_create_cq(context, 16, NULL, completions, 0);
 	struct ibv_qp_init_attr kind = {
 		.send_cq = queue, .recv_cq = queue, .qp_type = IBV_QPT_UD, .cap = { 16, 16, 1, 1, 0 },
 	};
@@ -209,6 +222,7 @@ int main(void)
 		return 1;
 	cancelled_after("data", of_data);
 	cancelled_after("names and ids", of_names);
+	cancelled_after("a queued event", of_queued_event);
 	cancelled_while_polling();
 	/* The cancelled threads hold nothing. */
 	rdma_destroy_event_channel(connections);

@@ -91,6 +91,7 @@ fn threads_can_be_cancelled_while_they_wait_and_after_every_other_call() {
     let program = compiled.program("crates/cli/tests/c/cancel.c");
     let expected = "ibv_get_async_event: cancelled\nibv_get_cq_event: cancelled\n\
                     rdma_get_cm_event: cancelled\ndata: done, cancelled\n\
-                    names and ids: done, cancelled\n200 who poll: cancelled\nclosed\n";
+                    names and ids: done, cancelled\n\
+                    a queued event: done, cancelled\n200 who poll: cancelled\nclosed\n";
     assert_eq!(printed(&program, &[]), expected);
 }

@@ -21,6 +21,13 @@ unsafe extern "C-unwind" {
     fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout_ms: c_int) -> c_int;
     fn recv(fd: c_int, place: *mut c_void, length: usize, flags: c_int) -> isize;
     fn write(fd: c_int, bytes: *const c_void, length: usize) -> isize;
+    fn pthread_testcancel();
+}
+
+/// The thread may be cancelled here, as in [`readable`]: for a call that may end without a wait.
+pub fn may_be_cancelled() {
+    // SAFETY: it takes nothing.
+    unsafe { pthread_testcancel() };
 }
 
 /// Waits without a timeout until a socket is readable, and reads nothing. The thread may be cancelled here: frames

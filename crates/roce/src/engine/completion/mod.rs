@@ -24,7 +24,7 @@ pub struct CompletionQueue {
     ring: VecDeque<WorkCompletion>,
     capacity: u32,
     armed: Option<Arming>,
-    /// Completions that arrived since the queue was last empty or last notified, if not announced.
+    /// Completions that arrived since the queue was last empty, last notified, or its event was taken.
     unannounced: Option<News>,
     /// The owner has taken an event while completions were queued, and has not polled since.
     owner_polls: bool,
@@ -186,8 +186,9 @@ impl CompletionQueue {
     }
 
     /// Requests one notification, at the next completion or the next solicited one. It is due at once if such a
-    /// completion arrived since the queue was last empty and was not announced ([`event_taken`](Self::event_taken)). So an
-    /// owner that polls and then arms misses nothing. Arming for any completion extends an earlier request for solicited ones, never the reverse.
+    /// completion has arrived since the queue was last empty and was not announced. So an owner that polls and then arms
+    /// misses nothing. One that has taken an event must poll ([`event_taken`](Self::event_taken)). Arming for any completion
+    /// extends an earlier request for solicited ones, never the reverse.
     pub fn arm(&mut self, solicited_only: bool) {
         if !solicited_only {
             self.armed = Some(Arming::Any);

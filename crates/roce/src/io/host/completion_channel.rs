@@ -19,7 +19,7 @@ use crate::io::polling::attendance::this_thread;
 /// Its descriptor is created at its first use, because many programs only poll.
 ///
 /// The queue is as long as the number of completion queues on the channel, because a completion queue has at most one
-/// event here. The thread that takes the event polls that completion queue until it is empty.
+/// event here. The thread that takes the event polls that completion queue; for what it leaves there is another event.
 #[derive(Debug)]
 pub(crate) struct ChannelCore {
     ready: LazyReadiness,

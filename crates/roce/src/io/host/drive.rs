@@ -107,6 +107,12 @@ impl Host {
         self.drive_at(self.clock.recent());
     }
 
+    /// Yields the processor after a poll, as [`Host::drive`] does.
+    pub(crate) fn make_way(&self, has_found: bool) {
+        let now = || as_nanos(self.clock.now());
+        make_way::after_poll(has_found, now(), now);
+    }
+
     /// Returns whether packets had arrived, and whether anything else happened.
     #[inline]
     fn drive_at(&self, now: Duration) -> (bool, bool) {

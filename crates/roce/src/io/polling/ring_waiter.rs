@@ -24,8 +24,8 @@ pub(crate) struct RingWaiter {
     sleeps_in_calls: AtomicBool,
     /// It waits, or is about to. Its bell may have been rung.
     rests: AtomicBool,
-    /// The program waits in a call for each event. It has rested there, or found its events there, and was not missed
-    /// since.
+    /// The program waits in a call for each event. It has rested or polled there, or found its events there, and was not
+    /// missed since.
     is_expected: AtomicBool,
     /// Events that were there when the program called, while the waiter is not expected.
     found: AtomicU32,
@@ -81,7 +81,7 @@ impl RingWaiter {
         self.sleeps_in_calls.load(Ordering::SeqCst)
     }
 
-    /// The waiter rests in a call for an event, and is expected to make the next such call. Returns whether it still rests:
+    /// The waiter rests in a call for an event, or has polled for it there, and is expected to make the next such call. Returns whether it still rests:
     /// if not, somebody has taken over and wakes it by other means.
     pub(crate) fn expect(&self) -> bool {
         let was_expected = self.is_expected.swap(true, Ordering::Relaxed);

@@ -32,6 +32,8 @@ pub struct SoftChannel {
 /// How often a call drives the device while more and more arrives, but no event. After that, it sleeps: it must end by a
 /// signal.
 const TURNS_MAX: u32 = 8;
+/// How often a call polls before it sleeps, also on a slow machine.
+const POLLS_MIN: u32 = 128;
 
 impl SoftChannel {
     pub(crate) fn new(host: Arc<Host>) -> Result<Self> {
@@ -43,7 +45,7 @@ impl SoftChannel {
             wait: OnceLock::new(),
             sleeps_at_descriptor: AtomicBool::new(false),
             turns: AtomicU32::new(0),
-            spin: Spin::default(),
+            spin: Spin::at_least(POLLS_MIN),
         })
     }
 
@@ -80,18 +82,25 @@ impl SoftChannel {
             return None;
         }
         let mut polling = self.spin.start();
-        while self.spin.goes_on(&mut polling) {
-            let taken = self.core.take_after(|| {
-                self.host.drive();
-            });
+        if !self.spin.goes_on(&mut polling) {
+            return None;
+        }
+        loop {
+            let taken = self.core.take_after(|| self.host.drive_briefly());
             if taken.is_some() {
                 self.was_taken();
                 self.host.progress.ring_waiter().expect();
+                self.host.make_way(true);
                 return taken;
             }
+            if !self.spin.goes_on(&mut polling) {
+                return None;
+            }
+            // Not while the channel is quiet. The answer is looked for before the time is judged: it may have been
+            // sent meanwhile, by a thread that shares this processor.
+            self.host.make_way(false);
             std::hint::spin_loop();
         }
-        None
     }
 
     /// The channel behind a trait object.
@@ -135,6 +144,7 @@ impl CompChannel for SoftChannel {
     }
 
     fn sleep_at(&self) -> Result<SleepAt<'_>> {
+        self.host.entry.check(Step::PollCq)?;
         let own = self.core.descriptor()?;
         let at_descriptor = || {
             self.sleeps_at_descriptor.store(true, Ordering::Relaxed);
@@ -143,7 +153,10 @@ impl CompChannel for SoftChannel {
         let Some(wait) = self.wait() else {
             return at_descriptor();
         };
-        if let Some(cookie) = self.poll() {
+        // Once a call: after that it may have to end by a signal.
+        if self.turns.load(Ordering::Relaxed) == 0
+            && let Some(cookie) = self.poll()
+        {
             return Ok(SleepAt::NotAtAll(cookie));
         }
         if !self.core.begin_sleep(&self.host) {
