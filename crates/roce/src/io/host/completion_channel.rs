@@ -10,7 +10,6 @@ use portolan_provider::{Error, Result, Step};
 use portolan_threads::lock::{Mutex, MutexGuard};
 
 use crate::io::host::Host;
-use crate::io::host::completion_queue::CqCore;
 use crate::io::net::readiness::LazyReadiness;
 use crate::io::polling::attendance::this_thread;
 
@@ -40,8 +39,14 @@ struct Events {
 
 #[derive(Debug)]
 struct ChannelEvent {
-    cq: Weak<CqCore>,
+    cq: Weak<dyn EventSource>,
     cookie: u64,
+}
+
+/// A completion queue that has events.
+pub(crate) trait EventSource: Send + Sync + std::fmt::Debug {
+    /// A thread of the program has taken the event from the channel.
+    fn event_taken(&self);
 }
 
 impl ChannelEvent {
@@ -94,18 +99,17 @@ impl ChannelCore {
     }
 
     /// Queues the event of completion queue `cq`.
-    pub(crate) fn notify(&self, cq: &Weak<CqCore>, cookie: u64) {
+    pub(crate) fn notify(&self, cq: Weak<dyn EventSource>, cookie: u64) {
         let mut events = self.lock();
-        if events.queue.iter().any(|event| event.cq.ptr_eq(cq)) {
+        if events.queue.iter().any(|event| event.cq.ptr_eq(&cq)) {
             return;
         }
-        let cq = Weak::clone(cq);
         events.queue.push_back(ChannelEvent { cq, cookie });
         self.show(&mut events);
     }
 
     /// Removes the event of a destroyed completion queue.
-    pub(crate) fn forget(&self, cq: &Weak<CqCore>) {
+    pub(crate) fn forget(&self, cq: &Weak<dyn EventSource>) {
         let mut events = self.lock();
         events.queue.retain(|event| !event.cq.ptr_eq(cq));
         self.show(&mut events);
@@ -230,7 +234,7 @@ fn os_error(call: &'static str, errno: rustix::io::Errno) -> Error {
 mod tests {
     use super::*;
     use crate::engine::{Completion, CompletionQueue, Queue};
-    use crate::io::host::completion_queue::CqEvent;
+    use crate::io::host::completion_queue::{CqCore, CqEvent};
     use crate::io::net::counters::Cell;
     use portolan_provider::verbs::WorkCompletion;
     use rustix::event::{PollFd, PollFlags, poll};

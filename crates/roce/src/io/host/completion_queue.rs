@@ -10,7 +10,7 @@ use portolan_threads::lock::{Mutex, MutexGuard};
 use portolan_wire::Qpn;
 
 use crate::engine::{Completion, CompletionQueue};
-use crate::io::host::completion_channel::ChannelCore;
+use crate::io::host::completion_channel::{ChannelCore, EventSource};
 use crate::io::net::counters::Cell;
 use crate::io::polling::clock::{Clock, as_nanos};
 
@@ -109,13 +109,12 @@ impl CqCore {
     /// Removes the event queued in the channel.
     pub(crate) fn forget_event(&self) {
         if let Some(CqEvent::Queue(channel, _)) = &self.event {
-            channel.forget(&self.this);
+            channel.forget(&self.this());
         }
     }
 
-    /// A thread of the program has taken this queue's event from the channel.
-    pub(crate) fn event_taken(&self) {
-        self.queue.lock().event_taken();
+    fn this(&self) -> Weak<dyn EventSource> {
+        Weak::<Self>::clone(&self.this)
     }
 
     /// Whether one thread of the program, as far as is known, waits for this queue's events.
@@ -134,7 +133,7 @@ impl CqCore {
 
     fn notify(&self) {
         match &self.event {
-            Some(CqEvent::Queue(channel, cookie)) => channel.notify(&self.this, *cookie),
+            Some(CqEvent::Queue(channel, cookie)) => channel.notify(self.this(), *cookie),
             Some(CqEvent::Call(notify)) => notify.notify(),
             None => {}
         }
@@ -159,6 +158,12 @@ impl CqCore {
     /// Changes the maximum number of completions.
     pub(crate) fn resize(&self, capacity: u32, limit: u32) -> Result<()> {
         self.queue.lock().resize(capacity, limit)
+    }
+}
+
+impl EventSource for CqCore {
+    fn event_taken(&self) {
+        self.queue.lock().event_taken();
     }
 }
 
