@@ -82,7 +82,7 @@ pub(crate) unsafe fn take_event(channel: *mut CompChannel, into: *mut *mut Cq) -
             must_block(own_channel.channel.as_fd())?;
             let at = own_channel.channel.sleep_at();
             match at.map_err(|error| errno_of(&error))? {
-                SleepAt::NotAtAll(cookie) => cookie,
+                SleepAt::Event(cookie) => cookie,
                 SleepAt::Descriptor(fd) => return Ok(Attempt::Wait(fd.as_raw_fd())),
                 SleepAt::Bell(fd) => return Ok(Attempt::WaitForDatagram(fd.as_raw_fd())),
                 SleepAt::Nothing => return Ok(Attempt::Again),

@@ -25,8 +25,8 @@ pub enum SleepAt<'a> {
     Bell(BorrowedFd<'a>),
     /// Nothing: look again at once.
     Nothing,
-    /// It need not sleep: an event has arrived meanwhile, and this is its cookie.
-    NotAtAll(u64),
+    /// Nothing: an event has arrived and is taken. This is its cookie.
+    Event(u64),
 }
 
 /// A completion channel: a descriptor that reports which queues have completions.

@@ -283,7 +283,7 @@ fn while_members_may_return_a_new_coordinator_answers_for_none_of_them() {
     eventually("the first datagrams", || {
         witness.group.status().counters.unrouted == 21
     });
-    // This one is for no member, whoever returns.
+    // The coordinator takes this one itself, although a member is missing.
     let local = packet(1, &[HERE, 2]);
     sender.send(&local).unwrap();
     eventually("a datagram to the coordinator itself", || {

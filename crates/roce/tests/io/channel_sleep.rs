@@ -21,7 +21,7 @@ fn sleep_at(end: &End) -> BorrowedFd<'_> {
         match end.channel.sleep_at().unwrap() {
             SleepAt::Descriptor(fd) | SleepAt::Bell(fd) => return fd,
             SleepAt::Nothing => assert_eq!(end.channel.take_event().unwrap(), None),
-            SleepAt::NotAtAll(cookie) => panic!("an event, with cookie {cookie}"),
+            SleepAt::Event(cookie) => panic!("an event, with cookie {cookie}"),
         }
     }
 }
@@ -58,7 +58,7 @@ fn wait_for_event(end: &End) {
                 assert!(is_readable_within(fd, PATIENCE), "the thread was not woken");
             }
             SleepAt::Nothing => {}
-            SleepAt::NotAtAll(cookie) => return assert_eq!(cookie, 77),
+            SleepAt::Event(cookie) => return assert_eq!(cookie, 77),
         }
     }
 }
@@ -107,7 +107,7 @@ fn a_call_for_an_event_polls_before_it_sleeps_and_takes_what_arrives_without_a_w
             });
             both_are_ready.wait();
             match pair.b.channel.sleep_at().unwrap() {
-                SleepAt::NotAtAll(cookie) => Some(cookie),
+                SleepAt::Event(cookie) => Some(cookie),
                 _ => None,
             }
         });

@@ -81,8 +81,8 @@ impl RingWaiter {
         self.sleeps_in_calls.load(Ordering::SeqCst)
     }
 
-    /// The waiter rests in a call for an event, or has polled for it there, and is expected to make the next such call. Returns whether it still rests:
-    /// if not, somebody has taken over and wakes it by other means.
+    /// The waiter rests in a call for an event, or has polled for it there, and is expected to make the next such call.
+    /// Returns whether it still rests: if not, somebody has taken over and wakes it by other means.
     pub(crate) fn expect(&self) -> bool {
         let was_expected = self.is_expected.swap(true, Ordering::Relaxed);
         let rests = self.rests();

@@ -96,8 +96,8 @@ impl SoftChannel {
             if !self.spin.goes_on(&mut polling) {
                 return None;
             }
-            // Not while the channel is quiet. The answer is looked for before the time is judged: it may have been
-            // sent meanwhile, by a thread that shares this processor.
+            // Not while the channel is quiet. The next turn looks for the answer before it judges the time: a thread
+            // that shares this processor may have sent it meanwhile.
             self.host.make_way(false);
             std::hint::spin_loop();
         }
@@ -157,7 +157,7 @@ impl CompChannel for SoftChannel {
         if self.turns.load(Ordering::Relaxed) == 0
             && let Some(cookie) = self.poll()
         {
-            return Ok(SleepAt::NotAtAll(cookie));
+            return Ok(SleepAt::Event(cookie));
         }
         if !self.core.begin_sleep(&self.host) {
             self.host.settle_deferred();
