@@ -14,6 +14,13 @@ pub trait Notify: Send + Sync + std::fmt::Debug {
     fn notify(&self);
     /// A descriptor that is readable after [`Notify::notify`], until its owner resets it.
     fn as_fd(&self) -> BorrowedFd<'_>;
+    /// As `as_fd`, for an owner that creates the descriptor at its first use.
+    ///
+    /// # Errors
+    /// `Os` if the process has no descriptor left.
+    fn descriptor(&self) -> Result<BorrowedFd<'_>> {
+        Ok(self.as_fd())
+    }
 }
 
 /// The result of [`CompChannel::sleep_at`].

@@ -188,6 +188,22 @@ static void disconnected_after_a_refusal(void)
 	CHECK(!rdma_destroy_id(id));
 }
 
+/* Nothing will arrive on a channel that is destroyed during the call, so only a signal ends it. */
+static void interrupted_on_a_destroyed_channel(void)
+{
+	pthread_t thread;
+
+	CHECK(!pthread_create(&thread, NULL, run, (void *)take_cm_event));
+	CHECK(is_still_there(thread));
+	rdma_destroy_event_channel(channel);
+	CHECK(is_still_there(thread));
+	CHECK(!pthread_kill(thread, SIGUSR1));
+	CHECK(is_still_there(thread));
+	CHECK(!pthread_kill(thread, SIGUSR2));
+	CHECK(!is_still_there(thread));
+	CHECK(gave == -1 && number == EINTR);
+}
+
 static void no_ids(void)
 {
 	struct rdma_event_channel *gone = rdma_create_event_channel();
@@ -243,6 +259,7 @@ int main(int count, char **arguments)
 	cancelled_together();
 	disconnected_after_a_refusal();
 	no_ids();
+	interrupted_on_a_destroyed_channel();
 	puts("all as it should be");
 	return 0;
 }

@@ -8,6 +8,7 @@
 )]
 
 use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 
 use rustix::io::Errno;
@@ -18,8 +19,8 @@ use crate::sys::rdma_cm::last_errno;
 
 // The libc crate declares these as functions that do not unwind.
 unsafe extern "C-unwind" {
-    fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout_ms: c_int) -> c_int;
     fn recv(fd: c_int, place: *mut c_void, length: usize, flags: c_int) -> isize;
+    fn sem_wait(semaphore: *mut libc::sem_t) -> c_int;
     fn write(fd: c_int, bytes: *const c_void, length: usize) -> isize;
     fn pthread_testcancel();
 }
@@ -40,12 +41,21 @@ pub fn readable(socket: RawFd) -> Result<(), Errno> {
         1.. => Ok(()),
         // The other end is closed, so nothing will ever arrive. Continue to wait, as on a kernel descriptor that is
         // closed during the call.
-        0 => loop {
-            // SAFETY: no structures.
-            unsafe { poll(std::ptr::null_mut(), 0, -1) };
-        },
+        0 => Err(signal()),
         _ => Err(last_errno()),
     }
+}
+
+/// Waits for a signal whose handler was installed without `SA_RESTART`, which poll(2) and pause(2) do not regard. Returns
+/// `EINTR`.
+fn signal() -> Errno {
+    let mut never_posted = MaybeUninit::<libc::sem_t>::uninit();
+    // SAFETY: the semaphore is initialized before it is waited for, and outlives both calls.
+    unsafe {
+        libc::sem_init(never_posted.as_mut_ptr(), 0, 0);
+        sem_wait(never_posted.as_mut_ptr());
+    }
+    last_errno()
 }
 
 /// As [`readable`], for a datagram socket: an empty datagram ends the wait, too. The thread may be cancelled here.

@@ -353,6 +353,15 @@ impl Listener {
         }
     }
 
+    /// As [`AsFd::as_fd`], but fails if no descriptor is left.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn descriptor(&self) -> Result<BorrowedFd<'_>> {
+        match &self.any {
+            Some(any) => Ok(any.as_fd()),
+            None => self.doors[0].events.descriptor(),
+        }
+    }
+
     /// Fails if no further requests can arrive.
     fn check(&self) -> Result<()> {
         self.ended.get().cloned().map_or(Ok(()), Err)
@@ -401,7 +410,7 @@ fn is_taken(error: &Error) -> bool {
 fn watch_all(doors: &[Door]) -> Result<ReadySet> {
     let any = ReadySet::new(Step::Accept)?;
     for door in doors {
-        any.add(&door.events, Step::Accept)?;
+        any.add(door.events.descriptor()?, Step::Accept)?;
     }
     Ok(any)
 }

@@ -51,7 +51,7 @@ impl Connection {
         let ready = ReadySet::new(Step::Transfer)?;
         let bell = Arc::new(Bell::new()?);
         ready.add(connection.work.channel.descriptor()?, Step::Transfer)?;
-        ready.add(&connection.events, Step::Transfer)?;
+        ready.add(connection.events.descriptor()?, Step::Transfer)?;
         ready.add(&*bell, Step::Transfer)?;
         let place = connection.work.add_bell(&bell);
         Ok(Readiness {

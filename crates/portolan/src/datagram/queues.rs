@@ -275,6 +275,13 @@ impl Queues {
     }
 }
 
+impl Queues {
+    /// As [`AsFd::as_fd`], but fails if no descriptor is left.
+    pub(super) fn descriptor(&self) -> Result<BorrowedFd<'_>> {
+        self.channel.descriptor()
+    }
+}
+
 impl AsFd for Queues {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()

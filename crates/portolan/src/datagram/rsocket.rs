@@ -314,7 +314,8 @@ impl Rsocket {
             Some(local) => local,
             None => {
                 let opened = self.open(addr, peer)?;
-                self.ready.add(&opened.queues, Step::CreateQp)?;
+                let queues = opened.queues.descriptor()?;
+                self.ready.add(queues, Step::CreateQp)?;
                 state.locals.push(opened);
                 state.locals.len() - 1
             }

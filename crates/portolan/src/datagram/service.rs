@@ -122,7 +122,7 @@ impl Service {
         listener.bind(address).map_err(explain)?;
         listener.listen(BACKLOG).map_err(explain)?;
         let ready = ReadySet::new(Step::Listen)?;
-        ready.add(&events, Step::Listen)?;
+        ready.add(events.descriptor()?, Step::Listen)?;
         Ok(Self {
             listener,
             events,
@@ -304,7 +304,7 @@ impl Service {
             Some(at) => at,
             None => {
                 let queues = Queues::new(id, &self.options)?;
-                self.ready.add(&queues, Step::CreateQp)?;
+                self.ready.add(queues.descriptor()?, Step::CreateQp)?;
                 let owner = id.clone();
                 self.devices.push(OnDevice { queues, owner });
                 self.devices.len() - 1

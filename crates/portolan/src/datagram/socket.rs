@@ -109,8 +109,8 @@ pub struct Joined {
 impl Socket {
     pub(super) fn new(queues: Queues, id: CmId, events: EventChannel) -> Result<Self> {
         let ready = ReadySet::new(Step::CreateQp)?;
-        ready.add(&queues, Step::CreateQp)?;
-        ready.add(&events, Step::CreateQp)?;
+        ready.add(queues.descriptor()?, Step::CreateQp)?;
+        ready.add(events.descriptor()?, Step::CreateQp)?;
         Ok(Self {
             queues,
             id,

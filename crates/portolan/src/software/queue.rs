@@ -315,7 +315,7 @@ impl EventWaiter for EventQueue {
     fn descriptor(&self) -> Result<BorrowedFd<'_>> {
         let ready = match &self.ready {
             Ready::Descriptor(ready) => ready,
-            Ready::Call(notify) => return Ok(notify.as_fd()),
+            Ready::Call(notify) => return notify.descriptor(),
         };
         let waiting = self.waiting.lock();
         let descriptor = ready.descriptor(!waiting.events.is_empty());

@@ -158,6 +158,14 @@ impl StreamListener {
     }
 }
 
+impl StreamListener {
+    /// As [`AsFd::as_fd`], but fails if no descriptor is left.
+    #[cfg(feature = "tokio")]
+    pub(super) fn descriptor(&self) -> Result<BorrowedFd<'_>> {
+        self.listener.descriptor()
+    }
+}
+
 impl AsFd for StreamListener {
     /// A descriptor that is readable while a request is queued.
     fn as_fd(&self) -> BorrowedFd<'_> {

@@ -259,6 +259,14 @@ impl Attempt for Connecting {
     }
 }
 
+impl Connecting {
+    /// As [`AsFd::as_fd`], but fails if no descriptor is left.
+    #[cfg(feature = "tokio")]
+    pub(super) fn descriptor(&self) -> Result<BorrowedFd<'_>> {
+        self.steps.events.descriptor()
+    }
+}
+
 impl AsFd for Connecting {
     /// Readable while there is something for [`Connecting::try_finish`] to do.
     fn as_fd(&self) -> BorrowedFd<'_> {

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{Shutdown, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -25,7 +25,9 @@ use super::watched::Watched;
 use crate::connection::{ATTEMPT_DELAY, Failures};
 use crate::deadline;
 use crate::resolve::resolve_async;
-use crate::tasks::runtime::{of_ended_task, off_runtime, runtime_error, watch, within};
+use crate::tasks::runtime::{
+    self, Waited, of_ended_task, off_runtime, runtime_error, watch, within,
+};
 
 /// A [`Stream`] for tasks: tokio's `AsyncRead` and `AsyncWrite`.
 ///
@@ -93,7 +95,7 @@ pub struct WriteHalf(Arc<Watched>);
 /// ```
 #[derive(Debug)]
 pub struct AsyncStreamListener {
-    listener: AsyncFd<ListenerFd>,
+    listener: AsyncFd<runtime::Watched<StreamListener>>,
 }
 
 impl AsyncStream {
@@ -354,7 +356,7 @@ impl AsyncStreamListener {
     /// The runtime cannot watch the listener's descriptor.
     pub fn new(listener: StreamListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
-        let listener = watch(ListenerFd(listener), Step::Watch).map_err(io_error)?;
+        let listener = watch(listener, Step::Watch).map_err(io_error)?;
         Ok(Self { listener })
     }
 
@@ -447,7 +449,7 @@ async fn connect_to(
     let connecting = within(deadline, Step::ResolveAddress, start)
         .await
         .map_err(explain)?;
-    let mut events = watch(ConnectingFd(connecting), Step::Watch)?;
+    let mut events = watch(connecting, Step::Watch)?;
     let finish = async {
         loop {
             if let Some(stream) = events.get_mut().0.try_finish()? {
@@ -466,20 +468,14 @@ async fn connect_to(
         .map_err(explain)
 }
 
-#[derive(Debug)]
-struct ListenerFd(StreamListener);
-
-impl AsRawFd for ListenerFd {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
+impl Waited for StreamListener {
+    fn number(&self) -> Result<RawFd> {
+        self.descriptor().map(|fd| fd.as_raw_fd())
     }
 }
 
-#[derive(Debug)]
-struct ConnectingFd(Connecting);
-
-impl AsRawFd for ConnectingFd {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
+impl Waited for Connecting {
+    fn number(&self) -> Result<RawFd> {
+        self.descriptor().map(|fd| fd.as_raw_fd())
     }
 }

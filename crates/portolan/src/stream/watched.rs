@@ -6,13 +6,13 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 
 use ::tokio::io::unix::AsyncFd;
-use portolan_provider::Step;
+use portolan_provider::{Result, Step};
 use portolan_threads::lock::Mutex;
 
 use super::core::{Direction, Shared, Wait};
 use super::error::io_error;
 use super::stream::Stream;
-use crate::tasks::runtime::watch;
+use crate::tasks::runtime::{self, Waited, watch};
 
 /// Times that a task looks in one call. Mostly it looks twice.
 const TURNS_MAX: u32 = 16;
@@ -22,10 +22,10 @@ const TURNS_MAX: u32 = 16;
 pub(super) struct Watched {
     /// What other processes ring, if the stream waits for the device itself. Dropped before the stream, after which
     /// another stream may have the same descriptor watched.
-    device: OnceLock<AsyncFd<DeviceFd>>,
+    device: OnceLock<AsyncFd<runtime::Watched<DeviceFd>>>,
     /// Locked while a task makes `device`: the runtime watches a descriptor once.
     makes_device: Mutex<()>,
-    fd: AsyncFd<SignalFd>,
+    fd: AsyncFd<runtime::Watched<SignalFd>>,
     /// The waiting tasks, by direction. One of them polls the descriptors for both.
     tasks: Arc<Tasks>,
     pub(super) stream: Stream,
@@ -150,9 +150,9 @@ impl Watched {
 #[derive(Debug)]
 struct SignalFd(Shared);
 
-impl AsRawFd for SignalFd {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.signal().as_raw_fd()
+impl Waited for SignalFd {
+    fn number(&self) -> Result<RawFd> {
+        self.0.made_signal().map(|fd| fd.as_raw_fd())
     }
 }
 
@@ -160,8 +160,8 @@ impl AsRawFd for SignalFd {
 #[derive(Debug)]
 struct DeviceFd(#[expect(dead_code, reason = "keeps it open")] Shared, RawFd);
 
-impl AsRawFd for DeviceFd {
-    fn as_raw_fd(&self) -> RawFd {
-        self.1
+impl Waited for DeviceFd {
+    fn number(&self) -> Result<RawFd> {
+        Ok(self.1)
     }
 }

@@ -1,12 +1,14 @@
 //! Connections for tasks.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use ::tokio::io::unix::AsyncFd;
+use portolan_provider::traits::CompChannel;
 use portolan_provider::verbs::Access;
 use portolan_provider::{Result, Step};
 
-use super::runtime::{CompletionFd, Watched, reached, runtime_error, watch};
+use super::runtime::{Watched, reached, runtime_error, watch};
 use crate::cm::EventChannel;
 use crate::connection::{Connection, Inner, Window};
 use crate::sys::SharedMemory;
@@ -57,7 +59,7 @@ use crate::work::Message;
 #[derive(Debug)]
 pub struct AsyncConnection {
     connection: Connection,
-    completions: AsyncFd<Watched<CompletionFd>>,
+    completions: AsyncFd<Watched<Arc<dyn CompChannel>>>,
     events: AsyncFd<Watched<EventChannel>>,
 }
 
@@ -67,9 +69,8 @@ impl AsyncConnection {
     /// # Errors
     /// There is no runtime (`InvalidState`), or it cannot watch the connection's descriptors.
     pub fn new(connection: Connection) -> Result<Self> {
-        let channel = CompletionFd(connection.inner.work.channel.clone());
-        let completions = watch(Watched(channel), Step::Watch)?;
-        let events = watch(Watched(connection.inner.events.clone()), Step::Watch)?;
+        let completions = watch(connection.inner.work.channel.clone(), Step::Watch)?;
+        let events = watch(connection.inner.events.clone(), Step::Watch)?;
         Ok(Self {
             connection,
             completions,

@@ -1,6 +1,7 @@
 //! Datagram sockets and services for tasks.
 
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 use ::tokio::io::unix::AsyncFd;
 use portolan_addrinfo::names::pool::DEADLINE_MAX;
@@ -9,7 +10,7 @@ use portolan_provider::{Result, Step};
 use portolan_wire::addr::Qpn;
 
 use super::race::race;
-use super::runtime::{Watched, off_runtime, runtime, runtime_error, watch, within};
+use super::runtime::{Waited, Watched, off_runtime, runtime, runtime_error, watch, within};
 use crate::datagram::{
     Arrival, Datagram, Destination, Joined, Joining, Options, Question, Reached, Service, Socket,
 };
@@ -49,13 +50,25 @@ pub struct AsyncSocket {
     socket: AsyncFd<Watched<Socket>>,
 }
 
+impl Waited for Socket {
+    fn number(&self) -> Result<RawFd> {
+        Ok(self.as_fd().as_raw_fd())
+    }
+}
+
+impl Waited for Service {
+    fn number(&self) -> Result<RawFd> {
+        Ok(self.as_fd().as_raw_fd())
+    }
+}
+
 impl AsyncSocket {
     /// Registers a socket with the current runtime.
     ///
     /// # Errors
     /// There is no runtime (`InvalidState`), or it cannot watch the socket's descriptors.
     pub fn new(socket: Socket) -> Result<Self> {
-        let socket = watch(Watched(socket), Step::Watch)?;
+        let socket = watch(socket, Step::Watch)?;
         Ok(Self { socket })
     }
 
@@ -214,7 +227,7 @@ impl AsyncService {
     /// # Errors
     /// There is no runtime (`InvalidState`), or it cannot watch the service's descriptor.
     pub fn new(service: Service) -> Result<Self> {
-        let service = watch(Watched(service), Step::Listen)?;
+        let service = watch(service, Step::Listen)?;
         Ok(Self { service })
     }
 

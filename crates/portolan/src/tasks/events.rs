@@ -1,15 +1,17 @@
 //! The low layer for tasks: event channels and completion queues.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use ::tokio::io::unix::AsyncFd;
 use futures_core::Stream;
 use portolan_provider::cm::EventType;
+use portolan_provider::traits::CompChannel;
 use portolan_provider::verbs::WorkCompletion;
 use portolan_provider::{Error, Result, Step};
 
-use super::runtime::{self, CompletionFd, Watched, runtime_error, watch};
+use super::runtime::{self, Watched, runtime_error, watch};
 use crate::cm::{Completions, Event, EventChannel};
 
 /// An [`EventChannel`] for tokio tasks.
@@ -42,7 +44,7 @@ impl AsyncEventChannel {
     /// # Errors
     /// There is no runtime (`InvalidState`), or it cannot watch the channel's descriptor.
     pub fn new(events: EventChannel) -> Result<Self> {
-        let events = watch(Watched(events), Step::OpenChannel)?;
+        let events = watch(events, Step::OpenChannel)?;
         Ok(Self { events })
     }
 
@@ -145,7 +147,7 @@ impl Stream for AsyncEventChannel {
 #[derive(Debug)]
 pub struct AsyncCompletions {
     completions: Completions,
-    channel: AsyncFd<Watched<CompletionFd>>,
+    channel: AsyncFd<Watched<Arc<dyn CompChannel>>>,
 }
 
 impl AsyncCompletions {
@@ -160,7 +162,7 @@ impl AsyncCompletions {
             Error::invalid(Step::PollCq, what, expected, "one without")
         };
         let channel = completions.channel.clone().ok_or_else(missing)?;
-        let channel = watch(Watched(CompletionFd(channel)), Step::PollCq)?;
+        let channel = watch(channel, Step::PollCq)?;
         Ok(Self {
             completions,
             channel,
@@ -193,7 +195,7 @@ impl AsyncCompletions {
                 return Ok(taken);
             }
             let mut guard = self.channel.readable().await.map_err(runtime_error)?;
-            while self.channel.get_ref().0.0.take_event()?.is_some() {}
+            while self.channel.get_ref().0.take_event()?.is_some() {}
             guard.clear_ready();
         }
     }

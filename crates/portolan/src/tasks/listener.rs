@@ -1,12 +1,13 @@
 //! Listeners for tasks, and accepting.
 
 use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
 
 use ::tokio::io::unix::AsyncFd;
 use portolan_provider::{Result, Step};
 
 use super::connection::AsyncConnection;
-use super::runtime::{Watched, off_runtime, ready, watch, within};
+use super::runtime::{Waited, Watched, off_runtime, ready, watch, within};
 use crate::connection::{Connection, Incoming, Listener, Options, accept_outcome, unconfirmed};
 use crate::deadline;
 
@@ -31,6 +32,12 @@ pub struct AsyncListener {
     listener: AsyncFd<Watched<Listener>>,
 }
 
+impl Waited for Listener {
+    fn number(&self) -> Result<RawFd> {
+        self.descriptor().map(|fd| fd.as_raw_fd())
+    }
+}
+
 impl AsyncListener {
     /// Listens on `addr:port`, `name:port` or `:port`, without a port on a free one; see [`Listener::bind`].
     ///
@@ -46,7 +53,7 @@ impl AsyncListener {
     /// # Errors
     /// There is no runtime (`InvalidState`), or it cannot watch the listener's descriptor.
     pub fn new(listener: Listener) -> Result<Self> {
-        let listener = watch(Watched(listener), Step::Listen)?;
+        let listener = watch(listener, Step::Listen)?;
         Ok(Self { listener })
     }
 
@@ -81,7 +88,7 @@ impl Incoming {
         let deadline = deadline::after(options.timeout);
         super::runtime::runtime(Step::Accept)?;
         let (inner, request) = self.start_accept(options, deadline)?;
-        let events = watch(Watched(inner.events.clone()), Step::Accept)?;
+        let events = watch(inner.events.clone(), Step::Accept)?;
         loop {
             let event = ready(&events, |events| events.try_next_event());
             let event = within(deadline, Step::Accept, event)

@@ -84,7 +84,7 @@ where
                 match begun {
                     Ok(attempt) => {
                         let events = attempt.steps().events.clone();
-                        let events = watch(Watched(events), Step::Connect)?;
+                        let events = watch(events, Step::Connect)?;
                         running.push(Running { events, attempt });
                     }
                     Err(error) => {

@@ -1,6 +1,6 @@
 //! The runtime's services for the futures here: readiness of descriptors, deadlines, threads for blocking calls.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,6 +12,8 @@ use ::tokio::task::JoinError;
 use ::tokio::time::{Sleep, sleep_until};
 use portolan_provider::traits::CompChannel;
 use portolan_provider::{Cause, Error, Result, Step};
+
+use crate::cm::EventChannel;
 
 /// The runtime of the current task.
 ///
@@ -27,13 +29,34 @@ pub(super) fn runtime(step: Step) -> Result<Handle> {
     })
 }
 
-/// Registers a descriptor with the runtime. Each wrapper owns its descriptor and keeps it open and
-/// unchanged, as tokio's newer, unsafe registration requires.
-#[allow(deprecated, reason = "every tokio 1 has this form; see above")]
-pub(crate) fn watch<T: AsRawFd>(descriptor: T, step: Step) -> Result<AsyncFd<T>> {
+/// What a task waits for by a descriptor. It owns the descriptor and keeps it open and unchanged, as tokio's newer,
+/// unsafe registration requires.
+pub(crate) trait Waited {
+    /// The descriptor's number. It is readable while there may be something to take.
+    ///
+    /// # Errors
+    /// The process has no descriptor left. The one that then stands in for programs that poll is of no use to a
+    /// runtime: it is the same for all, and always readable, whereas the runtime only sees changes.
+    fn number(&self) -> Result<RawFd>;
+}
+
+/// What a task waits for, with the number of its descriptor.
+#[derive(Debug)]
+pub(crate) struct Watched<T>(pub(crate) T, RawFd);
+
+impl<T> AsRawFd for Watched<T> {
+    fn as_raw_fd(&self) -> RawFd {
+        self.1
+    }
+}
+
+/// Registers a descriptor with the runtime.
+#[allow(deprecated, reason = "every tokio 1 has this form; see `Waited`")]
+pub(crate) fn watch<T: Waited>(waited: T, step: Step) -> Result<AsyncFd<Watched<T>>> {
     runtime(step)?;
+    let number = waited.number().map_err(|error| error.at(step))?;
     let watched = of_runtime(step, "a tokio runtime with I/O enabled", || {
-        AsyncFd::with_interest(descriptor, Interest::READABLE)
+        AsyncFd::with_interest(Watched(waited, number), Interest::READABLE)
     });
     watched?.map_err(runtime_error)
 }
@@ -54,23 +77,15 @@ fn until(moment: Instant, step: Step) -> Result<Sleep> {
     })
 }
 
-/// A descriptor that its owner keeps open and unchanged.
-#[derive(Debug)]
-pub(super) struct Watched<T>(pub(super) T);
-
-impl<T: AsFd> AsRawFd for Watched<T> {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
+impl Waited for Arc<dyn CompChannel> {
+    fn number(&self) -> Result<RawFd> {
+        self.descriptor().map(|fd| fd.as_raw_fd())
     }
 }
 
-/// A completion channel's descriptor.
-#[derive(Debug)]
-pub(super) struct CompletionFd(pub(super) Arc<dyn CompChannel>);
-
-impl AsFd for CompletionFd {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+impl Waited for EventChannel {
+    fn number(&self) -> Result<RawFd> {
+        self.descriptor().map(|fd| fd.as_raw_fd())
     }
 }
 
@@ -78,10 +93,7 @@ impl AsFd for CompletionFd {
 pub(super) async fn ready<T, R>(
     watched: &AsyncFd<Watched<T>>,
     mut take: impl FnMut(&T) -> Result<Option<R>>,
-) -> Result<R>
-where
-    T: AsFd,
-{
+) -> Result<R> {
     loop {
         if let Some(found) = take(&watched.get_ref().0)? {
             return Ok(found);

@@ -15,6 +15,8 @@ mod connections;
 mod datagrams;
 mod deadlines;
 mod death;
+#[cfg(feature = "tokio")]
+mod descriptors;
 mod events;
 mod floods;
 mod fork;

@@ -91,9 +91,9 @@ impl Served {
             }
             Request::ServeConnects => {
                 let (tcp, rdma) = (self.tcp.try_clone()?, self.rdma.clone());
-                // They end with the process; the first process notices their failures.
-                thread::Builder::new().spawn(move || accept_tcp(&tcp))?;
-                thread::Builder::new().spawn(move || accept_rdma(&rdma))?;
+                // They end with the process.
+                thread::Builder::new().spawn(move || explain(accept_tcp(&tcp)))?;
+                thread::Builder::new().spawn(move || explain(accept_rdma(&rdma)))?;
                 relay::serve(&self.udp)?;
                 json!({ "serving": true })
             }
@@ -131,6 +131,13 @@ fn accept_rdma(listener: &Listener) -> portolan::Result<()> {
     loop {
         let connection = listener.accept()?.accept_with(&connect_options())?;
         connection.wait_disconnected(PATIENCE)?;
+    }
+}
+
+/// Tells the user why no more connections are accepted. The first process only notices that its connects time out.
+fn explain<E: std::fmt::Display>(ended: std::result::Result<(), E>) {
+    if let Err(error) = ended {
+        eprintln!("portolan: the accepting process: {error}");
     }
 }
 

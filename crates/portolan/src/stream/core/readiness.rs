@@ -106,6 +106,16 @@ impl Core {
         }
     }
 
+    /// As [`Core::signal`], but fails if no descriptor is left.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn made_signal(&self) -> Result<BorrowedFd<'_>> {
+        let fd = self.signal();
+        match &self.readiness {
+            Readiness::Called { signal, .. } => signal.descriptor(),
+            Readiness::Watched { .. } => Ok(fd),
+        }
+    }
+
     /// Makes the stream wait for the device, unless another one does. Returns what the other processes ring.
     pub(crate) fn wait_for_device(&self) -> Option<BorrowedFd<'_>> {
         let Readiness::Called { own, .. } = &self.readiness else {

@@ -123,21 +123,24 @@ impl Notify for Signal {
     }
 
     fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor().unwrap_or(self.spare.as_fd())
+    }
+
+    fn descriptor(&self) -> Result<BorrowedFd<'_>> {
         if let Some(bell) = self.bell.get() {
-            return bell.as_fd();
+            return Ok(bell.as_fd());
         }
         let state = self.state.lock();
-        if self.bell.get().is_none()
-            && let Ok(made) = make_bell()
-        {
-            // The program may be about to use the number that it has just closed.
-            let made = fcntl_dupfd_cloexec(&made, NUMBER_MIN).unwrap_or(made);
-            if state.is_raised {
-                ring(&made);
-            }
-            let _ = self.bell.set(made);
+        if let Some(bell) = self.bell.get() {
+            return Ok(bell.as_fd());
         }
-        self.bell.get().unwrap_or(self.spare).as_fd()
+        let made = make_bell()?;
+        // The program may be about to use the number that it has just closed.
+        let made = fcntl_dupfd_cloexec(&made, NUMBER_MIN).unwrap_or(made);
+        if state.is_raised {
+            ring(&made);
+        }
+        Ok(self.bell.get_or_init(|| made).as_fd())
     }
 }
 
