@@ -5,6 +5,8 @@ mod common;
 mod support;
 
 use std::io::{BufRead, BufReader};
+use std::sync::mpsc;
+use std::thread;
 
 use common::*;
 use support::{Namespace, ip_batch};
@@ -59,10 +61,11 @@ fn a_listener_that_is_unreachable_because_loopback_is_down_reports_it() {
         let told = Namespace::new().run(move || {
             ip_batch(interfaces);
             let mut listening = Listening::command(args);
-            let mut line = String::new();
             let complaints = listening.child.stderr.take().unwrap();
-            BufReader::new(complaints).read_line(&mut line).unwrap();
-            line
+            let (tell, told) = mpsc::channel();
+            thread::spawn(move || tell.send(BufReader::new(complaints).lines().next()));
+            let line = told.recv_timeout(PATIENCE).expect("it complains in time");
+            line.unwrap().unwrap()
         });
         assert!(
             told.contains(ADVICE),
