@@ -253,6 +253,15 @@ impl Id {
             .or_else(|| inquiry.map(|inquiry| (inquiry.response_timeout, inquiry.max_retries)))
     }
 
+    /// The listener whose backlog this child's request counts against.
+    pub(crate) fn waits_at(&self) -> Option<IdNumber> {
+        let connection = self.connection.as_deref();
+        let asked = self.asked.as_deref();
+        connection
+            .and_then(|connection| connection.waits_at)
+            .or_else(|| asked.and_then(|asked| asked.waits_at))
+    }
+
     /// Removes the child from its listener's backlog and returns that listener.
     pub(crate) fn leave_backlog(&mut self) -> Option<IdNumber> {
         let connection = self.connection.as_deref_mut();

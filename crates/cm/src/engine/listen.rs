@@ -206,6 +206,12 @@ impl Cm {
         Ok(())
     }
 
+    /// The listener of a child whose `ConnectRequest` event was not taken. The event has only the tag of the listener's
+    /// owner, and owners that do not know of each other may have given the same one.
+    pub fn listener_of(&self, child: IdNumber) -> Option<IdNumber> {
+        self.ids.get(child)?.waits_at()
+    }
+
     /// Reports that the owner has taken the `ConnectRequest` event of a child. The child stops counting against the
     /// listener's backlog, and survives the listener.
     pub fn request_taken(&mut self, child: IdNumber) {

@@ -102,14 +102,14 @@ impl Core {
             self.claims.listen(self.stack(), claim)?;
         }
         // Register it before the engine listens, because a request may arrive at once.
-        let (uid, is_new) = {
+        let is_new = {
             let mut state = self.state();
-            let uid = state.entry(id, Step::Listen)?.uid;
-            (uid, state.listeners.insert(uid, id).is_none())
+            state.entry(id, Step::Listen)?;
+            state.add_listener(id)
         };
         let listening = self.run(|cm, now| cm.listen(now, id, backlog));
         if listening.is_err() && is_new {
-            self.state().listeners.remove(&uid);
+            self.state().remove_listener(id);
         }
         listening
     }

@@ -32,14 +32,17 @@ impl Core {
     /// Destroys an id and drops its events. Rejects the queued requests of a listener.
     pub(super) fn destroy_id(&self, id: IdNumber) -> Result<u32> {
         let gone = Error::new(Step::DestroyId, Cause::NoSuchObject("the id"));
-        let entry = self.state().remove(id).ok_or(gone)?;
-        // The engine rejects the requests that were not taken, and destroys their ids.
-        let waiting = entry
-            .queue
-            .extract(|event| event.id == id || is_request_to(event, entry.uid));
-        for request in waiting.iter().filter(|event| event.id != id) {
-            self.state().remove(request.id);
-        }
+        let entry = {
+            let mut state = self.state();
+            let entry = state.remove(id).ok_or(gone)?;
+            // The engine rejects the requests that were not taken, and destroys their ids.
+            let is_its = |event: &CmEvent| event.id == id || state.belongs_to(event, id);
+            let waiting = entry.queue.extract(is_its);
+            for request in waiting.iter().filter(|event| event.id != id) {
+                state.remove(request.id);
+            }
+            entry
+        };
         if let Some((claim, _)) = entry.claim {
             self.release(claim);
         }
@@ -56,7 +59,7 @@ impl Core {
     ) -> Result<u32> {
         let mut state = self.state();
         let entry = state.entry(id, Step::Event)?;
-        let (uid, reported) = (entry.uid, entry.reported);
+        let reported = entry.reported;
         if !std::ptr::eq(&*entry.queue, from) {
             let (expected, found) = ("an id of the channel it is to leave", "another channel's");
             return Err(Error::invalid(Step::Event, "id", expected, found));
@@ -66,7 +69,7 @@ impl Core {
         }
         state.redirect(id, to);
         // The state is locked, so no event can overtake the moved ones.
-        for event in from.extract(|event| belongs_to(event, id, uid)) {
+        for event in from.extract(|event| state.belongs_to(event, id)) {
             // The id of a request belongs to the thread that takes the request, and its events go to the same queue.
             let request = (event.event == EventType::ConnectRequest).then_some(event.id);
             if let Some(child) = request {
@@ -74,7 +77,7 @@ impl Core {
             }
             let ticket = to.push(event);
             if let Some(child) = request {
-                state.note_request(child, ticket);
+                state.note_ticket(child, ticket);
             }
         }
         Ok(reported)
@@ -164,7 +167,7 @@ impl Core {
                 return false;
             }
             state.cm.request_taken(event.id);
-            let listener = state.listeners.get(&event.uid).copied();
+            let listener = state.listener_of(event.id);
             if let Some(Ok(entry)) = listener.map(|id| state.entry_mut(id, Step::Event)) {
                 entry.reported += 1;
             }
@@ -196,17 +199,4 @@ impl Core {
             let _ = self.destroy_id(id);
         }
     }
-}
-
-/// Whether an event goes to the queue of an id.
-fn belongs_to(event: &CmEvent, id: IdNumber, uid: UserId) -> bool {
-    match event.event {
-        EventType::ConnectRequest => is_request_to(event, uid),
-        _ => event.id == id,
-    }
-}
-
-/// Whether an event is a request to the listener with this number.
-fn is_request_to(event: &CmEvent, listener: UserId) -> bool {
-    event.event == EventType::ConnectRequest && event.uid == listener
 }

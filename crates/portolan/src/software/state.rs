@@ -1,6 +1,6 @@
 //! The provider's state under the engine's lock: the engine, the queues of its ids, and its outputs.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +23,7 @@ pub(super) struct ProviderState {
     ids: HashMap<IdNumber, IdEntry>,
     /// Ids that have accepted, by the queue pair that they named.
     accepted: HashMap<Qpn, IdNumber>,
-    /// Listeners by their number in requests.
-    pub(super) listeners: HashMap<UserId, IdNumber>,
+    listeners: BTreeSet<IdNumber>,
     /// The time until which the progress thread sleeps, since the epoch.
     pub(super) sleeps_until: Option<Duration>,
 }
@@ -40,8 +39,8 @@ pub(super) struct IdEntry {
     pub(super) claim: Option<(ClaimId, SocketAddr)>,
     /// Events taken by the user (`events_reported` of the kernel's ABI).
     pub(super) reported: u32,
-    /// The ticket of the request that created it, which is in `queue` or was taken.
-    request: Option<u64>,
+    /// The request that created it, which is in `queue` or was taken.
+    request: Option<Request>,
     /// The queue pair that it accepted with.
     accepted: Option<Qpn>,
     /// Number of events written by the user and not taken yet.
@@ -52,6 +51,14 @@ pub(super) struct IdEntry {
     pub(super) watch: Option<Arc<Watch>>,
     /// For each kind of hint, whether one is queued.
     hints_waiting: [bool; HINTS.len()],
+}
+
+/// A request that a listener got.
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    listener: IdNumber,
+    /// Its ticket in the queue.
+    ticket: u64,
 }
 
 /// Events that can recur. At most one of each kind is queued.
@@ -83,7 +90,7 @@ impl ProviderState {
             cm,
             ids: HashMap::new(),
             accepted: HashMap::new(),
-            listeners: HashMap::new(),
+            listeners: BTreeSet::new(),
             sleeps_until: None,
         }
     }
@@ -117,17 +124,15 @@ impl ProviderState {
     /// Passes an event to its channel. Returns one that the channel holds.
     fn dispatch(&mut self, event: CmEvent) -> Option<Held> {
         if event.event == EventType::ConnectRequest {
-            let listener = self
-                .listeners
-                .get(&event.uid)
-                .and_then(|id| self.ids.get(id))?;
-            let (queue, service) = (listener.queue.clone(), listener.service);
-            let mut child = IdEntry::new(UserId(0), service, queue.clone());
-            child.awaits_answer = true;
             let id = event.id;
-            self.insert(id, child);
+            let listener = self.cm.listener_of(id)?;
+            let entry = self.ids.get(&listener)?;
+            let (queue, service) = (entry.queue.clone(), entry.service);
             let ticket = queue.push(event);
-            self.note_request(id, ticket);
+            let mut child = IdEntry::new(UserId(0), service, queue);
+            child.awaits_answer = true;
+            child.request = Some(Request { listener, ticket });
+            self.insert(id, child);
         } else if let Some(entry) = self.ids.get_mut(&event.id) {
             if !is_of_group(event.event) {
                 entry.uid = event.uid;
@@ -147,26 +152,49 @@ impl ProviderState {
         None
     }
 
-    /// Stores the ticket of the request that created an id.
-    pub(super) fn note_request(&mut self, id: IdNumber, ticket: u64) {
-        if let Some(entry) = self.ids.get_mut(&id) {
-            entry.request = Some(ticket);
+    /// The listener that got the request which created an id.
+    pub(super) fn listener_of(&self, id: IdNumber) -> Option<IdNumber> {
+        Some(self.ids.get(&id)?.request?.listener)
+    }
+
+    /// Stores the new ticket of the request that created an id.
+    pub(super) fn note_ticket(&mut self, id: IdNumber, ticket: u64) {
+        let entry = self.ids.get_mut(&id);
+        if let Some(request) = entry.and_then(|entry| entry.request.as_mut()) {
+            request.ticket = ticket;
         }
+    }
+
+    /// Whether an event goes to the queue of an id: its own, and the requests to a listener.
+    pub(super) fn belongs_to(&self, event: &CmEvent, id: IdNumber) -> bool {
+        match event.event {
+            EventType::ConnectRequest => self.listener_of(event.id) == Some(id),
+            _ => event.id == id,
+        }
+    }
+
+    /// An id listens. Returns whether it did not before.
+    pub(super) fn add_listener(&mut self, id: IdNumber) -> bool {
+        self.listeners.insert(id)
+    }
+
+    pub(super) fn remove_listener(&mut self, id: IdNumber) {
+        self.listeners.remove(&id);
     }
 
     /// Removes a child that a newer request displaced, and its request.
     fn forget_displaced(&mut self, child: IdNumber) {
         if let Some(entry) = self.remove(child)
-            && let Some(ticket) = entry.request
+            && let Some(request) = entry.request
         {
-            entry.queue.take_back(ticket);
+            entry.queue.take_back(request.ticket);
         }
     }
 
     /// Queues an event with only a status for the listener on the port of a claim. Scans all listeners.
     pub(super) fn tell_listener(&mut self, claim: ClaimId, event: EventType, status: i32) {
         let is_its = |entry: &IdEntry| entry.claim.is_some_and(|(held, _)| held == claim);
-        let mut listeners = self.listeners.values();
+        let mut listeners = self.listeners.iter();
         let found = listeners.find(|id| self.ids.get(id).is_some_and(is_its));
         if let Some((&id, entry)) = found.and_then(|id| self.ids.get_key_value(id)) {
             entry.queue.push(CmEvent {
@@ -193,9 +221,7 @@ impl ProviderState {
         {
             self.accepted.remove(&qp);
         }
-        if self.listeners.get(&entry.uid) == Some(&id) {
-            self.listeners.remove(&entry.uid);
-        }
+        self.remove_listener(id);
         Some(entry)
     }
 

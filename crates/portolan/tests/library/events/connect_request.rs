@@ -1,12 +1,53 @@
 //! RDMA_CM_EVENT_CONNECT_REQUEST: generated on the passive side to notify the user of a new connection
 //! request.
 
+use std::sync::Arc;
+
 use portolan::cm::EventChannel;
-use portolan::provider::cm::{ConnParam, Ece, EventType};
+use portolan::provider::cm::{ConnParam, Ece, EventType, UserId};
+use portolan::provider::traits::{CmChannel, Provider};
 use portolan::wire::addr::{QKey, Qpn};
 
 use crate::harness::*;
 use crate::low::*;
+
+/// The C library's ids and those of its rsockets are numbered apart.
+#[test]
+fn listeners_whose_owners_gave_them_the_same_number_get_their_own_requests() {
+    let port = free_port();
+    let (here, there) = (start(port), start(port));
+    let listeners = [(); 2].map(|()| {
+        let channel = here.open_channel().unwrap();
+        let id = channel.create_id(UserId(1), TCP).unwrap();
+        channel.bind(id, "127.0.0.1:0".parse().unwrap()).unwrap();
+        channel.listen(id, 5).unwrap();
+        let address = channel.addresses(id).unwrap().local.unwrap();
+        (channel, id, address.inet().unwrap())
+    });
+    let request = |channel: &Arc<dyn CmChannel>| {
+        let event = channel.wait_event(Some(PATIENCE)).unwrap();
+        assert_eq!(event.event, EventType::ConnectRequest);
+        event.id
+    };
+    let connect = |address| {
+        let open = EventChannel::open_on(there.clone()).unwrap();
+        let (channel, id) = routed_on(open, TCP, address);
+        id.connect(&param(b"")).unwrap();
+        (channel, id)
+    };
+    let [(first, id, address), (second, other, other_address)] = listeners;
+    let mut clients = Vec::new();
+    for _ in 0..2 {
+        clients.push(connect(address));
+        request(&first);
+    }
+    clients.push(connect(other_address));
+    request(&second);
+    assert_eq!(first.destroy_id(id).unwrap(), 2, "requests reported");
+    clients.push(connect(other_address));
+    request(&second);
+    assert_eq!(second.destroy_id(other).unwrap(), 2, "requests reported");
+}
 
 #[test]
 fn connect_request_has_a_new_id_its_listener_and_the_peers_swapped_parameters() {
