@@ -84,6 +84,7 @@ pub(super) fn tests(workspace: &Workspace) -> Result<Outcome> {
         crate::leaks::install()?;
         ensure_installed(&FOR_TESTS)?;
         ensure_installed(&crate::kernel_provider::C_PACKAGES)?;
+        judge::prepare_host()?;
         // Nothing is fetched from here on.
         own_network::enter();
         workspace.cargo(&[&all[..], &others].concat())?;
