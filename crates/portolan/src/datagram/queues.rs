@@ -273,9 +273,7 @@ impl Queues {
             sges: &[buffer.sge(&self.pd, 0, buffer.len())?],
         })
     }
-}
 
-impl Queues {
     /// As [`AsFd::as_fd`], but fails if no descriptor is left.
     pub(super) fn descriptor(&self) -> Result<BorrowedFd<'_>> {
         self.channel.descriptor()

@@ -165,7 +165,7 @@ impl ProviderState {
         }
     }
 
-    /// Whether an event goes to the queue of an id: its own, and the requests to a listener.
+    /// Whether an event goes to the queue of an id: one of its own, or a request to it.
     pub(super) fn belongs_to(&self, event: &CmEvent, id: IdNumber) -> bool {
         match event.event {
             EventType::ConnectRequest => self.listener_of(event.id) == Some(id),
@@ -173,7 +173,7 @@ impl ProviderState {
         }
     }
 
-    /// An id listens. Returns whether it did not before.
+    /// Returns whether the id did not listen before.
     pub(super) fn add_listener(&mut self, id: IdNumber) -> bool {
         self.listeners.insert(id)
     }

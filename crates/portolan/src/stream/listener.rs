@@ -156,9 +156,7 @@ impl StreamListener {
             Err(error) => Err(super::io_error(error)),
         }
     }
-}
 
-impl StreamListener {
     /// As [`AsFd::as_fd`], but fails if no descriptor is left.
     #[cfg(feature = "tokio")]
     pub(super) fn descriptor(&self) -> Result<BorrowedFd<'_>> {
