@@ -69,3 +69,12 @@ fn an_ordinary_user_keeps_its_number_with_a_view_and_without_one() {
     }
     assert!(text.starts_with(&format!("{USER}\n")), "{text}");
 }
+
+#[test]
+fn a_limit_of_file_sizes_without_room_for_the_view_is_named_and_the_program_runs_without_it() {
+    let installed = Installed::new("limited");
+    let (text, complaint) = installed.run("prlimit --fsize=0", "echo runs");
+    assert_eq!(text, "runs\n", "{complaint}");
+    assert!(complaint.contains(UNSEEN), "{complaint}");
+    assert!(complaint.contains("RLIMIT_FSIZE"), "{complaint}");
+}

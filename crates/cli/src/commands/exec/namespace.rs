@@ -14,7 +14,7 @@ use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use rustix::fs::{CWD, FileType, Mode, OFlags, chmod, mknodat, openat};
-use rustix::process::{getegid, geteuid};
+use rustix::process::{Resource, getegid, geteuid, getrlimit};
 use thiserror::Error;
 
 use super::view::Leaf;
@@ -203,12 +203,23 @@ fn fill(place: &Path, tree: &[(String, Leaf)]) -> Result<()> {
         let path = place.join(path);
         fs::create_dir_all(path.parent().unwrap_or(place))?;
         match leaf {
-            Leaf::Text(text) => fs::write(path, text)?,
+            Leaf::Text(text) => write(&path, text)?,
             Leaf::Link(to) => std::os::unix::fs::symlink(to, path)?,
             Leaf::Node => make_node(&path)?,
         }
     }
     Ok(())
+}
+
+/// Writes a file, unless that would exceed the limit of file sizes and kill the process (SIGXFSZ, setrlimit(2)).
+fn write(path: &Path, text: &str) -> Result<()> {
+    if let Some(limit) = getrlimit(Resource::Fsize).current {
+        ensure!(
+            text.len() as u64 <= limit,
+            "the limit of file sizes (RLIMIT_FSIZE) is {limit} bytes"
+        );
+    }
+    Ok(fs::write(path, text)?)
 }
 
 /// Creates a character device with the number 0:0, which has no driver and which any user may create (Linux 5.8).
