@@ -23,11 +23,15 @@ use crate::layout::event_type::CONNECT_REQUEST;
 use crate::layout::{CmEvent, EventChannel};
 use crate::sync::Left;
 
-/// Waits for the channel's next event for the program, unless the descriptor is non-blocking.
+/// Waits for the channel's next event for the program, unless the descriptor is non-blocking. `until_readable` waits for a
+/// descriptor.
 ///
 /// # Errors
 /// `EAGAIN`, `EINTR`, and those of the descriptor.
-pub(crate) fn wait(channel: *mut EventChannel) -> Result<*mut CmEvent> {
+pub(crate) fn wait(
+    channel: *mut EventChannel,
+    until_readable: fn(RawFd) -> Result<()>,
+) -> Result<*mut CmEvent> {
     loop {
         let found = match caught(|| waiting(channel))? {
             Waiting::Device(fd) => raw::wait_event(fd)?,
@@ -35,7 +39,7 @@ pub(crate) fn wait(channel: *mut EventChannel) -> Result<*mut CmEvent> {
             // can be cancelled.
             Waiting::Readable(fd) => match caught(|| channel::hold(channel)?.take_event()) {
                 Err(Errno::AGAIN) => {
-                    raw::readable(fd)?;
+                    until_readable(fd)?;
                     continue;
                 }
                 taken => taken?,
@@ -80,17 +84,19 @@ pub(crate) fn get(channel: *mut EventChannel, into: Out<*mut CmEvent>) -> c_int 
         }
         Ok(())
     });
-    let done = ready.and_then(|()| wait(channel)).and_then(|event| {
-        caught(|| {
-            // SAFETY: `wait` returned it, and no other code has seen it.
-            let event = unsafe { Event::from_c(event) }?;
-            if event.c().event == CONNECT_REQUEST {
-                hold::give(channel, event.c().id);
-            }
-            into.write(event.into_c());
-            Ok(())
-        })
-    });
+    let done = ready
+        .and_then(|()| wait(channel, raw::readable))
+        .and_then(|event| {
+            caught(|| {
+                // SAFETY: `wait` returned it, and no other code has seen it.
+                let event = unsafe { Event::from_c(event) }?;
+                if event.c().event == CONNECT_REQUEST {
+                    hold::give(channel, event.c().id);
+                }
+                into.write(event.into_c());
+                Ok(())
+            })
+        });
     done.map_or_else(failed, |()| 0)
 }
 
@@ -113,7 +119,7 @@ pub(crate) fn settle(left: Left) -> Result<()> {
         event::drop_kept(&id);
         Ok(get!(&id, channel))
     })?;
-    let waited = wait(channel);
+    let waited = wait(channel, raw::readable_or_closed);
     caught(|| match waited {
         Ok(event) => {
             // SAFETY: `wait` returned it, and no other code has seen it.

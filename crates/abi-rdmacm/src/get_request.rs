@@ -5,6 +5,7 @@
 use std::ffi::c_int;
 
 use portolan_abi_layout::pointers::Out;
+use portolan_kernel::raw;
 use rustix::io::Errno;
 
 use crate::event::{self, Event};
@@ -29,7 +30,8 @@ pub(crate) fn get_request(listener: *mut CmId, into: Out<*mut CmId>) -> c_int {
         event::drop_kept(&listener);
         Ok(get!(&listener, channel))
     });
-    let done = begun.and_then(wait).and_then(|event| {
+    let waited = begun.and_then(|channel| wait(channel, raw::readable_or_closed));
+    let done = waited.and_then(|event| {
         caught(|| {
             // SAFETY: `wait` returned it, and no other code has seen it.
             let event = unsafe { Event::from_c(event) }?;

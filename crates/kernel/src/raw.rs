@@ -7,4 +7,6 @@ pub use crate::rdma_cm::fields::Fields;
 pub use crate::rdma_cm::open;
 pub use crate::rdma_cm::param::padded;
 pub use crate::sys::rdma_cm::{Channel, Command, Question, RdmaCmChannel, RdmaCmTable};
-pub use crate::sys::wait::{has_datagram, may_be_cancelled, readable, wait_event};
+pub use crate::sys::wait::{
+    has_datagram, may_be_cancelled, readable, readable_or_closed, wait_event,
+};

@@ -12,7 +12,7 @@ use portolan_provider::{Cause, Error, Result, Step};
 use rustix::io::Errno;
 
 use super::block::Block;
-use super::config::{BACKOFF_MAX, GroupConfig, REPORT_PARTS_MAX};
+use super::config::{BACKOFF_MAX, GroupConfig, OBSERVERS_MAX, REPORT_PARTS_MAX};
 use super::fork::PrivateFd;
 use super::join::{holder_text, os, refused, wait_readable};
 use super::message::{MESSAGE_BYTES_MAX, Message, VERSION};
@@ -27,6 +27,8 @@ use super::trust::{Credentials, Own};
 pub struct Observation {
     /// The coordinator's process id in this PID namespace, 0 if it is not visible.
     pub coordinator_pid: u32,
+    /// The coordinator's block.
+    pub coordinator_block: Option<Block>,
     /// The coordinator's effective user.
     pub coordinator_uid: u32,
     /// Why this process would not join the coordinator's group, if so. Then the observation is only as trustworthy as
@@ -34,31 +36,45 @@ pub struct Observation {
     pub distrust: Option<Cause>,
     /// What the coordinator's service reports ([`CoordinatorService::report`](super::CoordinatorService::report)).
     pub coordinator_report: Vec<Vec<u8>>,
-    /// The members, by block.
+    /// The members, by block. Their process ids are 0 if the coordinator is in another PID namespace, whose numbers it has.
     pub members: Vec<MemberStatus>,
     /// The reports of the members that answered in time ([`MemberService::report`](super::MemberService::report)).
     pub reports: BTreeMap<Block, Vec<Vec<u8>>>,
 }
 
-/// Observes the group of `config.port`. Its members have `timeout` to answer. `None` if there is no group.
+/// How long to wait for a turn if others observe the group.
+const TURN_WAIT: Duration = Duration::from_secs(10);
+
+/// Observes the group of `config.port`. Its members have `timeout` to answer; while too many others observe the group, this
+/// waits another 10 s at most. `None` if there is no group.
 ///
 /// # Errors
 /// * `GroupDistrusts`: the coordinator does not answer this user.
 /// * `GroupNotTrusted`: an untrusted user holds the group's name and does not answer as a coordinator would.
-/// * `GroupRefused`: the coordinator uses another version, or the group has no coordinator.
+/// * `GroupRefused`: the coordinator uses another version, the group has no coordinator, or too many observe it.
 /// * `GroupSilent`: the coordinator did not answer in time.
 /// * `Os`: a system call failed.
 pub fn observe(config: &GroupConfig, timeout: Duration) -> Result<Option<Observation>> {
     config.check()?;
     let name = GroupName::new(config);
-    let deadline = Instant::now() + timeout;
+    let turn_until = Instant::now() + TURN_WAIT;
+    let mut deadline = Instant::now() + timeout;
     let mut attempts = 0;
     loop {
         let wait = match name.call().map_err(os("connect"))? {
             Call::Connected(connection) => match Observer::ask(connection, config, timeout)? {
                 Some(observer) => match observer.collect(&name, config, deadline)? {
-                    Some(observation) => return Ok(Some(observation)),
-                    None => BACKOFF_MAX,
+                    Answer::All(observation) => return Ok(Some(observation)),
+                    Answer::Later if Instant::now() >= turn_until => {
+                        return Err(refused(format!(
+                            "{OBSERVERS_MAX} others list the members, which is the limit"
+                        )));
+                    }
+                    Answer::Later => {
+                        deadline = Instant::now() + timeout;
+                        BACKOFF_MAX
+                    }
+                    Answer::Ended => BACKOFF_MAX,
                 },
                 None => BACKOFF_MAX,
             },
@@ -89,10 +105,21 @@ pub fn observe(config: &GroupConfig, timeout: Duration) -> Result<Option<Observa
     }
 }
 
+/// What a question leads to.
+enum Answer {
+    All(Observation),
+    /// The coordinator answers no more observers now.
+    Later,
+    /// The coordinator died.
+    Ended,
+}
+
 /// A connection to the coordinator on which the query was sent.
 struct Observer {
     connection: PrivateFd,
     coordinator: Credentials,
+    /// Whether the coordinator is in another PID namespace.
+    is_elsewhere: bool,
     timeout: Duration,
     seen: Observation,
     /// The coordinator's own report is complete.
@@ -115,6 +142,7 @@ impl Observer {
         Ok(Some(Self {
             connection,
             coordinator,
+            is_elsewhere: false,
             timeout,
             seen: Observation {
                 coordinator_pid: coordinator.pid,
@@ -127,19 +155,19 @@ impl Observer {
         }))
     }
 
-    /// Receives answers until all are complete or time is up; `None` if the coordinator died.
+    /// Receives answers until all are complete or time is up.
     fn collect(
         mut self,
         name: &GroupName,
         config: &GroupConfig,
         deadline: Instant,
-    ) -> Result<Option<Observation>> {
+    ) -> Result<Answer> {
         let mut buffer = vec![0; MESSAGE_BYTES_MAX];
         while !(self.coordinator_done && self.awaited.is_empty()) {
             if !wait_readable(&self.connection, deadline)? {
                 return match self.coordinator_done {
                     // Members that did not answer have no report.
-                    true => Ok(Some(self.seen)),
+                    true => Ok(Answer::All(self.seen)),
                     false => Err(self.silent()),
                 };
             }
@@ -147,7 +175,7 @@ impl Observer {
                 Ok(Received::Record(bytes)) => buffer.get(..bytes).unwrap_or_default(),
                 Ok(Received::Nothing) => continue,
                 Ok(Received::TooLong) => return Err(self.garbled("a message too long")),
-                Ok(Received::Closed) | Err(Errno::CONNRESET) => return Ok(None),
+                Ok(Received::Closed) | Err(Errno::CONNRESET) => return Ok(Answer::Ended),
                 Err(errno) => return Err(os("recvmsg")(errno)),
             };
             match Message::decode(bytes) {
@@ -156,17 +184,28 @@ impl Observer {
                     let cause = stranger::refusal_cause(refusal, coordinator, name, trust);
                     return Err(Error::new(Step::OpenDevice, cause));
                 }
-                Ok(Message::Later { .. }) => return Ok(None),
+                Ok(Message::Later { .. }) => return Ok(Answer::Later),
                 Ok(message) => self.take(&message)?,
                 Err(malformed) => return Err(self.garbled(&malformed.to_string())),
             }
         }
-        Ok(Some(self.seen))
+        Ok(Answer::All(self.seen))
     }
 
     fn take(&mut self, message: &Message<'_>) -> Result<()> {
         match *message {
             Message::Roster { block, pid, uid } if !self.coordinator_done => {
+                // The coordinator comes first, with the number that it has in its own PID namespace.
+                let is_coordinator = self.seen.members.is_empty();
+                if is_coordinator {
+                    self.seen.coordinator_block = Some(block);
+                    self.is_elsewhere = pid != self.coordinator.pid;
+                }
+                let pid = match (is_coordinator, self.is_elsewhere) {
+                    (true, _) => self.coordinator.pid,
+                    (false, true) => 0,
+                    (false, false) => pid,
+                };
                 self.seen.members.push(MemberStatus { block, pid, uid });
                 self.awaited.insert(block, Vec::new());
             }

@@ -204,6 +204,19 @@ static void interrupted_on_a_destroyed_channel(void)
 	CHECK(gave == -1 && number == EINTR);
 }
 
+/* A call that waits for its own event ends if another thread destroys its id. */
+static void destroyed_under_a_call(void)
+{
+	pthread_t thread;
+
+	CHECK(!rdma_create_id(NULL, &caller, NULL, RDMA_PS_TCP));
+	CHECK(!pthread_create(&thread, NULL, run, (void *)resolve));
+	CHECK(is_still_there(thread));
+	CHECK(!rdma_destroy_id(caller));
+	CHECK(!pthread_join(thread, NULL));
+	CHECK(gave == -1 && number == EINVAL);
+}
+
 static void no_ids(void)
 {
 	struct rdma_event_channel *gone = rdma_create_event_channel();
@@ -258,6 +271,7 @@ int main(int count, char **arguments)
 	CHECK(!ibv_destroy_comp_channel(completions));
 	cancelled_together();
 	disconnected_after_a_refusal();
+	destroyed_under_a_call();
 	no_ids();
 	interrupted_on_a_destroyed_channel();
 	puts("all as it should be");

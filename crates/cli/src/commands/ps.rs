@@ -224,7 +224,7 @@ fn ports_of<'a>(
 }
 
 fn is_holder(seen: &Survey, member: &SurveyedMember) -> bool {
-    seen.holder_pid != 0 && member.pid == seen.holder_pid
+    member.block == seen.holder_block
 }
 
 /// The process's program: as it reports itself or, if it does not answer, as the kernel does.

@@ -46,6 +46,18 @@ pub fn readable(socket: RawFd) -> Result<(), Errno> {
     }
 }
 
+/// As [`readable`], for a call on an object that another thread may destroy meanwhile.
+///
+/// # Errors
+/// As for [`readable`]; `EINVAL` if the other end is closed.
+pub fn readable_or_closed(socket: RawFd) -> Result<(), Errno> {
+    match peek(socket) {
+        1.. => Ok(()),
+        0 => Err(Errno::INVAL),
+        _ => Err(last_errno()),
+    }
+}
+
 /// Waits for a signal whose handler was installed without `SA_RESTART`, which poll(2) and pause(2) do not regard. Returns
 /// `EINTR`.
 fn signal() -> Errno {

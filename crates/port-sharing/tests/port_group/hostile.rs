@@ -12,6 +12,7 @@ use rustix::net::{
 };
 
 use super::harness::*;
+use super::process::Process;
 
 /// The protocol version of this program.
 const VERSION: u8 = 3;
@@ -380,6 +381,27 @@ fn an_observer_gets_the_list_of_members_and_nothing_else() {
     });
     assert_eq!(coordinator.group.status().members.len(), 2);
     is_well(&coordinator, &config);
+}
+
+#[test]
+fn observers_wait_for_their_turn_while_others_wait_for_a_member_that_does_not_answer() {
+    let config = config();
+    let _coordinator = Member::join(&config).unwrap();
+    let silent = Process::spawn(config.port);
+    silent.stop();
+    // The coordinator serves eight of them at once.
+    let seen = std::thread::scope(|scope| {
+        let look = || observe(&config, Duration::from_millis(500));
+        let observers: Vec<_> = (0..12).map(|_| scope.spawn(look)).collect();
+        let seen = observers
+            .into_iter()
+            .map(|observer| observer.join().unwrap());
+        seen.collect::<Vec<_>>()
+    });
+    for seen in seen {
+        let seen = seen.unwrap().expect("a group");
+        assert_eq!((seen.members.len(), seen.reports.len()), (2, 1));
+    }
 }
 
 #[test]

@@ -64,6 +64,21 @@ impl Process {
         )
     }
 
+    /// Starts a process in a PID namespace of its own. Needs root.
+    #[allow(dead_code, reason = "used by the tests that need root")]
+    pub(crate) fn start_in_pid_namespace(port: u16) -> Self {
+        let inner = Self::command(port);
+        let mut command = Command::new("unshare");
+        command
+            .args(["--pid", "--fork", "--kill-child", "--mount-proc"])
+            .arg(inner.get_program())
+            .args(inner.get_args())
+            .env(PORT_VARIABLE, port.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        Self::run(command)
+    }
+
     fn start_as_with(port: u16, uid: u32, setting: Option<(&str, String)>) -> Self {
         use std::os::unix::process::CommandExt;
         // The user may have no access to the build folder.

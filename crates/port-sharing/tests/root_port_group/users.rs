@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use portolan_port_sharing::{GroupConfig, Trust};
+use portolan_port_sharing::{Block, GroupConfig, Trust, observe};
 use portolan_provider::Cause;
 
 use super::harness::*;
@@ -110,4 +110,25 @@ fn a_user_who_is_trusted_for_the_port_is_not_trusted_with_memory_but_root_is() {
     });
     let link = root_links.accept().unwrap().expect("she called");
     assert!(!link.is_trusted_with_memory());
+}
+
+#[test]
+fn a_coordinator_in_another_pid_namespace_is_listed_with_the_number_that_observers_see() {
+    let config = config();
+    let coordinator = Process::start_in_pid_namespace(config.port).joined();
+    let other = Process::spawn(config.port);
+    let seen = observe(&config, PATIENCE).unwrap().expect("a group");
+    let block = seen.coordinator_block.map(Block::index);
+    assert_eq!(block, Some(coordinator.block));
+    let pid_of = |block| {
+        let mut members = seen.members.iter();
+        members
+            .find(|member| member.block.index() == block)
+            .unwrap()
+            .pid
+    };
+    assert!(seen.coordinator_pid > 1);
+    assert_eq!(pid_of(coordinator.block), seen.coordinator_pid);
+    // The coordinator does not see it.
+    assert_eq!(pid_of(other.block), 0);
 }

@@ -42,6 +42,8 @@ pub struct Survey {
     pub udp_port: u16,
     /// The process that holds the port and reads management datagrams for all. 0 if it is in another pid namespace.
     pub holder_pid: u32,
+    /// The block of that process; 0 if it does not take part itself.
+    pub holder_block: u8,
     /// The effective user of that process.
     pub holder_uid: u32,
     /// Why that process would not share the port with this one, if so.
@@ -58,7 +60,7 @@ pub struct Survey {
 pub struct SurveyedMember {
     /// The high byte of its queue pair numbers.
     pub block: u8,
-    /// Its process id. 0 if it is in another pid namespace.
+    /// Its process id. 0 if it, or the process that holds the port, is in another pid namespace.
     pub pid: u32,
     /// Its effective user.
     pub uid: u32,
@@ -182,6 +184,7 @@ pub fn survey(config: &GroupConfig, timeout: Duration) -> Result<Option<Survey>>
     Ok(Some(Survey {
         udp_port: config.port,
         holder_pid: seen.coordinator_pid,
+        holder_block: seen.coordinator_block.map_or(0, |block| block.index()),
         holder_uid: seen.coordinator_uid,
         distrust: seen.distrust,
         members,
