@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use portolan_port_sharing::room;
 use portolan_provider::cm::{ConnParam, Ece, EventType};
 use portolan_provider::error::PrivateData;
+use portolan_provider::error::errno::EINVAL;
 use portolan_provider::traits::Provider;
 use portolan_provider::{Cause, Error, Result, Step};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -540,10 +541,13 @@ impl fmt::Debug for Incoming {
     }
 }
 
-/// The error of an accept after the peer withdrew. Only this side can answer the request: if the
+/// The error of an accept after the peer withdrew, which is `EINVAL` over the kernel's commands. Only this side can answer the request: if the
 /// id's state has changed, the peer has withdrawn the request or died.
 fn withdrawn(mut error: Error) -> Error {
-    if matches!(error.cause, Cause::InvalidState { .. }) {
+    if matches!(
+        error.cause,
+        Cause::InvalidState { .. } | Cause::Os { errno: EINVAL, .. }
+    ) {
         (error.step, error.cause) = (Step::Accept, Cause::Disconnected);
     }
     error

@@ -29,6 +29,8 @@ const PEERS_MAX: usize = 4096;
 const ARRIVED_MAX: usize = 256;
 /// Maximum of UDP datagrams read in one turn.
 const BATCH: usize = 64;
+/// Maximum of announced peers whose addresses are being resolved. Others are known after a later datagram of theirs.
+const NEWCOMERS_MAX: usize = 16;
 /// Time limit for resolving an address.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum length of a peer's UDP datagram.
@@ -81,6 +83,18 @@ struct State {
     peers: HashMap<SocketAddr, Peer>,
     connected: Option<SocketAddr>,
     arrived: VecDeque<(SocketAddr, Vec<u8>)>,
+    newcomers: Vec<Newcomer>,
+}
+
+/// A peer that has announced a queue pair and whose address is being resolved. No call waits for it: the sender of a UDP
+/// datagram need not exist.
+#[derive(Debug)]
+struct Newcomer {
+    peer: SocketAddr,
+    qpn: Qpn,
+    /// It asked for the number of the queue pair here.
+    asks: bool,
+    resolving: Resolving,
 }
 
 /// A local address and its queue pair.
@@ -360,11 +374,15 @@ impl Rsocket {
 
     /// Creates an id and resolves a peer's address with it.
     fn resolve(&self, source: SocketAddr, peer: SocketAddr) -> Result<(CmId, EventChannel)> {
+        self.begin(source, peer)?.finish()
+    }
+
+    fn begin(&self, source: SocketAddr, peer: SocketAddr) -> Result<Resolving> {
         let events = EventChannel::open_on(self.provider.clone())?;
         let id = CmId::with_service(&events, UDP)?;
         let deadline = deadline::after(RESOLVE_TIMEOUT);
         let steps = Steps::start(id, events, Some(source), peer, deadline)?;
-        Resolving { steps }.finish()
+        Ok(Resolving { steps })
     }
 
     /// Takes the datagrams that have arrived at the UDP socket and the queue pairs.
@@ -404,6 +422,7 @@ impl Rsocket {
                 tracing::debug!(%error, %peer, "datagram of rsocket");
             }
         }
+        self.take_newcomers(state);
     }
 
     fn take_announcement(
@@ -413,22 +432,70 @@ impl Rsocket {
         announced: Announcement,
         data: &[u8],
     ) -> io::Result<()> {
-        let index = self.local_towards(state, peer)?;
-        let Local { addr, queues, .. } = &state.locals[index];
-        let addr = *addr;
         if announced.has_data {
-            let answer = announcement(queues, addr, false);
             state.arrived.push_back((peer, data.to_vec()));
-            self.udp.send_to(answer.encode().bytes(), peer)?;
         }
+        let known = state.peers.get(&peer);
+        if let Some(known) = known.filter(|_| announced.has_data) {
+            self.answer(&state.locals[known.local], peer)?;
+        }
+        let is_known = known.is_some();
         let qpn = Qpn::new(announced.qpn);
-        let known = state.peers.get(&peer).and_then(|peer| peer.known.as_ref());
-        if known.is_some_and(|known| known.qpn == qpn) {
+        let known = known.and_then(|peer| peer.known.as_ref());
+        if known.is_some_and(|known| known.qpn == qpn)
+            || state.newcomers.iter().any(|newcomer| newcomer.peer == peer)
+            || state.newcomers.len() >= NEWCOMERS_MAX
+        {
             return Ok(());
         }
-        let (id, _events) = self.resolve(SocketAddr::new(addr.ip(), 0), peer)?;
-        let destination = state.locals[index].queues.towards(&id.addresses()?, qpn)?;
-        if let Some(peer) = state.peers.get_mut(&peer) {
+        let source = SocketAddr::new(self.source_towards(peer)?.ip(), 0);
+        let resolving = self.begin(source, peer)?;
+        let events = resolving.steps.events.descriptor()?;
+        self.ready.add(events, Step::ResolveAddress)?;
+        state.newcomers.push(Newcomer {
+            peer,
+            qpn,
+            asks: announced.has_data && !is_known,
+            resolving,
+        });
+        Ok(())
+    }
+
+    /// Sends a peer the number of the queue pair here.
+    fn answer(&self, local: &Local, peer: SocketAddr) -> io::Result<()> {
+        let answer = announcement(&local.queues, local.addr, false);
+        self.udp.send_to(answer.encode().bytes(), peer).map(drop)
+    }
+
+    /// Takes the newcomers whose addresses are resolved.
+    fn take_newcomers(&self, state: &mut State) {
+        let mut at = 0;
+        while let Some(newcomer) = state.newcomers.get_mut(at) {
+            let resolved = match newcomer.resolving.take_events() {
+                Ok(None) => {
+                    at += 1;
+                    continue;
+                }
+                Ok(Some((id, _events))) => Ok(id),
+                Err(error) => Err(io::Error::from(error)),
+            };
+            let newcomer = state.newcomers.swap_remove(at);
+            let known = resolved.and_then(|id| self.admit(state, &newcomer, &id));
+            if let Err(error) = known {
+                tracing::debug!(%error, peer = %newcomer.peer, "peer of rsocket");
+            }
+        }
+    }
+
+    /// The neighbour that `id` has resolved is known now, so this does not wait.
+    fn admit(&self, state: &mut State, newcomer: &Newcomer, id: &CmId) -> io::Result<()> {
+        let index = self.local_towards(state, newcomer.peer)?;
+        let local = &state.locals[index];
+        let destination = local.queues.towards(&id.addresses()?, newcomer.qpn)?;
+        if newcomer.asks {
+            self.answer(local, newcomer.peer)?;
+        }
+        if let Some(peer) = state.peers.get_mut(&newcomer.peer) {
             peer.known = Some(destination);
         }
         Ok(())
@@ -481,6 +548,7 @@ fn unspecified_like(addr: SocketAddr) -> IpAddr {
 }
 
 /// An id whose address towards a peer is being resolved.
+#[derive(Debug)]
 struct Resolving {
     steps: Steps,
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use portolan_provider::cm::ConnParam;
+use portolan_provider::error::errno::EINVAL;
 use portolan_provider::traits::Notify;
 use portolan_provider::{Cause, Error, Result};
 use portolan_threads::lock::Mutex;
@@ -177,8 +178,11 @@ fn is_peers(error: &Error) -> bool {
         error.cause,
         Cause::InvalidArgument { .. }
             | Cause::InvalidState { .. }
+            | Cause::NoSuchObject(_)
             | Cause::Disconnected
             | Cause::Rejected { .. }
+            // The kernel's commands have no other error for an id that does not wait for an answer any more.
+            | Cause::Os { errno: EINVAL, .. }
     )
 }
 

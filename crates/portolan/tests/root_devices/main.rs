@@ -6,6 +6,7 @@
 
 mod addr_change;
 mod addr_error;
+mod datagrams;
 mod device_removal;
 mod domains;
 mod follow;
