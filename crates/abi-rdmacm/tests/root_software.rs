@@ -150,6 +150,14 @@ fn memory_that_the_program_made_or_replaced_is_freed_with_free() {
 }
 
 #[test]
+fn an_rsocket_listener_skips_requests_whose_clients_are_killed_before_they_are_accepted() {
+    let folder = Folder::new("gone");
+    build(&folder, "gone.c");
+    let script = "timeout 120 $folder/program $here 2>&1 || fail \"ended with $?\"";
+    run_in(&folder, "gone", script);
+}
+
+#[test]
 fn waiting_calls_are_interrupted_and_cancelled_like_read_and_bad_ids_are_refused() {
     let folder = Folder::new("waits");
     build(&folder, "waits.c");
