@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP, c_short};
+use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP, POLLRDNORM, POLLWRNORM, c_short};
 use portolan::stream::{Direction, Ready};
 
 use crate::connect::{Progress, advance};
@@ -42,8 +42,24 @@ pub(crate) enum Next<'a> {
     },
 }
 
+/// The other names of `POLLIN` and `POLLOUT`: a stream has only ordinary data.
+const SYNONYMS: [(c_short, c_short); 2] = [(POLLIN, POLLRDNORM), (POLLOUT, POLLWRNORM)];
+
 /// Checks readiness, and requests to be told of the next change.
 pub(crate) fn look(socket: &Socket, number: c_int, events: c_short, next: Next<'_>) -> Look {
+    let mut asked = events;
+    for (event, synonym) in SYNONYMS {
+        asked |= if events & synonym != 0 { event } else { 0 };
+    }
+    let mut seen = look_at_kind(socket, number, asked, next);
+    for (event, synonym) in SYNONYMS {
+        seen.events |= if seen.events & event != 0 { synonym } else { 0 };
+    }
+    seen.events &= events | POLLERR | POLLHUP;
+    seen
+}
+
+fn look_at_kind(socket: &Socket, number: c_int, events: c_short, next: Next<'_>) -> Look {
     match socket.kind() {
         Kind::Connected => connected(socket, events, next),
         Kind::Listening => {

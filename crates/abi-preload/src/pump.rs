@@ -132,6 +132,7 @@ fn run(bell: &OwnedFd) {
                     pumps.insert(next, pump);
                     ready.push(next);
                 } else {
+                    pump.end();
                     RUNNING.fetch_sub(1, Ordering::AcqRel);
                 }
                 next += 1;
@@ -147,6 +148,7 @@ fn run(bell: &OwnedFd) {
                     if let Some(pump) = pumps.remove(&id) {
                         // The stream lingers until the peer has received the written data.
                         let _ = epoll::delete(&set, &pump.stream);
+                        pump.end();
                     }
                     RUNNING.fetch_sub(1, Ordering::AcqRel);
                 }
@@ -182,6 +184,11 @@ impl Pump {
         let both = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
         epoll::add(set, &self.pair, data, both)?;
         epoll::add(set, &self.stream, data, epoll::EventFlags::IN)
+    }
+
+    /// Ends the pair for the process at its other end. Closing is not enough: a forked child has a copy of this end, too.
+    fn end(&self) {
+        let _ = shutdown(&self.pair, Side::Both);
     }
 
     /// Moves data until both directions would block.

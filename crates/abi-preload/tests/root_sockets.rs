@@ -134,6 +134,22 @@ fn two_processes_have_rsockets_and_a_peer_without_them_has_tcp() {
 }
 
 #[test]
+fn the_child_of_a_server_ends_when_its_client_is_killed() {
+    let folder = Folder::new("killed");
+    for kind in ["tcp", "rsockets"] {
+        let script = format!(
+            "timeout 60 ${kind} fork & sleep 1; for i in $(seq 100); do \
+             if ${kind} die; then break; elif test $? -eq 137; then break; fi; sleep 0.1; done; wait $!"
+        );
+        let (said, report) = run(&folder, &script);
+        assert!(said.contains("the child has ended"), "{kind}: {said}");
+        if kind == "rsockets" {
+            assert!(report.contains("1 handed over"), "{report}");
+        }
+    }
+}
+
+#[test]
 fn a_program_or_port_that_the_settings_leave_out_stays_tcps() {
     let folder = Folder::new("settings");
     let rules = folder.0.join("rules");

@@ -48,6 +48,8 @@ const DEVICE: u64 = 0x3b92_e04c_71a5_d8f6;
 const ORDINARY: u32 = (libc::EPOLLIN
     | libc::EPOLLOUT
     | libc::EPOLLRDHUP
+    | libc::EPOLLRDNORM
+    | libc::EPOLLWRNORM
     | libc::EPOLLPRI
     | EPOLLERR
     | EPOLLHUP

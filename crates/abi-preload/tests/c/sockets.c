@@ -2,6 +2,7 @@
  * Prints the result of each socket call, one per line. The output must be the same on TCP and on rsockets.
  * sockets all: every call, both ends in one process.
  * sockets serve: echoes the data of one client. sockets call: that client.
+ * sockets fork: as serve, in a child. sockets die: a client that is killed while it is connected.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -197,6 +198,14 @@ static void readiness(int listener)
 	TELL("level", epoll_wait(set, found, 4, 5000));
 	printf("events: %u for %lu\n", found[0].events, found[0].data.u64);
 	TELL("level again", epoll_wait(set, found, 4, 5000));
+	printf("poll by other names: %d %d %d\n", ready(ends[1], POLLRDNORM), ready(ends[1], POLLWRNORM),
+	       ready(ends[1], POLLIN | POLLRDNORM | POLLOUT | POLLWRNORM));
+	event.events = EPOLLRDNORM;
+	epoll_ctl(set, EPOLL_CTL_MOD, ends[1], &event);
+	TELL("by another name", epoll_wait(set, found, 4, 5000));
+	printf("events: %u\n", found[0].events);
+	event.events = EPOLLIN;
+	epoll_ctl(set, EPOLL_CTL_MOD, ends[1], &event);
 	need(write(others[1], "x", 1) == 1, "write to a pipe");
 	TELL("a pipe besides", epoll_wait(set, found, 4, 5000));
 	need(read(others[0], text, 1) == 1, "read from a pipe");
@@ -428,6 +437,32 @@ static void serve(int listener)
 	close(fd);
 }
 
+static void serve_in_child(int listener)
+{
+	int fd = accept(listener, NULL, NULL), state = 0;
+	ssize_t length;
+	pid_t child = fork();
+
+	need(child >= 0, "fork");
+	if (!child) {
+		while ((length = read(fd, big, sizeof(big))) > 0)
+			need(send(fd, big, length, 0) == length, "send");
+		_exit(7);
+	}
+	close(fd);
+	need(waitpid(child, &state, 0) == child && WIFEXITED(state) && WEXITSTATUS(state) == 7, "the child's end");
+	printf("the child has ended\n");
+}
+
+static void die(void)
+{
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+	need(connect(fd, (struct sockaddr *)&here, sizeof(here)) == 0, "connect");
+	need(send(fd, "abc", 3, 0) == 3 && recv(fd, big, 3, MSG_WAITALL) == 3, "the echo");
+	kill(getpid(), SIGKILL);
+}
+
 static void call(void)
 {
 	/* More than one buffer holds, so the server ends while it still has a part. */
@@ -469,11 +504,17 @@ int main(int count, char **arguments)
 		call();
 		return 0;
 	}
+	if (strcmp(role, "die") == 0)
+		die();
 	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
 	TELL("bind", bind(listener, (struct sockaddr *)&here, sizeof(here)));
 	TELL("listen", listen(listener, 16));
 	if (strcmp(role, "serve") == 0) {
 		serve(listener);
+		return 0;
+	}
+	if (strcmp(role, "fork") == 0) {
+		serve_in_child(listener);
 		return 0;
 	}
 	fcntl(listener, F_SETFL, O_NONBLOCK);

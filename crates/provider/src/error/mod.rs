@@ -116,9 +116,9 @@ pub enum Cause {
     #[error("{0}; try again later")]
     NameTemporaryFailure(String),
     /// A deadline passed.
-    #[error("timed out after {after_ms} ms{}", if *.retries > 0 { alloc::format!(" ({} retries)", .retries) } else { String::new() })]
+    #[error("timed out{}{}", if *.after_ms > 0 { alloc::format!(" after {after_ms} ms") } else { String::new() }, if *.retries > 0 { alloc::format!(" ({} retries)", .retries) } else { String::new() })]
     TimedOut {
-        /// How long the step waited, in milliseconds.
+        /// How long the step waited, in milliseconds; 0 if that is not known.
         after_ms: u64,
         /// Number of retransmissions.
         retries: u32,
