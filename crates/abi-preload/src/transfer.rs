@@ -11,7 +11,7 @@ use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL
 use portolan::Stream;
 use portolan::stream::Direction;
 use portolan_abi_layout::guard::{Result, errno_of};
-use portolan_abi_layout::pieces::extent;
+use portolan_abi_layout::pieces::{Joined, extent};
 use rustix::io::Errno;
 
 use crate::connect;
@@ -126,13 +126,13 @@ pub(crate) unsafe fn send(socket: &Socket, from: &[iovec], flags: c_int) -> Move
         .flatten()
         .map(|timeout| Instant::now() + timeout);
     let mut total = 0;
-    for piece in from.iter().filter(|piece| piece.iov_len > 0) {
-        let (first, length) = match extent(piece) {
+    // SAFETY: the program's memory, which it does not change until the call returns.
+    let mut pieces = unsafe { Joined::new(from) };
+    while let Some(next) = pieces.next_bytes() {
+        let mut data = match next {
             Err(_) if total > 0 => return Ok(Some(total)),
-            extent => extent?,
+            next => next?,
         };
-        // SAFETY: the program's memory, which it does not change until the call returns.
-        let mut data = unsafe { std::slice::from_raw_parts(first, length) };
         while !data.is_empty() {
             match stream.write_now(data) {
                 Ok(length) => {

@@ -128,11 +128,14 @@ static void names(int listener)
 	finish(ends);
 }
 
+/* More than a stream has room for messages. */
+#define PIECES 1000
+
 static void transfers(int listener)
 {
 	int ends[2], length = 0;
 	char text[64] = "";
-	struct iovec out[2] = { { "scat", 4 }, { "tered", 5 } }, in[2] = { { text, 3 }, { text + 3, 60 } };
+	struct iovec many[PIECES], out[2] = { { "scat", 4 }, { "tered", 5 } }, in[2] = { { text, 3 }, { text + 3, 60 } };
 	struct msghdr message = { .msg_iov = out, .msg_iovlen = 2 };
 
 	pair(listener, ends);
@@ -141,6 +144,10 @@ static void transfers(int listener)
 	TELL("its flags", fcntl(ends[1], F_GETFL) & O_NONBLOCK);
 	fcntl(ends[1], F_SETFL, 0);
 	TELL("an empty socket, MSG_DONTWAIT", recv(ends[1], text, sizeof(text), MSG_DONTWAIT));
+	for (int at = 0; at < PIECES; at++)
+		many[at] = (struct iovec){ "12", 2 };
+	TELL("many pieces", writev(ends[0], many, PIECES));
+	TELL("their bytes", recv(ends[1], big, 2 * PIECES, MSG_WAITALL));
 	TELL("send", send(ends[0], "hello", 5, 0));
 	arrived(ends[1], 5);
 	printf("readable: %d\n", ready(ends[1], POLLIN | POLLOUT));

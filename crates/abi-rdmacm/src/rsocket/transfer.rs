@@ -6,7 +6,7 @@ use std::ffi::c_int;
 use std::io::{Read, Write};
 
 use libc::{sockaddr, socklen_t};
-use portolan_abi_layout::pieces::extent;
+use portolan_abi_layout::pieces::{Joined, extent};
 use rustix::io::Errno;
 
 use super::datagram;
@@ -106,16 +106,13 @@ pub(crate) fn send(socket: &Rsocket, from: Gather<'_>, flags: c_int) -> Result<u
     let is_nonblocking = socket.is_nonblocking() || flags & libc::MSG_DONTWAIT != 0;
     let stream = socket.stream(is_nonblocking)?;
     let mut total = 0;
-    for piece in from.0 {
-        if piece.iov_len == 0 {
-            continue;
-        }
-        let (first, length) = match extent(piece) {
+    // SAFETY: the program's memory, which stays as it is until the call returns.
+    let mut pieces = unsafe { Joined::new(from.0) };
+    while let Some(next) = pieces.next_bytes() {
+        let mut data = match next {
             Err(_) if total > 0 => return Ok(total),
-            extent => extent?,
+            next => next?,
         };
-        // SAFETY: the program's memory of as many bytes, which stays as it is until the call returns.
-        let mut data = unsafe { std::slice::from_raw_parts(first, length) };
         while !data.is_empty() {
             let written = match is_nonblocking {
                 true => stream.try_write(data),
