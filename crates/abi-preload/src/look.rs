@@ -42,6 +42,8 @@ pub(crate) enum Next<'a> {
     },
 }
 
+/// What a program may ask for to be told that it can write.
+const WRITES: c_short = POLLOUT | POLLWRNORM;
 /// The other names of `POLLIN` and `POLLOUT`: a stream has only ordinary data.
 const SYNONYMS: [(c_short, c_short); 2] = [(POLLIN, POLLRDNORM), (POLLOUT, POLLWRNORM)];
 
@@ -97,10 +99,10 @@ impl Edge {
         let writes = (self.is_writable, self.blocked[1], self.ends);
         let mut news = 0;
         if reads != (last.received_bytes, last.blocked[0], last.ends) {
-            news |= events & !POLLOUT;
+            news |= events & !WRITES;
         }
         if writes != (last.is_writable, last.blocked[1], last.ends) {
-            news |= events & POLLOUT;
+            news |= events & WRITES;
         }
         // Like the kernel, report everything that is ready if anything has changed.
         if news == 0 { 0 } else { events }

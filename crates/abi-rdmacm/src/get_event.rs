@@ -109,7 +109,7 @@ pub(crate) fn settled(body: impl FnOnce() -> Result<Left>) -> c_int {
 ///
 /// # Errors
 /// `ECONNREFUSED` if the connection was rejected, otherwise the event's status. `EINVAL` if the id is destroyed
-/// meanwhile.
+/// meanwhile, over software devices; over the kernel's the call does not end.
 pub(crate) fn settle(left: Left) -> Result<()> {
     let Left::Event(id) = left else {
         return Ok(());

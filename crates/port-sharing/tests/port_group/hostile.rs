@@ -391,7 +391,7 @@ fn observers_wait_for_their_turn_while_others_wait_for_a_member_that_does_not_an
     silent.stop();
     // The coordinator serves eight of them at once.
     let seen = std::thread::scope(|scope| {
-        let look = || observe(&config, Duration::from_millis(500));
+        let look = || observe(&config, Duration::from_secs(2));
         let observers: Vec<_> = (0..12).map(|_| scope.spawn(look)).collect();
         let seen = observers
             .into_iter()

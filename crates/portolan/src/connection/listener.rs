@@ -473,6 +473,7 @@ impl Incoming {
     /// exceed the device's limits. A peer that still waits receives a reject.
     pub fn accept_with(self, options: &Options) -> Result<Connection> {
         let deadline = deadline::after(options.timeout);
+        let withdrawn = |error| withdrawn(&self.id, error);
         let (inner, param) = self.prepare(options, deadline).map_err(withdrawn)?;
         let events = inner.events.clone();
         // This thread is the one that waits for the peer's confirmation. Management datagrams wait for it from here on,
@@ -497,6 +498,7 @@ impl Incoming {
         options: &Options,
         deadline: Instant,
     ) -> Result<(Arc<Inner>, ConnParam)> {
+        let withdrawn = |error| withdrawn(&self.id, error);
         let (inner, param) = self.prepare(options, deadline).map_err(withdrawn)?;
         self.id.accept(&param).map_err(withdrawn)?;
         Ok((inner, self.request))
@@ -541,16 +543,24 @@ impl fmt::Debug for Incoming {
     }
 }
 
-/// The error of an accept after the peer withdrew, which is `EINVAL` over the kernel's commands. Only this side can answer the request: if the
+/// The error of an accept after the peer withdrew. Only this side can answer the request: if the
 /// id's state has changed, the peer has withdrawn the request or died.
-fn withdrawn(mut error: Error) -> Error {
-    if matches!(
-        error.cause,
-        Cause::InvalidState { .. } | Cause::Os { errno: EINVAL, .. }
-    ) {
+fn withdrawn(id: &CmId, mut error: Error) -> Error {
+    let is_withdrawn = matches!(error.cause, Cause::InvalidState { .. });
+    if is_withdrawn || has_withdrawn(id, &error, &[]) {
         (error.step, error.cause) = (Step::Accept, Cause::Disconnected);
     }
     error
+}
+
+/// Whether the peer has withdrawn a request whose accept failed. The kernel's commands say no more than `EINVAL` then, as
+/// for a queue pair that the device refuses. But a request that waits for its answer can be rejected, with `refusal`.
+pub(crate) fn has_withdrawn(id: &CmId, error: &Error, refusal: &[u8]) -> bool {
+    let is_possible = matches!(
+        error.cause,
+        Cause::NoSuchObject(_) | Cause::Os { errno: EINVAL, .. }
+    );
+    is_possible && id.reject(refusal).is_err()
 }
 
 /// The error of an accept that the peer did not confirm in time.

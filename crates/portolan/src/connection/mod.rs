@@ -57,6 +57,7 @@ pub use connector::Connector;
 pub use established::Connection;
 pub(crate) use inner::{Inner, ends_connection};
 pub use listen_options::ListenOptions;
+pub(crate) use listener::has_withdrawn;
 pub use listener::{Incoming, Listener};
 #[cfg(feature = "tokio")]
 pub(crate) use listener::{accept_outcome, unconfirmed};

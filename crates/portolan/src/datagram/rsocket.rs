@@ -23,7 +23,7 @@ use crate::connection::{Attempt, Steps};
 use crate::deadline;
 use crate::ready_set::ReadySet;
 
-/// Maximum of known peers. Datagrams from further peers are dropped, and sending to them fails.
+/// Maximum of known peers. Sending to further peers fails, and they go on sending by UDP.
 const PEERS_MAX: usize = 4096;
 /// Maximum of datagrams queued here. More wait in the queue pairs and the UDP socket, or are dropped there.
 const ARRIVED_MAX: usize = 256;
@@ -86,8 +86,8 @@ struct State {
     newcomers: Vec<Newcomer>,
 }
 
-/// A peer that has announced a queue pair and whose address is being resolved. No call waits for it: the sender of a UDP
-/// datagram need not exist.
+/// A peer that has announced a queue pair and whose address is being resolved. No call waits for an answer from the
+/// network: the sender of a UDP datagram need not exist.
 #[derive(Debug)]
 struct Newcomer {
     peer: SocketAddr,
@@ -404,6 +404,11 @@ impl Rsocket {
     }
 
     fn take_udp(&self, state: &mut State) {
+        self.take_announcements(state);
+        self.take_newcomers(state);
+    }
+
+    fn take_announcements(&self, state: &mut State) {
         let mut bytes = [0; UDP_BYTES_MAX];
         for _ in 0..BATCH {
             if state.arrived.len() >= ARRIVED_MAX {
@@ -422,7 +427,6 @@ impl Rsocket {
                 tracing::debug!(%error, %peer, "datagram of rsocket");
             }
         }
-        self.take_newcomers(state);
     }
 
     fn take_announcement(
@@ -441,11 +445,18 @@ impl Rsocket {
         }
         let is_known = known.is_some();
         let qpn = Qpn::new(announced.qpn);
+        let asks = announced.has_data && !is_known;
         let known = known.and_then(|peer| peer.known.as_ref());
-        if known.is_some_and(|known| known.qpn == qpn)
-            || state.newcomers.iter().any(|newcomer| newcomer.peer == peer)
-            || state.newcomers.len() >= NEWCOMERS_MAX
-        {
+        if known.is_some_and(|known| known.qpn == qpn) {
+            return Ok(());
+        }
+        let mut newcomers = state.newcomers.iter_mut();
+        if let Some(newcomer) = newcomers.find(|newcomer| newcomer.peer == peer) {
+            (newcomer.qpn, newcomer.asks) = (qpn, newcomer.asks || asks);
+            return Ok(());
+        }
+        let is_full = !is_known && state.peers.len() >= PEERS_MAX;
+        if is_full || state.newcomers.len() >= NEWCOMERS_MAX {
             return Ok(());
         }
         let source = SocketAddr::new(self.source_towards(peer)?.ip(), 0);
@@ -455,7 +466,7 @@ impl Rsocket {
         state.newcomers.push(Newcomer {
             peer,
             qpn,
-            asks: announced.has_data && !is_known,
+            asks,
             resolving,
         });
         Ok(())
@@ -487,7 +498,7 @@ impl Rsocket {
         }
     }
 
-    /// The neighbour that `id` has resolved is known now, so this does not wait.
+    /// The neighbour that `id` has resolved is known now, so no answer from the network is needed.
     fn admit(&self, state: &mut State, newcomer: &Newcomer, id: &CmId) -> io::Result<()> {
         let index = self.local_towards(state, newcomer.peer)?;
         let local = &state.locals[index];

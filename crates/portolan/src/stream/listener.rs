@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use portolan_provider::cm::ConnParam;
-use portolan_provider::error::errno::EINVAL;
 use portolan_provider::traits::Notify;
 use portolan_provider::{Cause, Error, Result};
 use portolan_threads::lock::Mutex;
@@ -17,7 +16,7 @@ use super::core::{Core, Signal};
 use super::options::{StreamOptions, conn_param};
 use super::stream::Stream;
 use crate::cm::{CmId, EventChannel};
-use crate::connection::{Incoming, Listener};
+use crate::connection::{Incoming, Listener, has_withdrawn};
 use crate::deadline;
 
 /// What a peer of another protocol is told. Without it, its error says only that the application rejected it.
@@ -150,7 +149,7 @@ impl StreamListener {
                 let peer = stream.peer_addr()?;
                 Ok(Some((stream, peer)))
             }
-            Err(error) if is_peers(&error) => {
+            Err(error) if is_peers(&error) || has_withdrawn(&id, &error, REFUSAL) => {
                 tracing::debug!(%error, "stream not accepted");
                 Ok(None)
             }
@@ -178,11 +177,8 @@ fn is_peers(error: &Error) -> bool {
         error.cause,
         Cause::InvalidArgument { .. }
             | Cause::InvalidState { .. }
-            | Cause::NoSuchObject(_)
             | Cause::Disconnected
             | Cause::Rejected { .. }
-            // The kernel's commands have no other error for an id that does not wait for an answer any more.
-            | Cause::Os { errno: EINVAL, .. }
     )
 }
 

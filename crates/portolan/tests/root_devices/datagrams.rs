@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
 use portolan::datagram::{Options, Rsocket};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     AddressFamily, SendFlags, SocketFlags, SocketType, ipproto, sendto, socket_with,
 };
@@ -81,7 +82,7 @@ fn senders_that_do_not_exist_delay_no_call_of_a_datagram_rsocket() {
             assert_eq!((&data[..], from.port()), (&b"ahoy"[..], SERVER.port()));
             assert_eq!(from.ip(), Ipv4Addr::new(10, 9, 7, 100 + number));
         }
-        // A client that exists is served meanwhile, and soon by queue pairs.
+        // A client that exists is served meanwhile.
         let client = open();
         client.connect(SERVER.into()).unwrap();
         for turn in 0..20u8 {
@@ -91,5 +92,22 @@ fn senders_that_do_not_exist_delay_no_call_of_a_datagram_rsocket() {
             server.send_to(&[turn, 1], from, true).unwrap();
             assert_eq!(take(&client).0, [turn, 1]);
         }
+        eventually("datagrams by queue pairs", || {
+            client.send(b"by", true).unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+            let by_udp = server.udp().peek_from(&mut [0; 64]).is_ok();
+            assert_eq!(take(&server).0, b"by");
+            !by_udp
+        });
+        // The strangers are given up after two seconds.
+        std::thread::sleep(Duration::from_millis(2500));
+        eventually("a quiet descriptor", || {
+            assert!(!server.is_readable().unwrap());
+            let quiet = Timespec {
+                tv_sec: 0,
+                tv_nsec: 300_000_000,
+            };
+            poll(&mut [PollFd::new(&server, PollFlags::IN)], Some(&quiet)).unwrap() == 0
+        });
     });
 }

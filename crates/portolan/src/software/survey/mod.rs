@@ -42,7 +42,7 @@ pub struct Survey {
     pub udp_port: u16,
     /// The process that holds the port and reads management datagrams for all. 0 if it is in another pid namespace.
     pub holder_pid: u32,
-    /// The block of that process; 0 if it does not take part itself.
+    /// The block of that process.
     pub holder_block: u8,
     /// The effective user of that process.
     pub holder_uid: u32,
