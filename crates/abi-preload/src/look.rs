@@ -194,10 +194,12 @@ mod tests {
             ..first
         };
         assert_eq!(drained.news(Some(first), POLLOUT), 0);
+        assert_eq!(drained.news(Some(first), POLLWRNORM), 0);
         let full = Edge {
             blocked: [0, 1],
             ..first
         };
         assert_eq!(full.news(Some(first), POLLOUT), POLLOUT);
+        assert_eq!(full.news(Some(first), POLLWRNORM), POLLWRNORM);
     }
 }

@@ -547,20 +547,22 @@ impl fmt::Debug for Incoming {
 /// id's state has changed, the peer has withdrawn the request or died.
 fn withdrawn(id: &CmId, mut error: Error) -> Error {
     let is_withdrawn = matches!(error.cause, Cause::InvalidState { .. });
-    if is_withdrawn || has_withdrawn(id, &error, &[]) {
+    if is_withdrawn || has_withdrawn(id, &error) {
         (error.step, error.cause) = (Step::Accept, Cause::Disconnected);
     }
     error
 }
 
 /// Whether the peer has withdrawn a request whose accept failed. The kernel's commands say no more than `EINVAL` then, as
-/// for a queue pair that the device refuses. But a request that waits for its answer can be rejected, with `refusal`.
-pub(crate) fn has_withdrawn(id: &CmId, error: &Error, refusal: &[u8]) -> bool {
-    let is_possible = matches!(
-        error.cause,
-        Cause::NoSuchObject(_) | Cause::Os { errno: EINVAL, .. }
-    );
-    is_possible && id.reject(refusal).is_err()
+/// for a queue pair that the device refuses before. But a request that waits for its answer can be rejected.
+pub(crate) fn has_withdrawn(id: &CmId, error: &Error) -> bool {
+    let is_over = |cause: &Cause| {
+        matches!(
+            cause,
+            Cause::InvalidState { .. } | Cause::NoSuchObject(_) | Cause::Os { errno: EINVAL, .. }
+        )
+    };
+    is_over(&error.cause) && id.reject(&[]).is_err_and(|error| is_over(&error.cause))
 }
 
 /// The error of an accept that the peer did not confirm in time.

@@ -425,6 +425,8 @@ impl Rsocket {
                 && let Err(error) = self.take_announcement(state, peer, announcement, data)
             {
                 tracing::debug!(%error, %peer, "datagram of rsocket");
+                // It may have waited for the process that holds the port.
+                return;
             }
         }
     }
@@ -446,13 +448,13 @@ impl Rsocket {
         let is_known = known.is_some();
         let qpn = Qpn::new(announced.qpn);
         let asks = announced.has_data && !is_known;
-        let known = known.and_then(|peer| peer.known.as_ref());
-        if known.is_some_and(|known| known.qpn == qpn) {
-            return Ok(());
-        }
         let mut newcomers = state.newcomers.iter_mut();
         if let Some(newcomer) = newcomers.find(|newcomer| newcomer.peer == peer) {
             (newcomer.qpn, newcomer.asks) = (qpn, newcomer.asks || asks);
+            return Ok(());
+        }
+        let known = known.and_then(|peer| peer.known.as_ref());
+        if known.is_some_and(|known| known.qpn == qpn) {
             return Ok(());
         }
         let is_full = !is_known && state.peers.len() >= PEERS_MAX;

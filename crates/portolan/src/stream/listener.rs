@@ -149,7 +149,7 @@ impl StreamListener {
                 let peer = stream.peer_addr()?;
                 Ok(Some((stream, peer)))
             }
-            Err(error) if is_peers(&error) || has_withdrawn(&id, &error, REFUSAL) => {
+            Err(error) if is_peers(&error) || has_withdrawn(&id, &error) => {
                 tracing::debug!(%error, "stream not accepted");
                 Ok(None)
             }
