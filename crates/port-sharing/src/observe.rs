@@ -196,15 +196,14 @@ impl Observer {
         match *message {
             Message::Roster { block, pid, uid } if !self.coordinator_done => {
                 // The coordinator comes first, with the number that it has in its own PID namespace.
-                let is_coordinator = self.seen.members.is_empty();
-                if is_coordinator {
+                let pid = if self.seen.members.is_empty() {
                     self.seen.coordinator_block = Some(block);
                     self.is_elsewhere = pid != self.coordinator.pid;
-                }
-                let pid = match (is_coordinator, self.is_elsewhere) {
-                    (true, _) => self.coordinator.pid,
-                    (false, true) => 0,
-                    (false, false) => pid,
+                    self.coordinator.pid
+                } else if self.is_elsewhere {
+                    0
+                } else {
+                    pid
                 };
                 self.seen.members.push(MemberStatus { block, pid, uid });
                 self.awaited.insert(block, Vec::new());

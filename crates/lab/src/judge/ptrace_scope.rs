@@ -7,7 +7,7 @@ use crate::machine::Step;
 const SCRIPT: &str = r#"
 scope=/proc/sys/kernel/yama/ptrace_scope
 grep -q ^nobody: /etc/passwd || echo 'nobody:x:65534:65534::/:/bin/sh' >> /etc/passwd
-# by_nobody NAME COMMAND: starts the command in the background, as the user "nobody".
+# by_nobody NAME COMMAND: the user "nobody" runs the command in the background.
 by_nobody() {
     name=$1
     shift
