@@ -2,7 +2,7 @@
 //! received data.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use portolan_provider::Cause;
 use portolan_provider::address::ip_to_gid;
@@ -190,6 +190,36 @@ fn a_burst_larger_than_a_system_call_arrives_complete_and_in_order() {
         let bytes = b.memory.read(usize::from(number) * 2048 + 40, len);
         assert_eq!(bytes, vec![number; len]);
         expect(a.poll(), number.into());
+    }
+}
+
+/// Two processes create their link after the first datagram, so some of a burst go through sockets and the others through
+/// memory.
+#[test]
+fn datagrams_stay_in_order_while_the_link_through_memory_comes_up() {
+    const BURSTS: usize = 200;
+    const DATAGRAMS: u64 = 64;
+    let ip: IpAddr = "127.0.0.1".parse().unwrap();
+    for _ in 0..BURSTS {
+        let config = config();
+        let stacks = [stack(&config), stack(&config)];
+        let (a, b) = (UdEnd::new(&stacks[0], ip), UdEnd::new(&stacks[1], ip));
+        let ah = a.ah(ip);
+        for number in 0..DATAGRAMS {
+            b.receive(number, number as usize * 64, 64);
+        }
+        for number in 0..DATAGRAMS {
+            let offset = number as usize * 8;
+            a.memory.write(offset, &[number as u8; 8]);
+            a.send(number, offset, 8, &*ah, b.qp.qpn());
+            let sent = Instant::now();
+            while sent.elapsed() < Duration::from_micros(5) {}
+        }
+        let arrived = (0..DATAGRAMS).map(|number| {
+            expect(b.poll(), number);
+            b.memory.read(number as usize * 64 + 40, 1)[0].into()
+        });
+        assert_eq!(arrived.collect::<Vec<u64>>(), Vec::from_iter(0..DATAGRAMS));
     }
 }
 

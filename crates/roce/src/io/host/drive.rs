@@ -28,6 +28,8 @@ use portolan_port_sharing::{Block, BlockSocket, Datagram};
 const TIMERS_PER_TURN: usize = 1024;
 /// The longest time that a closing queue pair waits for another thread's receive lock.
 const ARRIVED_WAIT_MAX: Duration = Duration::from_millis(20);
+/// Turns in which the sockets are read before a new ring.
+const TURNS_BEFORE_RING: usize = 16;
 
 /// When a queue pair sends its acknowledgements and other answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,16 +244,36 @@ impl Host {
             self.recent_gone.store(false, Ordering::Release);
             receiver.forget_recent();
         }
+        let mut taken = Taken::default();
+        if receiver.begins_ring() {
+            taken = self.read_before_ring(receiver, answer);
+        }
         let mut sink = FromRings {
             host: self,
             answer,
             one_sided: false,
         };
         let datagrams = receiver.drain_rings(links.head_page(), &self.monitor, &mut sink);
-        Taken {
+        taken += Taken {
             datagrams,
             one_sided: sink.one_sided,
+        };
+        taken
+    }
+
+    /// Reads what the sockets have before the first packets of a new ring, which would overtake datagrams that their
+    /// sender sent before the link was up.
+    #[cold]
+    fn read_before_ring(&self, receiver: &mut Receiver, answer: Answer) -> Taken {
+        let mut taken = Taken::default();
+        for _ in 0..TURNS_BEFORE_RING {
+            let turn = self.read_connected(receiver, answer);
+            if turn.datagrams == 0 {
+                break;
+            }
+            taken += turn;
         }
+        taken
     }
 
     /// Releases what the receiver keeps of a destroyed queue pair: now, or when it next reads if another thread reads.

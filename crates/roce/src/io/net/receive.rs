@@ -147,6 +147,19 @@ impl<Q> Receiver<Q> {
             .any(|incoming| incoming.reader.place() == place && incoming.reader.has_more())
     }
 
+    /// Whether a ring has its first packets. Answers so once for each ring.
+    #[inline]
+    pub(crate) fn begins_ring(&mut self) -> bool {
+        let mut begins = false;
+        for incoming in &mut self.incoming {
+            if incoming.is_new && incoming.reader.has_more() {
+                incoming.is_new = false;
+                begins = true;
+            }
+        }
+        begins
+    }
+
     /// Whether any ring has packets.
     pub(crate) fn has_more(&self) -> bool {
         self.incoming

@@ -21,6 +21,8 @@ pub(crate) struct Incoming {
     pub(crate) reader: Reader,
     pub(crate) bell: Doorbell,
     pub(crate) asker: Asker,
+    /// Whether nothing of the ring has been read.
+    pub(crate) is_new: bool,
 }
 
 /// The files that this process passes to a process that called.
@@ -50,6 +52,7 @@ pub(super) fn accepted(
         asker: Asker::new(reader.mapping(), pid),
         reader,
         bell: Doorbell::of(link, None),
+        is_new: true,
     })
 }
 
