@@ -46,7 +46,7 @@ pub(crate) fn wait(
             },
             Waiting::No => caught(|| channel::hold(channel)?.take_event())?,
         };
-        if let Some(event) = caught(|| Ok(interpret(&found).map(Event::into_c)))? {
+        if let Some(event) = caught(|| Ok(interpret(&found, channel).map(Event::into_c)))? {
             return Ok(event);
         }
     }

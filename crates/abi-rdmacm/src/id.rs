@@ -50,6 +50,9 @@ pub(crate) struct Own {
     state: Mutex<IdState>,
     /// The look-up of names for it.
     pub(crate) lookup: Lookup,
+    /// Held while the id moves to another channel, and while its events are interpreted, which uses its channel. Locked before
+    /// the look-up's lock.
+    pub(crate) moving: Mutex<()>,
     /// Signalled when an event of it, or of a membership, is acknowledged.
     acknowledged: Condvar,
 }
@@ -193,6 +196,7 @@ impl Id {
                 memberships: Vec::new(),
             }),
             lookup: Lookup::default(),
+            moving: Mutex::new(()),
             acknowledged: Condvar::new(),
         };
         let c = UnsafeCell::new(c);

@@ -15,8 +15,8 @@ use crate::layout::{ConnParam, Ece, EventChannel, EventParam, UdParam};
 use crate::membership::Membership;
 use crate::{connect, life, lookup, multicast, qp};
 
-/// The event for the program. `None` if the program must not see it.
-pub(crate) fn interpret(raw: &EventResp) -> Option<Event> {
+/// The event for the program, taken from a channel. `None` if the program must not see it.
+pub(crate) fn interpret(raw: &EventResp, from: *mut EventChannel) -> Option<Event> {
     // The kernel learns the number of a new id from its accept. Earlier events of the id have none.
     let target = match raw.uid {
         0 => id::by_handle(raw.id).map(Target::Id),
@@ -28,7 +28,7 @@ pub(crate) fn interpret(raw: &EventResp) -> Option<Event> {
         return None;
     }
     match &target {
-        Target::Id(id) => complete_of_id(&mut event, id, raw).then_some(event),
+        Target::Id(id) => complete_of_id(&mut event, id, raw, from).then_some(event),
         Target::Membership(id, membership) => {
             complete_of_membership(&mut event, id, membership, raw);
             Some(event)
@@ -37,13 +37,15 @@ pub(crate) fn interpret(raw: &EventResp) -> Option<Event> {
 }
 
 /// Does the library's part. Returns false if the program must not see the event.
-fn complete_of_id(event: &mut Event, id: &Id, raw: &EventResp) -> bool {
+fn complete_of_id(event: &mut Event, id: &Id, raw: &EventResp, from: *mut EventChannel) -> bool {
+    // A request leads to another id, on the channel that it was taken from.
+    let _stays = (raw.event != CONNECT_REQUEST).then(|| id.own().moving.lock());
     match raw.event {
         ADDR_RESOLVED => fail_as(event, ADDR_ERROR, address_resolved(id)),
         ROUTE_RESOLVED => fail_as(event, ROUTE_ERROR, route_resolved(id)),
         CONNECT_REQUEST => {
             take_param(event, id, raw);
-            let Ok(child) = connect_request(id, raw) else {
+            let Ok(child) = connect_request(id, raw, from) else {
                 return false;
             };
             event.change(|c| (c.listen_id, c.id) = (c.id, child.as_c()));
@@ -180,9 +182,10 @@ fn route_resolved(id: &Id) -> Result<()> {
     }
 }
 
-/// Creates an id for a connection request of a listener.
-fn connect_request(listener: &Id, raw: &EventResp) -> Result<Id> {
-    let child = Id::new(get!(listener, channel), false);
+/// Creates an id for a connection request of a listener. It is on the channel that the request was taken from, also if the
+/// listener moves meanwhile.
+fn connect_request(listener: &Id, raw: &EventResp, from: *mut EventChannel) -> Result<Id> {
+    let child = Id::new(from, false);
     set!(&child, context = get!(listener, context));
     set!(&child, ps = get!(listener, ps));
     set!(&child, qp_type = get!(listener, qp_type));

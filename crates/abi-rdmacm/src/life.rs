@@ -96,13 +96,15 @@ pub(crate) fn migrate(id: &Id, to: *mut EventChannel) -> Result<()> {
         return Err(Errno::INVAL);
     }
     let to = if becomes_sync { channel::create()? } else { to };
+    // Another thread may get an event of the id on its new channel at once.
+    let moving = id.own().moving.lock();
     // The end of a look-up is reported on the id's new channel.
     let paused = id.own().lookup.pause();
     let reported = move_in_kernel(id, to);
     let reported = match reported {
         Ok(reported) => reported,
         Err(errno) => {
-            drop(paused);
+            drop((paused, moving));
             if becomes_sync {
                 channel::destroy(to);
             }
@@ -111,7 +113,7 @@ pub(crate) fn migrate(id: &Id, to: *mut EventChannel) -> Result<()> {
     };
     let former = get!(id, channel);
     set!(id, channel = to);
-    drop(paused);
+    drop((paused, moving));
     if id.is_sync() {
         event::drop_kept(id);
         channel::destroy(former);

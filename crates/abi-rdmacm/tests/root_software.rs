@@ -167,6 +167,14 @@ fn waiting_calls_are_interrupted_and_cancelled_like_read_and_bad_ids_are_refused
 }
 
 #[test]
+fn ids_that_move_to_a_channel_where_threads_wait_lose_no_event() {
+    let folder = Folder::new("moves");
+    build(&folder, "moves.c");
+    let script = "timeout 120 $folder/program $here 2>&1 || fail \"ended with $?\"";
+    run_in(&folder, "moves", script);
+}
+
+#[test]
 fn a_request_is_delivered_before_the_program_asks_for_the_next_event() {
     let folder = Folder::new("at-once");
     build(&folder, "requests.c");
