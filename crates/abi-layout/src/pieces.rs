@@ -2,6 +2,8 @@
 
 #![allow(unsafe_code, reason = "pointers of C programs")]
 
+use std::ffi::c_void;
+
 use libc::iovec;
 use rustix::io::Errno;
 
@@ -9,6 +11,8 @@ use crate::guard::Result;
 
 /// Maximum of pieces in one call (`IOV_MAX`).
 const PIECES_MAX: usize = 1024;
+/// The last address of a program, and the maximum length of a piece (`SSIZE_MAX`).
+const ADDRESS_MAX: usize = isize::MAX as usize;
 
 /// The pieces of a call such as readv(2).
 ///
@@ -27,17 +31,64 @@ pub unsafe fn pieces<'a>(first: *const iovec, count: usize) -> Result<&'a [iovec
     }
 }
 
-/// The start and length of a piece. The length is limited to `isize::MAX`.
+/// Checks the pieces of a call such as readv(2) as Linux does before it moves a byte.
+///
+/// # Errors
+/// `EINVAL` for a piece longer than `SSIZE_MAX`, `EFAULT` for one that no address space has.
+pub fn check(pieces: &[iovec]) -> Result<()> {
+    if pieces.iter().any(|piece| piece.iov_len > ADDRESS_MAX) {
+        return Err(Errno::INVAL);
+    }
+    pieces.iter().try_for_each(fits)
+}
+
+/// The one piece of a call such as read(2), checked as Linux does.
+///
+/// # Errors
+/// `EFAULT` for a piece that no address space has.
+pub fn single(start: *const c_void, length: usize) -> Result<[iovec; 1]> {
+    let piece = iovec {
+        iov_base: start.cast_mut(),
+        iov_len: length,
+    };
+    fits(&piece)?;
+    Ok([piece])
+}
+
+/// The upper half of the addresses is the kernel's.
+fn fits(piece: &iovec) -> Result<()> {
+    match piece.iov_len > ADDRESS_MAX - piece.iov_base.addr().min(ADDRESS_MAX) {
+        true => Err(Errno::FAULT),
+        false => Ok(()),
+    }
+}
+
+/// Copies bytes to the pieces in order. Drops the bytes that do not fit.
+///
+/// # Errors
+/// `EFAULT` if the pointer of a piece is null.
+///
+/// # Safety
+/// The pieces are writable memory that the program does not access during the call.
+pub unsafe fn scatter(mut bytes: &[u8], pieces: &[iovec]) -> Result<()> {
+    for piece in pieces.iter().filter(|piece| piece.iov_len > 0) {
+        let (start, length) = extent(piece)?;
+        let now = bytes.len().min(length);
+        // SAFETY: the piece has at least `now` bytes, as the caller promises.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, now) };
+        bytes = &bytes[now..];
+    }
+    Ok(())
+}
+
+/// The start and length of a piece. The length is limited to `SSIZE_MAX`.
 ///
 /// # Errors
 /// `EFAULT` for null.
 pub fn extent(piece: &iovec) -> Result<(*mut u8, usize)> {
     match piece.iov_base.is_null() {
         true => Err(Errno::FAULT),
-        false => Ok((
-            piece.iov_base.cast(),
-            piece.iov_len.min(isize::MAX as usize),
-        )),
+        false => Ok((piece.iov_base.cast(), piece.iov_len.min(ADDRESS_MAX))),
     }
 }
 
@@ -105,6 +156,21 @@ impl<'a> Joined<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pieces_that_no_address_space_has_are_refused() {
+        let of = |iov_len| iovec {
+            iov_base: std::ptr::without_provenance_mut(0x1000),
+            iov_len,
+        };
+        assert_eq!(check(&[of(8), of(1 << 40)]), Ok(()));
+        assert_eq!(check(&[of(8), of(ADDRESS_MAX - 0x1000)]), Ok(()));
+        assert_eq!(check(&[of(8), of(ADDRESS_MAX - 0xfff)]), Err(Errno::FAULT));
+        assert_eq!(check(&[of(8), of(ADDRESS_MAX + 1)]), Err(Errno::INVAL));
+        let start = std::ptr::without_provenance(0x1000);
+        assert_eq!(single(start, usize::MAX).err(), Some(Errno::FAULT));
+        assert_eq!(single(start, 0).unwrap()[0].iov_len, 0);
+    }
 
     fn all(pieces: &[iovec]) -> Vec<Result<Vec<u8>>> {
         // SAFETY: the tests' own memory.

@@ -10,7 +10,7 @@ use libc::{
     ssize_t, timespec,
 };
 use portolan_abi_layout::guard::{Result, caught, failed};
-use portolan_abi_layout::pieces::pieces;
+use portolan_abi_layout::pieces::{check, pieces, single};
 use rustix::io::Errno;
 
 use crate::descriptors::{self, has_object, lookup, release};
@@ -31,13 +31,6 @@ pub(crate) fn carried(body: impl FnOnce() -> Moved) -> Option<ssize_t> {
 
 pub(crate) fn number(body: impl FnOnce() -> Result<c_int>) -> c_int {
     caught(body).unwrap_or_else(failed)
-}
-
-pub(crate) fn piece(place: *const c_void, length: size_t) -> [iovec; 1] {
-    [iovec {
-        iov_base: place.cast_mut(),
-        iov_len: length,
-    }]
 }
 
 pub(crate) fn ms(timeout_ms: c_int) -> Option<Duration> {
@@ -67,7 +60,7 @@ pub(crate) unsafe fn read_into(
 ) -> Option<ssize_t> {
     let socket = lookup(fd)?;
     // SAFETY: the program's memory, as read(2) requires.
-    carried(|| unsafe { receive(&socket, &piece(into, length), flags) })
+    carried(|| unsafe { receive(&socket, &single(into, length)?, flags) })
 }
 
 pub(crate) unsafe fn write_from(
@@ -78,7 +71,7 @@ pub(crate) unsafe fn write_from(
 ) -> Option<ssize_t> {
     let socket = lookup(fd)?;
     // SAFETY: the program's memory, as write(2) requires.
-    carried(|| unsafe { transfer::send(&socket, &piece(from, length), flags) })
+    carried(|| unsafe { transfer::send(&socket, &single(from, length)?, flags) })
 }
 
 pub(crate) unsafe fn receive_from(
@@ -109,6 +102,7 @@ pub(crate) unsafe fn vector(
         // SAFETY: the program's iovecs, as readv(2) requires.
         unsafe {
             let pieces = pieces(first, count)?;
+            check(pieces)?;
             match sends {
                 true => transfer::send(&socket, pieces, 0),
                 false => receive(&socket, pieces, 0),

@@ -4,8 +4,10 @@
 
 use std::ffi::c_int;
 use std::io::ErrorKind;
+use std::os::fd::AsRawFd;
 
 use libc::{O_NONBLOCK, SPLICE_F_NONBLOCK, iovec, off_t};
+use portolan::Stream;
 use portolan::stream::Direction;
 use portolan_abi_layout::guard::{Result, last_errno};
 use rustix::io::Errno;
@@ -96,10 +98,12 @@ pub(crate) fn to_stream(from: c_int, socket: &Socket, length: usize, flags: u32)
             return Ok(None);
         }
     }
-    let mut buffer = vec![0u8; PIECE_BYTES.min(length)];
-    // SAFETY: the buffer has this length.
-    let read = unsafe { real::read(from, buffer.as_mut_ptr().cast(), buffer.len()) };
-    let read = usize::try_from(read).map_err(|_| last_errno())?;
+    let length = PIECE_BYTES.min(length);
+    if !may_wait {
+        return splice_now(from, socket, stream, length, flags);
+    }
+    let mut buffer = vec![0u8; length];
+    let read = read_pipe(from, &mut buffer)?;
     // These bytes have left the pipe and must be sent, even if that blocks.
     let mut sent = 0;
     while sent < read {
@@ -112,6 +116,44 @@ pub(crate) fn to_stream(from: c_int, socket: &Socket, length: usize, flags: u32)
         }
     }
     Ok(Some(sent))
+}
+
+/// Moves what the stream has room for from a pipe. A copy is sent, so what does not fit stays in the pipe.
+fn splice_now(from: c_int, socket: &Socket, stream: &Stream, length: usize, flags: u32) -> Moved {
+    let (out, into) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    // SAFETY: tee takes no pointers.
+    let copied = unsafe { libc::tee(from, into.as_raw_fd(), length, flags & SPLICE_F_NONBLOCK) };
+    let copied = usize::try_from(copied).map_err(|_| last_errno())?;
+    let mut buffer = vec![0u8; copied];
+    if copied == 0 {
+        return Ok(Some(0));
+    }
+    let copied = read_pipe(out.as_raw_fd(), &mut buffer)?;
+    let mut sent = 0;
+    while sent < copied {
+        match stream.try_write(&buffer[sent..copied]) {
+            Ok(length) => sent += length,
+            Err(_) if sent > 0 => break,
+            Err(error) => {
+                let errno = of_io(&error);
+                if errno == Errno::AGAIN {
+                    socket.note_blocked(Direction::Write);
+                }
+                return Err(errno);
+            }
+        }
+    }
+    let mut taken = 0;
+    while taken < sent {
+        taken += read_pipe(from, &mut buffer[taken..sent])?.max(1);
+    }
+    Ok(Some(sent))
+}
+
+fn read_pipe(from: c_int, into: &mut [u8]) -> Result<usize> {
+    // SAFETY: the slice's own length.
+    let read = unsafe { real::read(from, into.as_mut_ptr().cast(), into.len()) };
+    usize::try_from(read).map_err(|_| last_errno())
 }
 
 /// `splice` from a stream to a pipe.

@@ -6,7 +6,7 @@ use std::ffi::c_int;
 
 use libc::{CMSG_DATA, CMSG_FIRSTHDR, CMSG_NXTHDR, SCM_RIGHTS, SOL_SOCKET, msghdr};
 
-use portolan_abi_layout::pieces::pieces;
+use portolan_abi_layout::pieces::{check, pieces};
 
 use crate::descriptors::lookup;
 use crate::handover;
@@ -22,6 +22,7 @@ pub(crate) unsafe fn receive_message(socket: &Socket, message: *mut msghdr, flag
             return Err(rustix::io::Errno::FAULT);
         };
         let into = pieces(message.msg_iov, message.msg_iovlen)?;
+        check(into)?;
         let received = receive(socket, into, flags)?;
         if received.is_some() {
             (
@@ -43,6 +44,7 @@ pub(crate) unsafe fn send_message(socket: &Socket, message: *const msghdr, flags
             return Err(rustix::io::Errno::FAULT);
         };
         let from = pieces(message.msg_iov, message.msg_iovlen)?;
+        check(from)?;
         send(socket, from, flags)
     }
 }

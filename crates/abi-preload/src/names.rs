@@ -37,7 +37,7 @@ pub(crate) unsafe fn read(place: *const sockaddr, length: socklen_t) -> Option<S
 /// Writes an address as getsockname(2) does: truncated to `length` bytes, and sets `length` to the full length.
 ///
 /// # Errors
-/// `EFAULT` if a pointer is null.
+/// `EFAULT` for null, `EINVAL` for a negative length.
 ///
 /// # Safety
 /// `place` has `length` writable bytes, or one of the pointers is null.
@@ -51,6 +51,9 @@ pub(crate) unsafe fn write(
     }
     // SAFETY: the caller's promise.
     unsafe {
+        if (*length).cast_signed() < 0 {
+            return Err(Errno::INVAL);
+        }
         let room = (*length).min(address.len()) as usize;
         std::ptr::copy_nonoverlapping(address.as_ptr().cast::<u8>(), place.cast(), room);
         *length = address.len();

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use libc::{
     FIONBIO, FIONREAD, IP_OPTIONS, IPPROTO_IP, IPPROTO_TCP, SO_DOMAIN, SO_ERROR, SO_KEEPALIVE,
-    SO_PROTOCOL, SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, TCP_INFO, TCP_KEEPIDLE, TIOCOUTQ, socklen_t,
-    timeval,
+    SO_PROTOCOL, SO_RCVTIMEO, SO_SNDTIMEO, SO_ZEROCOPY, SOL_SOCKET, TCP_INFO, TCP_KEEPIDLE,
+    TIOCOUTQ, socklen_t, timeval,
 };
 use portolan::stream::Direction;
 use portolan_abi_layout::guard::{Result, failed, last_errno};
@@ -138,6 +138,10 @@ pub(crate) unsafe fn set(
     value: *const c_void,
     length: socklen_t,
 ) -> c_int {
+    // A stream copies the program's memory, and reports nothing in the queue of errors.
+    if (level, name) == (SOL_SOCKET, SO_ZEROCOPY) && socket.kind() != Kind::Plain {
+        return failed(Errno::OPNOTSUPP);
+    }
     // SAFETY: the caller's promise.
     let answer = unsafe { set_of_kernel(number, level, name, value, length) };
     if answer != 0 {

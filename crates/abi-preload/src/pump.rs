@@ -48,6 +48,8 @@ struct Half {
     is_last: bool,
     /// The end was passed on to the sink.
     is_done: bool,
+    /// The sink takes no more, so what comes is dropped.
+    is_refused: bool,
 }
 
 /// What a pump does after its turn.
@@ -165,6 +167,7 @@ impl Half {
             to: 0,
             is_last: false,
             is_done: false,
+            is_refused: false,
         }
     }
 
@@ -240,6 +243,10 @@ impl Pump {
             }
         }
         while !half.is_empty() {
+            if half.is_refused {
+                half.from = half.to;
+                break;
+            }
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
             match send(&self.pair, &half.buffer[half.from..half.to], flags) {
                 Ok(bytes) => {
@@ -248,7 +255,8 @@ impl Pump {
                 }
                 Err(Errno::AGAIN) => return Ok(moved),
                 Err(Errno::INTR) => {}
-                Err(_) => return Err(()),
+                // The process has shut down its reading, or closed. What it has written still goes to the peer.
+                Err(_) => half.is_refused = true,
             }
         }
         if half.is_last && !half.is_done {

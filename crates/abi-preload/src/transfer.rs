@@ -7,16 +7,21 @@ use std::io::{self, ErrorKind};
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, iovec};
+use libc::{
+    MSG_DONTWAIT, MSG_ERRQUEUE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, iovec,
+};
 use portolan::Stream;
 use portolan::stream::Direction;
 use portolan_abi_layout::guard::{Result, errno_of};
-use portolan_abi_layout::pieces::{Joined, extent};
+use portolan_abi_layout::pieces::{Joined, extent, scatter};
 use rustix::io::Errno;
 
 use crate::connect;
 use crate::socket::{Kind, Socket};
 use crate::wait::{Woken, wait_direction};
+
+/// Maximum of peeked bytes in several pieces. A stream keeps fewer.
+const PEEKED_MAX: usize = 1 << 20;
 
 /// A call's result. `None` if the kernel carries the data and must do the call.
 pub(crate) type Moved = Result<Option<usize>>;
@@ -48,10 +53,18 @@ pub(crate) unsafe fn receive(socket: &Socket, into: &[iovec], flags: c_int) -> M
     if flags & MSG_OOB != 0 {
         return Err(Errno::INVAL);
     }
+    if flags & MSG_PEEK != 0 && into.len() > 1 {
+        // SAFETY: the caller's promise.
+        return unsafe { peek_pieces(socket, into, flags) };
+    }
     let may_wait = !socket.is_nonblocking() && flags & MSG_DONTWAIT == 0;
     let Some(stream) = stream(socket, may_wait)? else {
         return Ok(None);
     };
+    // Nothing is ever in the queue of errors.
+    if flags & MSG_ERRQUEUE != 0 {
+        return Err(Errno::AGAIN);
+    }
     let (peeks, waits_for_all) = (flags & MSG_PEEK != 0, flags & MSG_WAITALL != 0);
     let until = may_wait
         .then(|| socket.timeout(Direction::Read))
@@ -104,6 +117,28 @@ pub(crate) unsafe fn receive(socket: &Socket, into: &[iovec], flags: c_int) -> M
         }
     }
     Ok(Some(total))
+}
+
+/// Peeks into several iovecs: a second look at a stream would return the same bytes.
+///
+/// # Safety
+/// As for [`receive`].
+unsafe fn peek_pieces(socket: &Socket, into: &[iovec], flags: c_int) -> Moved {
+    let lengths = into.iter().map(|piece| piece.iov_len);
+    let length = lengths.fold(0, usize::saturating_add).min(PEEKED_MAX);
+    let mut peeked = vec![0u8; length];
+    let piece = iovec {
+        iov_base: peeked.as_mut_ptr().cast(),
+        iov_len: length,
+    };
+    // SAFETY: this function's own memory; the caller's promise.
+    unsafe {
+        let found = receive(socket, &[piece], flags)?;
+        if flags & MSG_TRUNC == 0 {
+            scatter(&peeked[..found.unwrap_or(0).min(length)], into)?;
+        }
+        Ok(found)
+    }
 }
 
 /// Sends the program's iovecs.

@@ -87,6 +87,16 @@ fn every_call_returns_on_rsockets_what_it_returns_on_tcp() {
 }
 
 #[test]
+fn rare_uses_of_the_calls_return_on_rsockets_what_they_return_on_tcp() {
+    let folder = Folder::with("edges", "edges.c");
+    let (on_tcp, _) = run(&folder, "timeout 80 $tcp");
+    assert!(on_tcp.ends_with("done\n"), "{on_tcp}");
+    let (on_rsockets, report) = run(&folder, "timeout 80 $rsockets");
+    assert_eq!(on_rsockets, on_tcp);
+    assert!(report.contains("TCP 0 connected"), "{report}");
+}
+
+#[test]
 fn time_signals_and_other_threads_end_waiting_calls_as_on_tcp() {
     let folder = Folder::with("waits", "threads.c");
     let network = "ip link add veth0 type veth peer name veth1; ip addr add 10.7.0.1/24 dev veth0; \

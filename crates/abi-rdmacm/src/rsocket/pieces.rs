@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "pointers of C programs")]
 
 use libc::iovec;
-use portolan_abi_layout::pieces::{extent, pieces};
+use portolan_abi_layout::pieces::{extent, pieces, scatter};
 
 use crate::guard::Result;
 
@@ -33,15 +33,9 @@ impl Scatter<'_> {
     ///
     /// # Errors
     /// `EFAULT` if the pointer of a piece is null.
-    pub(super) fn fill(self, mut bytes: &[u8]) -> Result<()> {
-        for piece in self.0.iter().filter(|piece| piece.iov_len > 0) {
-            let (start, length) = extent(piece)?;
-            let now = bytes.len().min(length);
-            // SAFETY: the piece has at least `now` bytes, which the program does not access during the call.
-            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, now) };
-            bytes = &bytes[now..];
-        }
-        Ok(())
+    pub(super) fn fill(self, bytes: &[u8]) -> Result<()> {
+        // SAFETY: the promise of `new`.
+        unsafe { scatter(bytes, self.0) }
     }
 }
 
