@@ -69,12 +69,15 @@ fn soft_device(facts: &Facts) -> Option<&str> {
     device.map(|device| device.name.as_str())
 }
 
-/// A process that has a socket on the port and does not share it.
+/// A process that has a socket on the port and does not share it. If a member's process id is unknown, because it is in another
+/// pid namespace (0), each process may be that member.
 fn held(facts: &Facts, socket: &UdpSocket, members: &[u32]) -> Option<Finding> {
     let address = socket.address;
     let has_group = facts.port.group.is_some();
     let (holder, remedy) = match &socket.owner {
-        Owner::Process { pid, .. } if members.contains(pid) => return None,
+        Owner::Process { pid, .. } if members.contains(pid) || members.contains(&0) => {
+            return None;
+        }
         // Sockets without a process are parked by the group that shares the port.
         Owner::Kernel | Owner::Unknown if has_group => return None,
         // Expected, if the kernel's devices are used.

@@ -122,4 +122,14 @@ fn the_members_own_sockets_are_no_finding() {
     // In flight in a message, so that no process has it.
     facts.port.sockets.push(socket(Owner::Kernel, 0));
     assert_eq!(judge(&facts), []);
+    // The holder is in another pid namespace and the only one that knows its members.
+    facts.port.group = Some(Ok(PortGroup {
+        holder_pid: 9,
+        pids: vec![9, 0],
+    }));
+    let judged = judge(&facts);
+    assert!(
+        !judged.iter().any(|finding| finding.code == "port-held"),
+        "{judged:?}"
+    );
 }
