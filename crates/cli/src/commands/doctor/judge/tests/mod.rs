@@ -129,7 +129,7 @@ fn the_members_own_sockets_are_no_finding() {
     }));
     let judged = judge(&facts);
     assert!(
-        !judged.iter().any(|finding| finding.code == "port-held"),
+        !judged.iter().any(|found| found.finding.code == "port-held"),
         "{judged:?}"
     );
 }
