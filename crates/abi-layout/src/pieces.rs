@@ -42,7 +42,7 @@ pub fn check(pieces: &[iovec]) -> Result<()> {
     pieces.iter().try_for_each(fits)
 }
 
-/// The one piece of a call such as read(2), checked as Linux does.
+/// The one piece of read(2) or write(2), checked as Linux does.
 ///
 /// # Errors
 /// `EFAULT` for a piece that no address space has.
@@ -72,6 +72,9 @@ fn fits(piece: &iovec) -> Result<()> {
 /// The pieces are writable memory that the program does not access during the call.
 pub unsafe fn scatter(mut bytes: &[u8], pieces: &[iovec]) -> Result<()> {
     for piece in pieces.iter().filter(|piece| piece.iov_len > 0) {
+        if bytes.is_empty() {
+            break;
+        }
         let (start, length) = extent(piece)?;
         let now = bytes.len().min(length);
         // SAFETY: the piece has at least `now` bytes, as the caller promises.

@@ -52,6 +52,10 @@ pub(crate) unsafe fn time(timeout: *const timespec) -> Result<Option<Duration>> 
     }
 }
 
+/// Linux limits the length of recv(2) and send(2) to this before it looks at the memory; read(2) and write(2) check first
+/// (`MAX_RW_COUNT`).
+pub(crate) const SOCKET_BYTES_MAX: size_t = 0x7fff_f000;
+
 pub(crate) unsafe fn read_into(
     fd: c_int,
     into: *mut c_void,

@@ -23,8 +23,8 @@ use rustix::io::Errno;
 use socket2::SockAddr;
 
 use crate::calls::{
-    accept_from, carried, closed, controlled, file, ms, number, poll_all, read_into, receive_from,
-    select_all, start_connect, time, vector, wait_set, write_from,
+    SOCKET_BYTES_MAX, accept_from, carried, closed, controlled, file, ms, number, poll_all,
+    read_into, receive_from, select_all, start_connect, time, vector, wait_set, write_from,
 };
 use crate::descriptors::{self, has_object, lookup, release_range};
 use crate::epoll;
@@ -102,11 +102,11 @@ replaces! {
     fn writev(fd: c_int, pieces: *const iovec, count: c_int) -> ssize_t
         = vector(fd, pieces, count, true);
     fn recv(fd: c_int, into: *mut c_void, length: size_t, flags: c_int) -> ssize_t
-        = read_into(fd, into, length, flags);
+        = read_into(fd, into, length.min(SOCKET_BYTES_MAX), flags);
     fn __recv_chk(fd: c_int, into: *mut c_void, length: size_t, room: size_t, flags: c_int) -> ssize_t
-        = read_into(fd, into, length.min(room), flags);
+        = read_into(fd, into, length.min(room).min(SOCKET_BYTES_MAX), flags);
     fn recvfrom(fd: c_int, into: *mut c_void, length: size_t, flags: c_int, addr: *mut sockaddr, size: *mut socklen_t) -> ssize_t
-        = receive_from(fd, into, length, flags, size);
+        = receive_from(fd, into, length.min(SOCKET_BYTES_MAX), flags, size);
     fn __recvfrom_chk(
         fd: c_int,
         into: *mut c_void,
@@ -116,11 +116,11 @@ replaces! {
         addr: *mut sockaddr,
         size: *mut socklen_t
     ) -> ssize_t
-        = receive_from(fd, into, length.min(room), flags, size);
+        = receive_from(fd, into, length.min(room).min(SOCKET_BYTES_MAX), flags, size);
     fn send(fd: c_int, from: *const c_void, length: size_t, flags: c_int) -> ssize_t
-        = write_from(fd, from, length, flags);
+        = write_from(fd, from, length.min(SOCKET_BYTES_MAX), flags);
     fn sendto(fd: c_int, from: *const c_void, length: size_t, flags: c_int, addr: *const sockaddr, size: socklen_t) -> ssize_t
-        = write_from(fd, from, length, flags);
+        = write_from(fd, from, length.min(SOCKET_BYTES_MAX), flags);
     fn sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t
         = file(out, from, offset, count);
     fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int

@@ -103,6 +103,9 @@ unsafe fn put(bytes: &[u8], value: *mut c_void, length: *mut socklen_t) -> Resul
     }
     // SAFETY: the caller's promise.
     unsafe {
+        if (*length).cast_signed() < 0 {
+            return Err(Errno::INVAL);
+        }
         let room = (*length as usize).min(bytes.len());
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast(), room);
         *length = room as socklen_t;

@@ -256,7 +256,8 @@ impl Pump {
                 Err(Errno::AGAIN) => return Ok(moved),
                 Err(Errno::INTR) => {}
                 // The process has shut down its reading, or closed. What it has written still goes to the peer.
-                Err(_) => half.is_refused = true,
+                Err(Errno::PIPE | Errno::CONNRESET) => half.is_refused = true,
+                Err(_) => return Err(()),
             }
         }
         if half.is_last && !half.is_done {

@@ -53,6 +53,10 @@ pub(crate) unsafe fn receive(socket: &Socket, into: &[iovec], flags: c_int) -> M
     if flags & MSG_OOB != 0 {
         return Err(Errno::INVAL);
     }
+    // Nothing is ever in the queue of errors.
+    if flags & MSG_ERRQUEUE != 0 && socket.kind() != Kind::Plain {
+        return Err(Errno::AGAIN);
+    }
     if flags & MSG_PEEK != 0 && into.len() > 1 {
         // SAFETY: the caller's promise.
         return unsafe { peek_pieces(socket, into, flags) };
@@ -61,10 +65,6 @@ pub(crate) unsafe fn receive(socket: &Socket, into: &[iovec], flags: c_int) -> M
     let Some(stream) = stream(socket, may_wait)? else {
         return Ok(None);
     };
-    // Nothing is ever in the queue of errors.
-    if flags & MSG_ERRQUEUE != 0 {
-        return Err(Errno::AGAIN);
-    }
     let (peeks, waits_for_all) = (flags & MSG_PEEK != 0, flags & MSG_WAITALL != 0);
     let until = may_wait
         .then(|| socket.timeout(Direction::Read))

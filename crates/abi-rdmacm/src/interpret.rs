@@ -27,6 +27,12 @@ pub(crate) fn interpret(raw: &EventResp, from: *mut EventChannel) -> Option<Even
     if raw.uid == 0 && raw.event != ESTABLISHED {
         return None;
     }
+    // A program that gets the event finds its id on the channel that it came from.
+    let stays = target.id().own().moving.lock();
+    if raw.event == CONNECT_REQUEST {
+        // This leads to another id, which the library may move.
+        drop(stays);
+    }
     match &target {
         Target::Id(id) => complete_of_id(&mut event, id, raw, from).then_some(event),
         Target::Membership(id, membership) => {
@@ -38,8 +44,6 @@ pub(crate) fn interpret(raw: &EventResp, from: *mut EventChannel) -> Option<Even
 
 /// Does the library's part. Returns false if the program must not see the event.
 fn complete_of_id(event: &mut Event, id: &Id, raw: &EventResp, from: *mut EventChannel) -> bool {
-    // A request leads to another id, on the channel that it was taken from.
-    let _stays = (raw.event != CONNECT_REQUEST).then(|| id.own().moving.lock());
     match raw.event {
         ADDR_RESOLVED => fail_as(event, ADDR_ERROR, address_resolved(id)),
         ROUTE_RESOLVED => fail_as(event, ROUTE_ERROR, route_resolved(id)),

@@ -111,14 +111,14 @@ pub(crate) fn migrate(id: &Id, to: *mut EventChannel) -> Result<()> {
             return Err(errno);
         }
     };
-    let former = get!(id, channel);
+    let (former, was_sync) = (get!(id, channel), id.is_sync());
     set!(id, channel = to);
+    id.set_sync(becomes_sync);
     drop((paused, moving));
-    if id.is_sync() {
+    if was_sync {
         event::drop_kept(id);
         channel::destroy(former);
     }
-    id.set_sync(becomes_sync);
     id.wait_completed(|state| state.events_completed >= reported);
     Ok(())
 }

@@ -113,16 +113,18 @@ static void splices(int listener)
 /* A child shuts down its reading. The peer's next byte must not end the child's answer. */
 static void half_closed_child(int listener)
 {
-	int ends[2], shut[2];
+	int ends[2], shut[2], written[2];
 	long arrived = 0, length;
 	char any;
 
 	pair(listener, ends);
-	need(pipe(shut) == 0, "pipe");
+	need(pipe(shut) == 0 && pipe(written) == 0, "pipe");
 	if (fork() == 0) {
 		close(ends[0]);
 		TELL("shutdown in the child", shutdown(ends[1], SHUT_RD));
 		need(write(shut[1], "", 1) == 1, "tell the parent");
+		need(read(written[0], &any, 1) == 1, "hear the parent");
+		/* Until the byte has arrived. */
 		usleep(300000);
 		TELL("write in the child", write(ends[1], big, REPLY_BYTES));
 		exit(0);
@@ -130,13 +132,16 @@ static void half_closed_child(int listener)
 	close(ends[1]);
 	need(read(shut[0], &any, 1) == 1, "hear the child");
 	TELL("write to the child", write(ends[0], "x", 1));
+	need(write(written[1], "", 1) == 1, "tell the child");
 	while ((length = recv(ends[0], big, sizeof(big), 0)) > 0)
 		arrived += length;
 	printf("from the child: %ld\n", arrived);
 	wait(NULL);
 	close(ends[0]);
-	close(shut[0]);
-	close(shut[1]);
+	for (int at = 0; at < 2; at++) {
+		close(shut[at]);
+		close(written[at]);
+	}
 }
 
 static void errors_queue(int listener)
@@ -185,6 +190,9 @@ static void pieces(int listener)
 	TELL("peek at nothing", recvmsg(ends[1], &message, MSG_PEEK | MSG_DONTWAIT));
 	TELL("write of more than memory", write(ends[0], big, most));
 	TELL("read of more than memory", read(ends[1], big, most));
+	need(write(ends[0], "abcdefgh", 8) == 8, "write");
+	await(ends[1], POLLIN);
+	TELL("recv into more than memory", recv(ends[1], big, most, 0));
 	TELL("writev of more than memory", writev(ends[0], long_one, 1));
 	TELL("readv of more than memory", readv(ends[1], long_one, 1));
 	TELL("writev of more in all", writev(ends[0], long_two, 2));

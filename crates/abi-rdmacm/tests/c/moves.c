@@ -11,11 +11,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 #include <rdma/rdma_cma.h>
 
 #define CHECK(is_so) ((is_so) ? (void)0 : failed(__LINE__, #is_so))
 #define ROUNDS 150
+#define ROUNDS_AT_LEAST 10
+#define SECONDS_MAX 20
+#define RESOLVE_MS 10000
 #define REQUESTS 3
 #define EVENT_WITHIN_MS 10000
 
@@ -77,21 +81,21 @@ static struct rdma_cm_id *call(struct rdma_event_channel *channel, uint16_t port
 
 	to.sin_port = port;
 	CHECK(!rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
-	CHECK(!rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, 2000));
-	CHECK(await(channel) == RDMA_CM_EVENT_ADDR_RESOLVED && !rdma_resolve_route(id, 2000));
+	CHECK(!rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, RESOLVE_MS));
+	CHECK(await(channel) == RDMA_CM_EVENT_ADDR_RESOLVED && !rdma_resolve_route(id, RESOLVE_MS));
 	CHECK(await(channel) == RDMA_CM_EVENT_ROUTE_RESOLVED && !rdma_connect(id, &param));
 	return id;
 }
 
-/* Requests wait at a listener, which moves. Each is taken, and answered. */
-static void move_a_listener(void)
+/* Requests wait at a listener, which moves. Each is taken, and answered. A listener without `former` is synchronous. */
+static void move_a_listener(struct rdma_event_channel *former)
 {
-	struct rdma_event_channel *former = rdma_create_event_channel();
 	struct rdma_event_channel *callers = rdma_create_event_channel();
 	struct rdma_cm_id *listener, *callings[REQUESTS];
-	struct pollfd waits = { .fd = former->fd, .events = POLLIN };
+	struct pollfd waits = { .events = POLLIN };
 
 	CHECK(!rdma_create_id(former, &listener, NULL, RDMA_PS_TCP));
+	waits.fd = listener->channel->fd;
 	CHECK(!rdma_bind_addr(listener, (struct sockaddr *)&here) && !rdma_listen(listener, 16));
 	for (int at = 0; at < REQUESTS; at++)
 		callings[at] = call(callers, rdma_get_src_port(listener), 77 + at);
@@ -102,7 +106,8 @@ static void move_a_listener(void)
 	for (int at = 0; at < REQUESTS; at++)
 		CHECK(!rdma_destroy_id(callings[at]));
 	CHECK(!rdma_destroy_id(listener));
-	rdma_destroy_event_channel(former);
+	if (former)
+		rdma_destroy_event_channel(former);
 	rdma_destroy_event_channel(callers);
 }
 
@@ -117,7 +122,7 @@ static void move_a_resolved_id(void)
 
 	to.sin_port = htons(7000);
 	CHECK(!rdma_create_id(former, &id, NULL, RDMA_PS_TCP));
-	CHECK(!rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, 2000));
+	CHECK(!rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, RESOLVE_MS));
 	CHECK(poll(&waits, 1, EVENT_WITHIN_MS) == 1);
 	CHECK(!rdma_migrate_id(id, watched));
 	for (int ms = 0; __atomic_load_n(&resolved, __ATOMIC_SEQ_CST) == before; ms++) {
@@ -131,6 +136,7 @@ static void move_a_resolved_id(void)
 int main(int count, char **arguments)
 {
 	pthread_t thread;
+	time_t start;
 
 	CHECK(count == 2);
 	here.sin_family = AF_INET;
@@ -138,10 +144,15 @@ int main(int count, char **arguments)
 	watched = rdma_create_event_channel();
 	CHECK(watched && !pthread_create(&thread, NULL, take, NULL));
 	CHECK(!pthread_create(&thread, NULL, take, NULL));
+	start = time(NULL);
 	for (int round = 0; round < ROUNDS; round++) {
-		move_a_listener();
+		if (round >= ROUNDS_AT_LEAST && time(NULL) - start > SECONDS_MAX)
+			break;
+		move_a_listener(rdma_create_event_channel());
+		move_a_listener(NULL);
 		for (int at = 0; at < 10; at++)
 			move_a_resolved_id();
 	}
-	return 0;
+	/* The threads still wait. */
+	_exit(0);
 }

@@ -147,7 +147,8 @@ impl<Q> Receiver<Q> {
             .any(|incoming| incoming.reader.place() == place && incoming.reader.has_more())
     }
 
-    /// Whether a ring has its first packets. Answers so once for each ring.
+    /// Whether a ring has its first packets. Answers so once for each ring, and only then [`Self::drain_rings`] reads it: what its
+    /// sender sent before is still in a socket.
     #[inline]
     pub(crate) fn begins_ring(&mut self) -> bool {
         let mut begins = false;
@@ -182,6 +183,10 @@ impl<Q> Receiver<Q> {
         let mut taken = 0;
         let mut at = 0;
         while let Some(incoming) = self.incoming.get_mut(at) {
+            if incoming.is_new {
+                at += 1;
+                continue;
+            }
             let mut result = Ok(());
             for _ in 0..BATCHES_PER_TURN {
                 if !incoming.reader.has_more() {
