@@ -3,49 +3,23 @@
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/errqueue.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "told.h"
 
 #define PIPE_BYTES 65536
 #define REPLY_BYTES 5000
 
 static struct sockaddr_in here;
 static char big[1 << 20];
-
-/* The result, or the name of errno if it is negative. */
-static const char *told(long result)
-{
-	static char text[64];
-
-	if (result < 0)
-		snprintf(text, sizeof(text), "%s", strerrorname_np(errno));
-	else
-		snprintf(text, sizeof(text), "%ld", result);
-	return text;
-}
-
-#define TELL(what, result) printf("%s: %s\n", what, told(result))
-
-static void need(int holds, const char *what)
-{
-	if (!holds) {
-		printf("%s failed: %s\n", what, strerror(errno));
-		fflush(stdout);
-		exit(1);
-	}
-}
 
 static void pair(int listener, int ends[2])
 {

@@ -6,14 +6,10 @@
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/select.h>
@@ -22,32 +18,10 @@
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "told.h"
 
 static struct sockaddr_in here;
 static char big[3000000];
-
-/* The result, or the name of errno if it is negative. */
-static const char *told(long result)
-{
-	static char text[64];
-
-	if (result < 0)
-		snprintf(text, sizeof(text), "%s", strerrorname_np(errno));
-	else
-		snprintf(text, sizeof(text), "%ld", result);
-	return text;
-}
-
-#define TELL(what, result) printf("%s: %s\n", what, told(result))
-
-static void need(int holds, const char *what)
-{
-	if (!holds) {
-		printf("%s failed: %s\n", what, strerror(errno));
-		fflush(stdout);
-		exit(1);
-	}
-}
 
 static int connected(void)
 {

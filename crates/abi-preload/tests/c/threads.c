@@ -7,20 +7,17 @@
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "told.h"
 
 /* Numbers that only the threads of `forks` use (the library's own begin at 512), and how many each of them has. */
 #define SLOT 3000
@@ -30,28 +27,6 @@ static struct sockaddr_in here;
 static int listener;
 static volatile int is_over;
 static int replaced;
-
-static const char *told(long result)
-{
-	static char text[64];
-
-	if (result < 0)
-		snprintf(text, sizeof(text), "%s", strerrorname_np(errno));
-	else
-		snprintf(text, sizeof(text), "%ld", result);
-	return text;
-}
-
-#define TELL(what, result) printf("%s: %s\n", what, told(result))
-
-static void need(int holds, const char *what)
-{
-	if (!holds) {
-		printf("%s failed: %s\n", what, strerror(errno));
-		fflush(stdout);
-		exit(1);
-	}
-}
 
 static void start(void)
 {
