@@ -147,8 +147,8 @@ impl<Q> Receiver<Q> {
             .any(|incoming| incoming.reader.place() == place && incoming.reader.has_more())
     }
 
-    /// Whether a ring has its first packets. Answers so once for each ring, and only then [`Self::drain_rings`] reads it: what its
-    /// sender sent before is still in a socket.
+    /// Whether a ring has its first packets. Says so once for each ring. [`Self::drain_rings`] skips the ring until then, so that
+    /// the caller can read the sockets first, where earlier packets of the same sender may wait.
     #[inline]
     pub(crate) fn begins_ring(&mut self) -> bool {
         let mut begins = false;
