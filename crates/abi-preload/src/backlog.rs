@@ -1,7 +1,7 @@
-//! Connections that wait for `accept`. As with TCP, a connect succeeds before the program accepts it: one thread per
-//! process accepts the connections of all listeners.
+//! Connections that wait for `accept`. As with TCP, a connect succeeds before the program accepts it, and the program gets
+//! a connection only when its client has confirmed it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,35 +9,32 @@ use std::sync::{Arc, Weak};
 
 use portolan::{Stream, StreamListener};
 use portolan_threads::lock::Mutex;
-use portolan_threads::{ProcessCell, with_signals_blocked};
-use rustix::event::{EventfdFlags, epoll, eventfd};
-use rustix::io::Errno;
+use rustix::event::{EventfdFlags, eventfd};
 
+use crate::background::{Place, Task};
 use crate::report;
 
 /// Maximum backlog that `listen` grants.
 const LENGTH_MAX: usize = 4096;
+/// Maximum of a listener's streams that their clients have not confirmed. Beyond it the oldest is closed.
+const UNCONFIRMED_MAX: usize = 256;
+/// How many connections to accept before looking at the confirmations of earlier ones.
 const BATCH: usize = 64;
 
 /// A listener and its queue of unaccepted streams.
 pub(crate) struct Backlog {
-    id: u64,
+    place: Place,
     listener: StreamListener,
     length: usize,
     waiting: Mutex<VecDeque<Stream>>,
-    /// Streams that have arrived so far.
+    /// By the number of the place.
+    unconfirmed: Mutex<BTreeMap<u64, (Stream, Place)>>,
+    /// Confirmed streams so far.
     arrived: AtomicU64,
     /// Readable while streams wait.
     bell: OwnedFd,
+    this: Weak<Self>,
 }
-
-/// The accepting thread's epoll set and its listeners.
-struct Service {
-    set: OwnedFd,
-    backlogs: Mutex<HashMap<u64, Weak<Backlog>>>,
-}
-
-static SERVICE: ProcessCell<Option<Service>> = ProcessCell::new();
 
 impl Backlog {
     /// Starts to accept the listener's connections in the background.
@@ -45,21 +42,20 @@ impl Backlog {
     /// # Errors
     /// The process cannot create another descriptor or thread.
     pub(crate) fn start(listener: StreamListener, length: i32) -> rustix::io::Result<Arc<Self>> {
-        static LAST: AtomicU64 = AtomicU64::new(0);
-        let service = SERVICE.get_or_make(launch).as_ref().ok_or(Errno::AGAIN)?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let _ = listener.set_nonblocking(true);
-        let backlog = Arc::new(Self {
-            id: LAST.fetch_add(1, Ordering::Relaxed),
+        let backlog = Arc::new_cyclic(|this| Self {
+            place: Place::new(),
             listener,
             length: usize::try_from(length).unwrap_or(0).clamp(1, LENGTH_MAX),
             waiting: Mutex::default(),
+            unconfirmed: Mutex::default(),
             arrived: AtomicU64::new(0),
-            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            bell,
+            this: this.clone(),
         });
-        let known = Arc::downgrade(&backlog);
-        service.backlogs.lock().insert(backlog.id, known);
-        let data = epoll::EventData::new_u64(backlog.id);
-        epoll::add(&service.set, &backlog.listener, data, flags())?;
+        let this = backlog.this.clone();
+        backlog.place.watch(&backlog.listener, this)?;
         Ok(backlog)
     }
 
@@ -74,18 +70,18 @@ impl Backlog {
         }
         drop(waiting);
         if was_full {
-            self.listen_again();
+            self.place.watch_again(&self.listener);
         }
         taken
     }
 
-    /// Number of streams that have arrived so far.
+    /// Number of confirmed streams so far.
     pub(crate) fn arrived(&self) -> u64 {
         self.arrived.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.lock().is_empty()
+        self.waiting.lock().is_empty() && self.unconfirmed.lock().is_empty()
     }
 
     /// Readable while streams wait.
@@ -93,28 +89,14 @@ impl Backlog {
         self.bell.as_fd()
     }
 
-    fn listen_again(&self) {
-        if let Some(service) = SERVICE.get_or_make(launch) {
-            let data = epoll::EventData::new_u64(self.id);
-            let _ = epoll::modify(&service.set, &self.listener, data, flags());
-        }
-    }
-
-    /// Accepts until the backlog is full or no connection is pending.
+    /// Accepts a batch, unless the backlog is full.
     fn fill(&self) {
-        loop {
+        for _ in 0..BATCH {
             if self.waiting.lock().len() >= self.length {
                 return;
             }
             match self.listener.accept() {
-                Ok((stream, _)) => {
-                    let mut waiting = self.waiting.lock();
-                    if waiting.is_empty() {
-                        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
-                    }
-                    waiting.push_back(stream);
-                    self.arrived.fetch_add(1, Ordering::Relaxed);
-                }
+                Ok((stream, _)) => self.await_confirmation(stream),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => {
                     report::complain("a stream was not accepted", &error);
@@ -122,50 +104,72 @@ impl Backlog {
                 }
             }
         }
-        self.listen_again();
+        self.place.watch_again(&self.listener);
     }
-}
 
-impl Drop for Backlog {
-    fn drop(&mut self) {
-        if let Some(service) = SERVICE.get_or_make(launch) {
-            service.backlogs.lock().remove(&self.id);
-            let _ = epoll::delete(&service.set, &self.listener);
+    fn await_confirmation(&self, stream: Stream) {
+        match is_confirmed(&stream) {
+            Some(true) => return self.add(stream),
+            Some(false) => return,
+            None => {}
         }
+        let place = Place::new();
+        if let Err(error) = place.watch(&stream, self.this.clone()) {
+            report::complain("a stream was not accepted", &error);
+            return;
+        }
+        let mut unconfirmed = self.unconfirmed.lock();
+        unconfirmed.insert(place.number(), (stream, place));
+        let oldest = match unconfirmed.len() > UNCONFIRMED_MAX {
+            true => unconfirmed.pop_first(),
+            false => None,
+        };
+        drop(unconfirmed);
+        // Closes it.
+        drop(oldest);
     }
-}
 
-/// One-shot, so a full backlog does not wake the thread again until `take` makes room.
-fn flags() -> epoll::EventFlags {
-    epoll::EventFlags::IN | epoll::EventFlags::ONESHOT
-}
-
-fn launch() -> Option<Service> {
-    let set = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?;
-    let own = set.try_clone().ok()?;
-    let thread = std::thread::Builder::new().name("portolan-accept".into());
-    with_signals_blocked(|| thread.spawn(move || run(&own))).ok()?;
-    Some(Service {
-        set,
-        backlogs: Mutex::default(),
-    })
-}
-
-fn run(set: &OwnedFd) {
-    loop {
-        let mut events = Vec::with_capacity(BATCH);
-        let room = rustix::buffer::spare_capacity(&mut events);
-        if epoll::wait(set, room, None).is_err() {
-            continue;
-        }
-        let Some(service) = SERVICE.get_or_make(|| None) else {
+    /// An unconfirmed stream has changed.
+    fn look_at(&self, place: u64) {
+        let mut unconfirmed = self.unconfirmed.lock();
+        let Some((stream, its)) = unconfirmed.get(&place) else {
             return;
         };
-        for event in events {
-            let known = service.backlogs.lock().get(&event.data.u64()).cloned();
-            if let Some(backlog) = known.and_then(|known| known.upgrade()) {
-                backlog.fill();
-            }
+        let Some(is_confirmed) = is_confirmed(stream) else {
+            return its.watch_again(stream);
+        };
+        let decided = unconfirmed.remove(&place);
+        drop(unconfirmed);
+        if let Some((stream, _)) = decided.filter(|_| is_confirmed) {
+            self.add(stream);
         }
+    }
+
+    fn add(&self, stream: Stream) {
+        let mut waiting = self.waiting.lock();
+        if waiting.is_empty() {
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        }
+        waiting.push_back(stream);
+        self.arrived.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Task for Backlog {
+    fn ready(&self, place: u64) {
+        match place == self.place.number() {
+            true => self.fill(),
+            false => self.look_at(place),
+        }
+    }
+}
+
+/// Whether the client has confirmed or failed (`false`). `None` while that is open; then the stream's descriptor becomes
+/// readable. The client's first data confirms, too.
+fn is_confirmed(stream: &Stream) -> Option<bool> {
+    let ready = stream.ready_or_watch(true, true);
+    match ready.failed {
+        true => Some(false),
+        false => (ready.readable || ready.writable).then_some(true),
     }
 }

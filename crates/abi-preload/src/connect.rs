@@ -5,20 +5,23 @@
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use portolan::stream::{Direction, Socket as Unconnected};
-use portolan::{Cause, Error};
+use portolan::{Cause, Error, Stream};
 use portolan_abi_layout::guard::{Result, last_errno};
 use portolan_threads::ProcessCell;
-use portolan_threads::lock::Mutex;
+use portolan_threads::lock::{Mutex, MutexGuard};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use socket2::SockAddr;
 
+use crate::background::{Place, Task};
 use crate::settings::settings;
-use crate::socket::{Attempt, Kind, Phase, Socket};
+use crate::socket::{Attempt, Kind, Phase, Socket, Unattended};
 use crate::wait::{OnSignal, wait_readable};
 use crate::{names, real, report};
 
@@ -41,7 +44,15 @@ pub(crate) enum Progress {
 ///
 /// # Errors
 /// As for connect(2).
-pub(crate) fn connect(socket: &Socket, number: c_int, destination: &SockAddr) -> Result<()> {
+pub(crate) fn connect(socket: &Arc<Socket>, number: c_int, destination: &SockAddr) -> Result<()> {
+    let connected = connect_or_start(socket, number, destination);
+    if connected.is_err() {
+        leave_unattended(socket);
+    }
+    connected
+}
+
+fn connect_or_start(socket: &Socket, number: c_int, destination: &SockAddr) -> Result<()> {
     let mut phase = socket.phase.lock();
     match socket.kind() {
         Kind::Fresh => {
@@ -124,7 +135,7 @@ pub(crate) fn finish(socket: &Socket) -> Result<()> {
             let deadline = until.map_or(deadline, |until| until.min(deadline));
             let left = deadline.saturating_duration_since(Instant::now());
             // A duplicate stays valid during the wait even if another thread closes the socket.
-            let Ok(own) = attempt.connecting.as_fd().try_clone_to_owned() else {
+            let Ok(own) = attempt.as_fd().try_clone_to_owned() else {
                 return Err(Errno::MFILE);
             };
             (own, left)
@@ -181,15 +192,14 @@ fn step(socket: &Socket) -> (Progress, Option<Box<Attempt>>) {
         };
         return (progress, None);
     };
-    match attempt.connecting.try_finish() {
+    let error = attempt
+        .unattended
+        .as_mut()
+        .and_then(|unattended| unattended.error.take());
+    match error.map_or_else(|| attempt.connecting.try_finish(), Err) {
         Ok(None) => (Progress::Pending, None),
         Ok(Some(stream)) => {
-            let former = std::mem::replace(&mut *phase, Phase::Nothing);
-            socket.connect(stream);
-            report::count(&report::CONNECTED);
-            drop(phase);
-            socket.tell_change();
-            drop(former);
+            established(socket, phase, stream);
             (Progress::Connected, None)
         }
         Err(error) => {
@@ -198,6 +208,67 @@ fn step(socket: &Socket) -> (Progress, Option<Box<Attempt>>) {
                 return (Progress::Tcp, None);
             };
             (Progress::Tcp, Some(failed))
+        }
+    }
+}
+
+/// The rsocket is connected.
+fn established(socket: &Socket, mut phase: MutexGuard<'_, Phase>, stream: Stream) {
+    let former = std::mem::replace(&mut *phase, Phase::Nothing);
+    socket.connect(stream);
+    report::count(&report::CONNECTED);
+    drop(phase);
+    socket.tell_change();
+    drop(former);
+}
+
+/// Lets a connect that the program does not wait for go on in the background, as TCP's does. If that is impossible, it
+/// goes on while the program looks at it.
+fn leave_unattended(socket: &Arc<Socket>) {
+    let mut phase = socket.phase.lock();
+    let Phase::Connecting(attempt) = &mut *phase else {
+        return;
+    };
+    let None = attempt.unattended else {
+        return;
+    };
+    let Ok(bell) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) else {
+        return;
+    };
+    let place = Place::new();
+    let of_socket = Arc::downgrade(socket);
+    if place.watch(&attempt.connecting, of_socket).is_ok() {
+        let error = None;
+        attempt.unattended = Some(Unattended { place, bell, error });
+        drop(phase);
+        // The descriptor to wait for is another one now.
+        socket.tell_change();
+    }
+}
+
+impl Task for Socket {
+    /// Advances an unattended connect. What only a call of the program may do, to use its descriptor, is left to that:
+    /// the program may have given the number to another file.
+    fn ready(&self, _: u64) {
+        let mut phase = self.phase.lock();
+        let Phase::Connecting(attempt) = &mut *phase else {
+            return;
+        };
+        let Some(unattended) = &mut attempt.unattended else {
+            return;
+        };
+        let ring = |bell: &OwnedFd| rustix::io::write(bell, &1u64.to_ne_bytes());
+        match attempt.connecting.try_finish() {
+            Ok(None) => unattended.place.watch_again(&attempt.connecting),
+            Ok(Some(stream)) => {
+                // For threads that wait for it. It stays open in their calls.
+                let _ = ring(&unattended.bell);
+                established(self, phase, stream);
+            }
+            Err(error) => {
+                unattended.error = Some(error);
+                let _ = ring(&unattended.bell);
+            }
         }
     }
 }
@@ -221,6 +292,7 @@ fn start(number: c_int, destination: &SockAddr) -> Option<Attempt> {
         Ok(connecting) => Some(Attempt {
             connecting,
             destination: destination.clone(),
+            unattended: None,
         }),
         Err(error) => {
             report::complain("connects stay TCP's", &error);

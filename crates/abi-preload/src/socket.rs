@@ -10,7 +10,7 @@
 //! | plain | everything; the descriptor leaves the table | - |
 
 use std::ffi::c_int;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -21,6 +21,7 @@ use portolan_threads::fork::ForkGuard;
 use portolan_threads::lock::Mutex;
 use portolan_threads::spin::Spin;
 
+use crate::background::Place;
 use crate::backlog::Backlog;
 use crate::pump;
 use crate::table::Table;
@@ -79,6 +80,26 @@ pub(crate) struct Attempt {
     pub(crate) connecting: Connecting,
     /// The destination as the program passed it, for the fallback to TCP.
     pub(crate) destination: socket2::SockAddr,
+    pub(crate) unattended: Option<Unattended>,
+}
+
+/// A connect that goes on while the program does not wait for it.
+pub(crate) struct Unattended {
+    pub(crate) place: Place,
+    /// Readable once the connect has ended.
+    pub(crate) bell: OwnedFd,
+    /// Why it failed. The program's next call connects with TCP.
+    pub(crate) error: Option<portolan::Error>,
+}
+
+impl AsFd for Attempt {
+    /// Readable while there is something for the program's calls to do.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.unattended {
+            Some(unattended) => unattended.bell.as_fd(),
+            None => self.connecting.as_fd(),
+        }
+    }
 }
 
 /// Receives notifications of a socket's changes.
@@ -403,7 +424,7 @@ impl Socket {
             return own(stream.as_fd().as_raw_fd());
         }
         match (&*self.phase.lock(), self.kind()) {
-            (Phase::Connecting(attempt), _) => own(attempt.connecting.as_fd().as_raw_fd()),
+            (Phase::Connecting(attempt), _) => own(attempt.as_fd().as_raw_fd()),
             (Phase::Listening(listening), _) => {
                 let backlog = listening.backlog.as_ref();
                 Watch {

@@ -2,6 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
+
+use portolan::cm::{CmId, EventChannel};
+use portolan::provider::cm::{ConnParam, EventType};
+use portolan::provider::software_provider;
+use portolan::wire::addr::Qpn;
+use portolan_rsocket::{ConnData, Sge};
 
 /// A folder with the compiled program. Removed on drop.
 struct Folder(PathBuf);
@@ -174,4 +181,90 @@ fn a_program_or_port_that_the_settings_leave_out_stays_tcps() {
         assert!(said.contains("the data are right"), "{said}");
         assert!(!report.contains("rsockets 1"), "{report}");
     }
+}
+
+#[test]
+fn a_connect_succeeds_while_the_program_does_not_look_at_it() {
+    let folder = Folder::with("to-self", "confirm.c");
+    for count in [1, 300] {
+        let (on_tcp, _) = run(&folder, &format!("timeout 60 $tcp self {count}"));
+        let all = format!("{count} of {count}");
+        assert_eq!(on_tcp, format!("{all} connected\n{all} heard\ndone\n"));
+        let (on_rsockets, report) = run(&folder, &format!("timeout 60 $rsockets self {count}"));
+        assert_eq!(on_rsockets, on_tcp);
+        let own = format!("rsockets {count} connected, {count} accepted");
+        assert!(report.contains(&own), "{report}");
+        std::fs::remove_file(folder.0.join("report")).unwrap();
+    }
+}
+
+#[test]
+fn clients_that_never_confirm_do_not_delay_a_server_that_serves_one_after_the_other() {
+    let folder = Folder::with("unconfirmed", "confirm.c");
+    let this = std::env::current_exe().unwrap();
+    let script = format!(
+        "timeout 60 $rsockets serve > /dev/null & server=$!; for i in $(seq 400); do \
+         if ss -Hltn | grep -q :7100; then break; fi; sleep 0.02; done; \
+         timeout 60 {} --ignored --exact process_whose_connects_stay_unconfirmed --nocapture > /dev/null & \
+         clients=$!; for i in $(seq 400); do \
+         if test -e {}; then break; fi; sleep 0.02; done; \
+         timeout 10 $rsockets call; kill $clients; wait $server",
+        this.display(),
+        folder.0.join("clients-wait").display(),
+    );
+    let script = format!(
+        "export PORTOLAN_TEST_FOLDER={}; {script}",
+        folder.0.display()
+    );
+    let (said, report) = run(&folder, &script);
+    assert!(said.contains("write: 4\nread: 4\nlast\ndone\n"), "{said}");
+    assert!(
+        report.contains("rsockets 0 connected, 1 accepted"),
+        "{report}"
+    );
+}
+
+#[test]
+#[ignore = "a process of another test"]
+fn process_whose_connects_stay_unconfirmed() {
+    let wait = Duration::from_secs(20);
+    let channel = EventChannel::open_on(software_provider().unwrap()).unwrap();
+    let memory = Sge {
+        addr: 0x1000,
+        key: 1,
+        length: 16,
+    };
+    let offer = ConnData {
+        big_endian: false,
+        credits: 16,
+        iomaps: None,
+        table: memory,
+        buffer: memory,
+    };
+    let connected = (0..5).map(|n| {
+        let id = CmId::new(&channel).unwrap();
+        let next = |expected| {
+            let event = channel.next_event_within(wait).unwrap();
+            assert_eq!(event.event_type(), expected, "{event:?}");
+        };
+        id.resolve_addr(None, "127.0.0.1:7100".parse().unwrap(), wait)
+            .unwrap();
+        next(EventType::AddrResolved);
+        id.resolve_route(wait).unwrap();
+        next(EventType::RouteResolved);
+        id.connect(&ConnParam {
+            private_data: offer.encode().into(),
+            qp_num: Qpn::new(0x50_0000 + n),
+            ..ConnParam::default()
+        })
+        .unwrap();
+        // The server's thread has accepted, and no RTU follows.
+        next(EventType::ConnectResponse);
+        id
+    });
+    let ids: Vec<CmId> = connected.collect();
+    let folder = std::env::var("PORTOLAN_TEST_FOLDER").unwrap();
+    std::fs::write(Path::new(&folder).join("clients-wait"), "").unwrap();
+    std::thread::sleep(wait);
+    drop(ids);
 }
