@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use portolan::{Stream, StreamListener};
 use portolan_threads::lock::Mutex;
@@ -23,7 +23,7 @@ const BATCH: usize = 64;
 
 /// A listener and its queue of unaccepted streams.
 pub(crate) struct Backlog {
-    place: Place,
+    place: OnceLock<Place>,
     listener: StreamListener,
     length: usize,
     waiting: Mutex<VecDeque<Stream>>,
@@ -45,7 +45,7 @@ impl Backlog {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let _ = listener.set_nonblocking(true);
         let backlog = Arc::new_cyclic(|this| Self {
-            place: Place::new(),
+            place: OnceLock::new(),
             listener,
             length: usize::try_from(length).unwrap_or(0).clamp(1, LENGTH_MAX),
             waiting: Mutex::default(),
@@ -54,8 +54,9 @@ impl Backlog {
             bell,
             this: this.clone(),
         });
-        let this = backlog.this.clone();
-        backlog.place.watch(&backlog.listener, this)?;
+        let place = Place::new(backlog.this.clone())?;
+        let place = backlog.place.get_or_init(|| place);
+        place.watch(&backlog.listener)?;
         Ok(backlog)
     }
 
@@ -70,7 +71,7 @@ impl Backlog {
         }
         drop(waiting);
         if was_full {
-            self.place.watch_again(&self.listener);
+            self.listen_again();
         }
         taken
     }
@@ -104,7 +105,13 @@ impl Backlog {
                 }
             }
         }
-        self.place.watch_again(&self.listener);
+        self.listen_again();
+    }
+
+    fn listen_again(&self) {
+        if let Some(place) = self.place.get() {
+            place.watch_again(&self.listener);
+        }
     }
 
     fn await_confirmation(&self, stream: Stream) {
@@ -113,11 +120,12 @@ impl Backlog {
             Some(false) => return,
             None => {}
         }
-        let place = Place::new();
-        if let Err(error) = place.watch(&stream, self.this.clone()) {
-            report::complain("a stream was not accepted", &error);
-            return;
-        }
+        let place = Place::new(self.this.clone());
+        let watched = place.and_then(|place| place.watch(&stream).map(|()| place));
+        let place = match watched {
+            Ok(place) => place,
+            Err(error) => return report::complain("a stream was not accepted", &error),
+        };
         let mut unconfirmed = self.unconfirmed.lock();
         unconfirmed.insert(place.number(), (stream, place));
         let oldest = match unconfirmed.len() > UNCONFIRMED_MAX {
@@ -157,9 +165,9 @@ impl Backlog {
 
 impl Task for Backlog {
     fn ready(&self, place: u64) {
-        match place == self.place.number() {
-            true => self.fill(),
-            false => self.look_at(place),
+        match self.place.get() {
+            Some(own) if own.number() == place => self.fill(),
+            _ => self.look_at(place),
         }
     }
 }

@@ -21,7 +21,7 @@ use socket2::SockAddr;
 
 use crate::background::{Place, Task};
 use crate::settings::settings;
-use crate::socket::{Attempt, Kind, Phase, Socket, Unattended};
+use crate::socket::{Attempt, Attending, Kind, Phase, Socket, Unattended};
 use crate::wait::{OnSignal, wait_readable};
 use crate::{names, real, report};
 
@@ -47,7 +47,7 @@ pub(crate) enum Progress {
 pub(crate) fn connect(socket: &Arc<Socket>, number: c_int, destination: &SockAddr) -> Result<()> {
     let connected = connect_or_start(socket, number, destination);
     if connected.is_err() {
-        leave_unattended(socket);
+        look_later(socket);
     }
     connected
 }
@@ -109,6 +109,7 @@ fn refusal(socket: &Socket) -> Errno {
 /// # Errors
 /// `EINPROGRESS`, `EINTR`, or TCP's error.
 pub(crate) fn finish(socket: &Socket) -> Result<()> {
+    let _attending = Attending::begin(socket);
     let until = socket
         .timeout(Direction::Write)
         .map(|timeout| Instant::now() + timeout);
@@ -222,55 +223,63 @@ fn established(socket: &Socket, mut phase: MutexGuard<'_, Phase>, stream: Stream
     drop(former);
 }
 
-/// Lets a connect that the program does not wait for go on in the background, as TCP's does. If that is impossible, it
-/// goes on while the program looks at it.
-fn leave_unattended(socket: &Arc<Socket>) {
-    let mut phase = socket.phase.lock();
-    let Phase::Connecting(attempt) = &mut *phase else {
+/// The connect goes on also if the program does not wait for it, as TCP's does: after a while the thread looks. If that is
+/// impossible, it goes on while the program looks.
+fn look_later(socket: &Arc<Socket>) {
+    let Phase::Connecting(attempt) = &mut *socket.phase.lock() else {
         return;
     };
-    let None = attempt.unattended else {
-        return;
-    };
-    let Ok(bell) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) else {
-        return;
-    };
-    let place = Place::new();
-    let of_socket = Arc::downgrade(socket);
-    if place.watch(&attempt.connecting, of_socket).is_ok() {
-        let error = None;
-        attempt.unattended = Some(Unattended { place, bell, error });
-        drop(phase);
-        // The descriptor to wait for is another one now.
-        socket.tell_change();
+    if attempt.place.is_none() {
+        let of_socket = Arc::downgrade(socket);
+        attempt.place = Place::new(of_socket).ok();
+        if let Some(place) = &attempt.place {
+            place.put_off();
+        }
     }
 }
 
 impl Task for Socket {
-    /// Advances an unattended connect. What only a call of the program may do, to use its descriptor, is left to that:
-    /// the program may have given the number to another file.
+    /// Advances a connect that no call of the program waits for. What uses the descriptor is left to a call: the program
+    /// may have given the number to another file.
     fn ready(&self, _: u64) {
         let mut phase = self.phase.lock();
         let Phase::Connecting(attempt) = &mut *phase else {
             return;
         };
-        let Some(unattended) = &mut attempt.unattended else {
+        let Some(place) = &attempt.place else {
             return;
         };
-        let ring = |bell: &OwnedFd| rustix::io::write(bell, &1u64.to_ne_bytes());
+        let Some(unattended) = &mut attempt.unattended else {
+            if self.is_attended() {
+                return place.put_off();
+            }
+            if let Ok(bell) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                && place.watch(&attempt.connecting).is_ok()
+            {
+                attempt.unattended = Some(Unattended { bell, error: None });
+                drop(phase);
+                // The descriptor to wait for is the bell now.
+                self.tell_change();
+            }
+            return;
+        };
         match attempt.connecting.try_finish() {
-            Ok(None) => unattended.place.watch_again(&attempt.connecting),
+            Ok(None) => place.watch_again(&attempt.connecting),
             Ok(Some(stream)) => {
                 // For threads that wait for it. It stays open in their calls.
-                let _ = ring(&unattended.bell);
+                ring(&unattended.bell);
                 established(self, phase, stream);
             }
             Err(error) => {
                 unattended.error = Some(error);
-                let _ = ring(&unattended.bell);
+                ring(&unattended.bell);
             }
         }
     }
+}
+
+fn ring(bell: &OwnedFd) {
+    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }
 
 /// Starts an rsocket's connect. `None` means that TCP connects instead.
@@ -292,6 +301,7 @@ fn start(number: c_int, destination: &SockAddr) -> Option<Attempt> {
         Ok(connecting) => Some(Attempt {
             connecting,
             destination: destination.clone(),
+            place: None,
             unattended: None,
         }),
         Err(error) => {

@@ -14,7 +14,7 @@ use crate::descriptors::{has_object, lookup};
 use crate::epoll::{Set, own};
 use crate::look::{Next, look};
 use crate::real;
-use crate::socket::{Kind, Socket};
+use crate::socket::{Attending, Kind, Socket};
 use crate::wait::{Waits, readable, timespec_of};
 
 /// Maximum sleep for events that no descriptor signals: deadlines of connects, and handover of a stream.
@@ -60,9 +60,11 @@ pub(crate) unsafe fn poll(
     let mut own_fds: Vec<pollfd> = Vec::with_capacity(fds.len());
     // Other threads may wait for the other direction of a stream.
     let mut waits: Vec<Waits> = Vec::new();
+    let mut attending: Vec<Attending> = Vec::new();
     loop {
         kernels.clear();
         waits.clear();
+        attending.clear();
         let mut is_restless = false;
         for fd in fds.iter_mut() {
             let mut kernel = *fd;
@@ -80,6 +82,9 @@ pub(crate) unsafe fn poll(
                             kernel.fd = -1;
                         }
                         None => {
+                            if socket.kind() == Kind::Connecting {
+                                attending.push(Attending::begin(&socket));
+                            }
                             let watch = socket.watch();
                             if !watch.kernel && socket.kind() != Kind::Plain {
                                 kernel.fd = -1;

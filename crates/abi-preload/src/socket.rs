@@ -80,12 +80,13 @@ pub(crate) struct Attempt {
     pub(crate) connecting: Connecting,
     /// The destination as the program passed it, for the fallback to TCP.
     pub(crate) destination: socket2::SockAddr,
+    /// The thread looks here whether the program waits for it.
+    pub(crate) place: Option<Place>,
     pub(crate) unattended: Option<Unattended>,
 }
 
-/// A connect that goes on while the program does not wait for it.
+/// A connect that the thread advances, because the program does not.
 pub(crate) struct Unattended {
-    pub(crate) place: Place,
     /// Readable once the connect has ended.
     pub(crate) bell: OwnedFd,
     /// Why it failed. The program's next call connects with TCP.
@@ -175,6 +176,8 @@ pub(crate) struct Socket {
     is_shared: AtomicBool,
     /// The program knows that the connect succeeded.
     pub(crate) is_told: AtomicBool,
+    /// Calls that wait for the connect. The thread leaves it to them.
+    attending: Arc<AtomicU32>,
     /// Whether calls that wait for the stream poll before they sleep.
     spin: Spin,
 }
@@ -200,6 +203,7 @@ impl Socket {
             pair: Mutex::default(),
             is_shared: AtomicBool::new(false),
             is_told: AtomicBool::new(false),
+            attending: Arc::default(),
             spin: Spin::default(),
         }
     }
@@ -236,6 +240,11 @@ impl Socket {
             Kind::Connected => self.stream.get(),
             _ => None,
         }
+    }
+
+    /// Whether a call waits for the connect.
+    pub(crate) fn is_attended(&self) -> bool {
+        self.attending.load(Ordering::SeqCst) > 0
     }
 
     pub(crate) fn spin(&self) -> &Spin {
@@ -375,6 +384,24 @@ impl Drop for Socket {
         if let (Some(pair), Some(stream)) = (self.pair.get_mut().take(), self.stream.take()) {
             pump::start(stream, pair);
         }
+    }
+}
+
+/// A call waits for a socket's connect, until this is dropped.
+pub(crate) struct Attending(Arc<AtomicU32>);
+
+impl Attending {
+    /// Begins the wait. After this, the caller asks what to wait for.
+    pub(crate) fn begin(socket: &Socket) -> Self {
+        let attending = socket.attending.clone();
+        attending.fetch_add(1, Ordering::SeqCst);
+        Self(attending)
+    }
+}
+
+impl Drop for Attending {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

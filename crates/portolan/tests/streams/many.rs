@@ -9,7 +9,11 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use portolan::cm::{CmId, EventChannel};
+use portolan::provider::cm::{ConnParam, EventType};
+use portolan::wire::addr::Qpn;
 use portolan::{Stream, StreamListener};
+use portolan_rsocket::{ConnData, Sge};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::harness::*;
@@ -168,4 +172,56 @@ fn come_and_go() {
         status("Threads") <= threads + 1,
         "the thread that lingers may run"
     );
+}
+
+#[test]
+fn a_dropped_stream_that_its_client_never_confirms_takes_no_processor_time() {
+    in_a_process_of_its_own("dropped_and_unconfirmed");
+}
+
+#[test]
+#[ignore = "runs as a process of its own, started by another test"]
+fn dropped_and_unconfirmed() {
+    let (listener, address) = stream_listener();
+    let channel = EventChannel::open_on(provider()).unwrap();
+    let id = CmId::new(&channel).unwrap();
+    let next = |expected| {
+        let event = channel.next_event_within(PATIENCE).unwrap();
+        assert_eq!(event.event_type(), expected, "{event:?}");
+    };
+    id.resolve_addr(None, address.into(), PATIENCE).unwrap();
+    next(EventType::AddrResolved);
+    id.resolve_route(PATIENCE).unwrap();
+    next(EventType::RouteResolved);
+    let memory = Sge {
+        addr: 0x1000,
+        key: 1,
+        length: 16,
+    };
+    let offer = ConnData {
+        big_endian: false,
+        credits: 16,
+        iomaps: None,
+        table: memory,
+        buffer: memory,
+    };
+    // Without a queue pair of its own, the id sends no RTU by itself.
+    id.connect(&ConnParam {
+        private_data: offer.encode().into(),
+        qp_num: Qpn::new(0x50_0000),
+        ..ConnParam::default()
+    })
+    .unwrap();
+    let (mut stream, _) = listener.accept_within(PATIENCE).unwrap();
+    next(EventType::ConnectResponse);
+    stream.set_nonblocking(true).unwrap();
+    let error = stream.read(&mut [0]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+    drop(stream);
+    thread::sleep(Duration::from_millis(100));
+    let before = processor_time();
+    thread::sleep(IDLE);
+    let time = processor_time() - before;
+    println!("{time:?} of processor time in {IDLE:?}");
+    assert!(time < IDLE_TIME_MAX, "{time:?} in {IDLE:?}");
 }
