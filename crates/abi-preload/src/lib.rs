@@ -7,7 +7,8 @@
 //!
 //! * `real`: libc's own functions. `table`: lock-free lookup of objects by descriptor number.
 //! * `settings`: which sockets become streams. `report`: counts of the outcomes. `names`: addresses.
-//! * `background`: the thread that works while the program does not. `backlog`: connections that wait for `accept`. `pump`: streams relayed to other processes through the kernel.
+//! * `background`: the thread that works while the program does not. `backlog`: connections that wait for `accept`. `sharing`: processes that share a
+//!   listening socket. `pump`: streams relayed to other processes through the kernel.
 //! * `socket`: a socket and its kinds. `wait`: blocking. `connect`, `listen`: how a socket gets its stream. `look`: its
 //!   readiness. `transfer`, `copy`, `options`: calls on one socket.
 //! * `epoll`: epoll sets with streams. `handover`: streams for other processes. `descriptors`: lifetime of the numbers.
@@ -44,6 +45,7 @@ mod pump;
 mod real;
 mod report;
 mod settings;
+mod sharing;
 mod socket;
 mod stdio;
 mod table;

@@ -16,10 +16,11 @@ use socket2::SockAddr;
 
 use crate::backlog::Backlog;
 use crate::settings::settings;
+use crate::sharing::Marker;
 use crate::socket::{Kind, Listening, Phase, Socket, enter};
 use crate::table::Table;
 use crate::wait::{OnSignal, wait_for, wait_kernel};
-use crate::{names, real, report};
+use crate::{names, real, report, sharing};
 
 /// Interval between attempts to listen on a port that another process holds.
 const RETRY: Duration = Duration::from_secs(1);
@@ -75,7 +76,7 @@ pub(crate) fn release_unused(socket: &Socket) {
             .as_ref()
             .is_some_and(|backlog| backlog.is_empty())
     {
-        (listening.backlog, listening.retry_at) = (None, None);
+        (listening.backlog, listening.marker, listening.retry_at) = (None, None, None);
     }
 }
 
@@ -102,8 +103,9 @@ fn open(socket: &Socket, number: c_int, is_used: bool) -> Option<Arc<Backlog>> {
     let listener = match Listener::bind_to(address) {
         Ok(listener) => StreamListener::new(listener, settings().options.clone()),
         Err(error) => {
-            if error.errno() != libc::EADDRINUSE {
-                report::complain("listeners stay TCP's", &error);
+            match error.errno() {
+                libc::EADDRINUSE => sharing::tell(address.port()),
+                _ => report::complain("listeners stay TCP's", &error),
             }
             return None;
         }
@@ -111,6 +113,8 @@ fn open(socket: &Socket, number: c_int, is_used: bool) -> Option<Arc<Backlog>> {
     match Backlog::start(listener, listening.length) {
         Ok(backlog) => {
             listening.backlog = Some(backlog.clone());
+            // A process that was killed may have left the name to its children.
+            listening.marker = Marker::start(address.port(), &backlog).ok();
             drop(phase);
             socket.tell_change();
             Some(backlog)

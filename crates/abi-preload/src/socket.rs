@@ -24,6 +24,7 @@ use portolan_threads::spin::Spin;
 use crate::background::Place;
 use crate::backlog::Backlog;
 use crate::pump;
+use crate::sharing::Marker;
 use crate::table::Table;
 
 /// The program's sockets.
@@ -68,6 +69,7 @@ pub(crate) enum Phase {
 #[derive(Default)]
 pub(crate) struct Listening {
     pub(crate) backlog: Option<Arc<Backlog>>,
+    pub(crate) marker: Option<Arc<Marker>>,
     /// The backlog that the program requested.
     pub(crate) length: c_int,
     pub(crate) retry_at: Option<Instant>,

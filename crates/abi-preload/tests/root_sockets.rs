@@ -199,6 +199,25 @@ fn a_connect_succeeds_while_the_program_does_not_look_at_it() {
 }
 
 #[test]
+fn clients_do_not_wait_for_a_busy_process_while_another_one_accepts_from_the_same_socket() {
+    let folder = Folder::with("workers", "confirm.c");
+    for kind in ["tcp", "rsockets"] {
+        // Both workers accept after a moment.
+        let script = format!(
+            "timeout 60 ${kind} workers > /dev/null & server=$!; for i in $(seq 400); do \
+             if ss -Hltn | grep -q :7100; then break; fi; sleep 0.02; done; sleep 1; \
+             timeout 20 ${kind} hurry; kill $server"
+        );
+        let (said, report) = run(&folder, &script);
+        let served = "20 of 20 were answered before the slow one\nthe slow one: 1\ndone\n";
+        assert_eq!(said, served, "{kind}: {report}");
+        if kind == "rsockets" {
+            assert!(!report.contains("rsockets 0 connected"), "{report}");
+        }
+    }
+}
+
+#[test]
 fn clients_that_never_confirm_do_not_delay_a_server_that_serves_one_after_the_other() {
     let folder = Folder::with("unconfirmed", "confirm.c");
     let this = std::env::current_exe().unwrap();

@@ -1,8 +1,10 @@
-/* Connects that the program does not look at, and clients that never confirm. Prints what the calls return.
+/* Connects that the program does not look at, clients that never confirm, and processes that share a listening socket.
  *
  * self COUNT: one thread connects to itself, and accepts before it looks at the connects.
  * serve:      answers one client after the other, until one says so.
- * call:       is answered by `serve`, and ends it. */
+ * call:       is answered by `serve`, and ends it.
+ * workers:    two processes accept from one socket. Each is busy with a slow client for three seconds.
+ * hurry:      connects to the workers: a slow client, and others meanwhile. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -15,13 +17,15 @@
 #define PORT 7100
 #define COUNT_MAX 1000
 
-static struct sockaddr_in address(void) {
+static struct sockaddr_in address(void)
+{
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(PORT)};
 	address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 	return address;
 }
 
-static int listening(void) {
+static int listening(void)
+{
 	struct sockaddr_in own = address();
 	int fd = socket(AF_INET, SOCK_STREAM, 0), on = 1;
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
@@ -30,7 +34,8 @@ static int listening(void) {
 	return fd;
 }
 
-static int connecting(int flags) {
+static int connecting(int flags)
+{
 	struct sockaddr_in peer = address();
 	int fd = socket(AF_INET, SOCK_STREAM | flags, 0);
 	int connected = connect(fd, (struct sockaddr *)&peer, sizeof peer);
@@ -38,7 +43,8 @@ static int connecting(int flags) {
 	return fd;
 }
 
-static void to_self(int count) {
+static void to_self(int count)
+{
 	static int ours[COUNT_MAX], theirs[COUNT_MAX];
 	int listener = listening(), right = 0;
 	for (int i = 0; i < count; i++) ours[i] = connecting(SOCK_NONBLOCK);
@@ -61,7 +67,8 @@ static void to_self(int count) {
 	printf("%d of %d heard\n", right, count);
 }
 
-static void serve(void) {
+static void serve(void)
+{
 	int listener = listening();
 	char said[4] = "";
 	while (memcmp(said, "last", 4) != 0) {
@@ -73,7 +80,8 @@ static void serve(void) {
 	}
 }
 
-static void call(void) {
+static void call(void)
+{
 	char said[4] = "";
 	int fd = connecting(0);
 	TELL("write", write(fd, "last", 4));
@@ -81,7 +89,52 @@ static void call(void) {
 	printf("%.4s\n", said);
 }
 
-int main(int argc, char **argv) {
+static void workers(void)
+{
+	int listener = listening();
+
+	for (int i = 0; i < 2; i++) {
+		if (fork() > 0)
+			continue;
+		for (;;) {
+			int fd = accept(listener, NULL, NULL);
+			char said;
+
+			need(fd >= 0, "accept");
+			if (read(fd, &said, 1) == 1) {
+				if (said == 's')
+					sleep(3);
+				need(write(fd, &said, 1) == 1, "write");
+			}
+			close(fd);
+		}
+	}
+	printf("workers\n");
+	pause();
+}
+
+static void hurry(void)
+{
+	char said = 's';
+	int slow = connecting(0), right = 0;
+	struct pollfd answered = { .fd = slow, .events = POLLIN };
+
+	need(write(slow, &said, 1) == 1, "write");
+	usleep(100000);
+	for (int i = 0; i < 20; i++) {
+		int fd = connecting(0);
+
+		said = 'q';
+		if (write(fd, &said, 1) == 1 && read(fd, &said, 1) == 1 && poll(&answered, 1, 0) == 0)
+			right++;
+		close(fd);
+	}
+	printf("%d of 20 were answered before the slow one\n", right);
+	printf("the slow one: %zd\n", read(slow, &said, 1));
+}
+
+int main(int argc, char **argv)
+{
 	const char *mode = argc > 1 ? argv[1] : "";
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	if (argc == 3 && !strcmp(mode, "self") && atoi(argv[2]) <= COUNT_MAX)
@@ -90,6 +143,10 @@ int main(int argc, char **argv) {
 		serve();
 	else if (!strcmp(mode, "call"))
 		call();
+	else if (!strcmp(mode, "workers"))
+		workers();
+	else if (!strcmp(mode, "hurry"))
+		hurry();
 	else
 		return 2;
 	printf("done\n");

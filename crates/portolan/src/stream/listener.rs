@@ -21,6 +21,8 @@ use crate::deadline;
 
 /// What a peer of another protocol is told. Without it, its error says only that the application rejected it.
 const REFUSAL: &[u8] = b"only rsockets may connect to this port (portolan::Stream, rsocket(7))";
+/// What a client is told whose request is not accepted now.
+const BUSY: &[u8] = b"this listener does not accept now";
 /// What the private data of a request should be.
 const PEER_OF_LISTENER: &str = "that of an rsocket (portolan::Stream, rsocket(7))";
 
@@ -105,6 +107,34 @@ impl StreamListener {
                 return Ok(accepted);
             }
         }
+    }
+
+    /// Rejects the requests that wait for [`StreamListener::accept`], so that their clients need not wait. Returns how many.
+    ///
+    /// ```
+    /// use portolan::{Stream, StreamListener};
+    ///
+    /// let listener = StreamListener::bind("127.0.0.1:0")?;
+    /// let address = listener.local_addr()?.to_string();
+    /// let client = std::thread::spawn(move || Stream::connect(&address));
+    /// while listener.reject_waiting()? == 0 {
+    ///     std::thread::yield_now();
+    /// }
+    /// let error = client.join().unwrap().unwrap_err();
+    /// assert!(error.to_string().contains("rejected"), "{error}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`StreamListener::accept`].
+    pub fn reject_waiting(&self) -> io::Result<usize> {
+        let mut count = 0;
+        while let Some(incoming) = self.listener.try_accept().map_err(super::io_error)? {
+            // Fails if the peer has withdrawn.
+            let _ = incoming.reject(BUSY);
+            count += 1;
+        }
+        Ok(count)
     }
 
     /// An endless iterator of the streams that arrive.
