@@ -7,7 +7,7 @@ use portolan_lab::machine::{Cache, MachineError};
 use crate::test::{Outcome, Workspace};
 
 pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
-    let rdma_write = workspace.target.join("release/examples/rdma_write");
+    let rdma_write = workspace.target.join("release/portolan-rdma-write");
     let cache = Cache::locate()?;
     match judge::bad_network(&cache, &workspace.portolan, &rdma_write) {
         Ok(report) => {

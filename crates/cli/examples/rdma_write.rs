@@ -1,7 +1,9 @@
 //! An RDMA write of many bytes, verified by the receiver.
 //!
 //! It moves much data to show that nothing is lost on a bad network. Without arguments it is both sides;
-//! `rdma_write at ADDR:PORT` is only the receiver, `rdma_write to ADDR:PORT [MIB]` only the writer.
+//! `portolan-rdma-write at ADDR:PORT` is only the receiver, `… to ADDR:PORT [MIB]` only the writer.
+
+#![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -40,7 +42,7 @@ fn main() -> Result<()> {
         }
         ["to", address] => write(address, 64),
         ["to", address, mib] => write(address, mib.parse()?),
-        _ => Err("usage: rdma_write [at ADDR:PORT | to ADDR:PORT [MIB]]".into()),
+        _ => Err("usage: portolan-rdma-write [at ADDR:PORT | to ADDR:PORT [MIB]]".into()),
     }
 }
 

@@ -163,7 +163,7 @@ fn test_targets(workspace: &Workspace) -> Result<(Vec<String>, Vec<String>)> {
         .partition(|name| name.starts_with("root_")))
 }
 
-/// Builds the command, one of its examples that a part runs, and the libraries for C programs.
+/// Builds the command, the programs that tests run beside it, and the libraries for C programs.
 pub(super) fn build(workspace: &Workspace) -> Result<Outcome> {
     workspace.cargo(&["shipped"])?;
     Ok(Outcome::Passed(String::new()))

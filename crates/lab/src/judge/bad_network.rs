@@ -31,7 +31,7 @@ const DEADLINE: Duration = Duration::from_secs(7200);
 
 /// Two hosts ping each other over connections and with datagrams, and write by RDMA. The network
 /// between them loses 5 % of the packets each way and reorders others. The programs are `portolan`
-/// and `rdma_write` (an example beside the command).
+/// and `rdma_write` (built beside the command).
 ///
 /// # Errors
 /// [`MachineError::Unavailable`] if this host cannot provide the machine; other variants if the
