@@ -2,6 +2,7 @@
 //! connections of listeners, and advances the connects that the program does not wait for.
 
 use std::collections::{HashMap, VecDeque};
+use std::ffi::c_int;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,23 +11,28 @@ use std::time::{Duration, Instant};
 use portolan_threads::fork::ForkGuard;
 use portolan_threads::lock::Mutex;
 use portolan_threads::{ProcessCell, with_signals_blocked};
-use rustix::event::epoll;
-use rustix::io::{Errno, Result};
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::io::{Errno, Result, fcntl_dupfd_cloexec};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
 };
 
-const BATCH: usize = 64;
+use crate::watchers::Watcher;
 
+const BATCH: usize = 64;
 /// How long a task that is put off waits.
-const DELAY: Duration = Duration::from_millis(10);
-/// The place of the timer.
+pub(crate) const DELAY: Duration = Duration::from_millis(10);
+/// The places of the timer and of what wakes the thread.
 const TIMER: u64 = u64::MAX;
+const WAKER: u64 = u64::MAX - 1;
+/// Least number of a descriptor of the thread: the program may be about to use the number that it has just closed.
+const NUMBER_MIN: c_int = 512;
 
 /// What the thread works on.
 pub(crate) trait Task: Send + Sync {
-    /// The descriptor that was watched at this place is readable, or the time has passed. Neither calls again by itself.
+    /// The descriptor that was watched at this place is readable, the time has passed, or the place was woken. Neither
+    /// calls again by itself.
     fn ready(&self, place: u64);
 }
 
@@ -41,10 +47,14 @@ struct Service {
     set: OwnedFd,
     /// Runs while places are put off.
     timer: OwnedFd,
+    /// Readable while places are woken.
+    waker: OwnedFd,
     is_running: AtomicBool,
     tasks: Mutex<HashMap<u64, Weak<dyn Task>>>,
     /// Places that are put off, the next one first.
     put_off: Mutex<VecDeque<(Instant, u64)>>,
+    /// Places to call. Locked last of all locks.
+    woken: Mutex<Vec<u64>>,
 }
 
 impl Place {
@@ -76,13 +86,10 @@ impl Place {
     /// Those of epoll_ctl(2).
     pub(crate) fn watch(&self, fd: impl AsFd) -> Result<()> {
         let data = epoll::EventData::new_u64(self.number);
-        epoll::add(&self.service.set, fd, data, once())
-    }
-
-    /// As [`Place::watch`] with the same descriptor as before.
-    pub(crate) fn watch_again(&self, fd: impl AsFd) {
-        let data = epoll::EventData::new_u64(self.number);
-        let _ = epoll::modify(&self.service.set, fd, data, once());
+        match epoll::add(&self.service.set, &fd, data, once()) {
+            Err(Errno::EXIST) => epoll::modify(&self.service.set, &fd, data, once()),
+            added => added,
+        }
     }
 
     /// Calls the task once after [`DELAY`].
@@ -93,6 +100,28 @@ impl Place {
             self.service.run_timer(DELAY);
         }
     }
+
+    /// Calls the task once, soon. Does not wait.
+    pub(crate) fn wake(&self) {
+        let mut woken = self.service.woken.lock();
+        woken.push(self.number);
+        if woken.len() == 1 {
+            let _ = rustix::io::write(&self.service.waker, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// A place is woken by the device of a stream.
+impl Watcher for Place {
+    fn changed(&self, _: c_int) {}
+
+    fn touched(&self, _: c_int) {}
+
+    fn reported(&self, _: c_int) {
+        self.wake();
+    }
+
+    fn closed(&self, _: c_int) {}
 }
 
 impl Drop for Place {
@@ -104,25 +133,44 @@ impl Drop for Place {
     }
 }
 
-/// Once, because a full backlog must not wake the thread again until there is room.
+/// Once, because the task decides when it can do more.
 fn once() -> epoll::EventFlags {
     epoll::EventFlags::IN | epoll::EventFlags::ONESHOT
+}
+
+/// Moves a new descriptor to a number that the program does not expect for its own.
+pub(crate) fn out_of_the_way(made: OwnedFd) -> OwnedFd {
+    fcntl_dupfd_cloexec(&made, NUMBER_MIN).unwrap_or(made)
+}
+
+/// An eventfd, out of the way.
+///
+/// # Errors
+/// No descriptor is left.
+pub(crate) fn make_bell() -> Result<OwnedFd> {
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+    eventfd(0, flags).map(out_of_the_way)
 }
 
 fn service() -> Result<&'static Service> {
     static SERVICE: ProcessCell<Service> = ProcessCell::new();
     SERVICE.get_or_try_make(|| {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let data = epoll::EventData::new_u64(TIMER);
-        epoll::add(&set, &timer, data, epoll::EventFlags::IN)?;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags).map(out_of_the_way)?;
+        let waker = make_bell()?;
+        let set = epoll::create(epoll::CreateFlags::CLOEXEC).map(out_of_the_way)?;
+        for (fd, place) in [(&timer, TIMER), (&waker, WAKER)] {
+            let data = epoll::EventData::new_u64(place);
+            epoll::add(&set, fd, data, epoll::EventFlags::IN)?;
+        }
         Ok(Service {
             set,
             timer,
+            waker,
             is_running: AtomicBool::new(false),
             tasks: Mutex::default(),
             put_off: Mutex::default(),
+            woken: Mutex::default(),
         })
     })
 }
@@ -152,6 +200,10 @@ impl Service {
             for event in events {
                 match event.data.u64() {
                     TIMER => self.take_due().into_iter().for_each(|due| self.call(due)),
+                    WAKER => self
+                        .take_woken()
+                        .into_iter()
+                        .for_each(|woken| self.call(woken)),
                     place => self.call(place),
                 }
             }
@@ -176,6 +228,12 @@ impl Service {
             self.run_timer(next.saturating_duration_since(now));
         }
         due
+    }
+
+    fn take_woken(&self) -> Vec<u64> {
+        let mut woken = self.woken.lock();
+        let _ = rustix::io::read(&self.waker, &mut [0u8; 8]);
+        std::mem::take(&mut woken)
     }
 
     fn run_timer(&self, left: Duration) {

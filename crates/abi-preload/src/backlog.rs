@@ -1,9 +1,10 @@
 //! Connections that wait for `accept`. As with TCP, a connect succeeds before the program accepts it, and the program gets
 //! a connection only when its client has confirmed it.
 //!
-//! If other processes accept from the same socket, this one must not keep clients waiting that another could serve. Then a
-//! request waits until the program calls `accept`, and is soon rejected: its client connects with TCP, which gives the
-//! connection to any of the processes.
+//! If other processes accept from the same socket, this one must not keep clients waiting that another could serve. Then the
+//! thread only wakes the program, and a call of the program that looks at the listener accepts a request, one at a time.
+//! Without such a call, requests are soon rejected: their clients connect with TCP, which gives the connection to any of the
+//! processes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
@@ -14,19 +15,19 @@ use std::time::{Duration, Instant};
 
 use portolan::{Stream, StreamListener};
 use portolan_threads::lock::Mutex;
-use rustix::event::{EventfdFlags, eventfd};
 
-use crate::background::{Place, Task};
+use crate::background::{DELAY, Place, Task, make_bell};
 use crate::report;
+use crate::watchers::{Watcher, Watchers};
 
 /// Maximum backlog that `listen` grants.
 const LENGTH_MAX: usize = 4096;
 /// Maximum of a listener's streams that their clients have not confirmed. Beyond it the oldest is closed.
 const UNCONFIRMED_MAX: usize = 256;
-/// How many connections to accept before looking at the confirmations of earlier ones.
+/// How many connections to accept or reject before looking at something else.
 const BATCH: usize = 64;
-/// How long a request waits if other processes share the listening socket.
-const SHARED_WAIT: Duration = Duration::from_millis(100);
+/// How long a request waits for the program if other processes share the listening socket.
+const PATIENCE: Duration = Duration::from_millis(100);
 /// How long requests do not wait at all after one has waited for nothing.
 const AWAY: Duration = Duration::from_secs(1);
 
@@ -35,26 +36,36 @@ pub(crate) struct Backlog {
     place: OnceLock<Place>,
     listener: StreamListener,
     length: usize,
-    waiting: Mutex<VecDeque<Stream>>,
+    waiting: Mutex<VecDeque<Newcomer>>,
     /// By the number of the place.
-    unconfirmed: Mutex<BTreeMap<u64, (Stream, Place)>>,
-    /// Confirmed streams so far, and requests that wait for the program's call.
+    unconfirmed: Mutex<BTreeMap<u64, (Newcomer, Arc<Place>)>>,
+    /// Confirmed streams so far.
     arrived: AtomicU64,
+    /// Readable while the program should look: streams wait, or a request.
+    bell: OwnedFd,
     /// Other processes accept from the same socket.
     is_shared: AtomicBool,
-    offered: Mutex<Offered>,
-    /// Readable while streams wait.
-    bell: OwnedFd,
+    turn: Mutex<Turn>,
     this: Weak<Self>,
 }
 
-/// What the program is told of, if other processes share the listening socket: a request that it may accept.
+/// A stream that the program has not accepted yet, with those who learn of its changes.
+pub(crate) struct Newcomer {
+    pub(crate) stream: Stream,
+    pub(crate) watchers: Arc<Watchers>,
+    /// The stream's device calls the watchers.
+    pub(crate) is_called: bool,
+}
+
+/// A request that waits for the program, if other processes share the listening socket.
 #[derive(Default)]
-struct Offered {
-    since: Option<Instant>,
-    /// The program did not come for a request.
+struct Turn {
+    waits_since: Option<Instant>,
+    /// The program did not look when a request waited.
     away_until: Option<Instant>,
-    /// Looks after a while whether the program has come.
+    /// When the last stream was accepted, while its client has not confirmed it.
+    accepted_at: Option<Instant>,
+    /// Looks again after a while.
     timer: Option<Place>,
     is_timing: bool,
 }
@@ -65,7 +76,7 @@ impl Backlog {
     /// # Errors
     /// The process cannot create another descriptor or thread.
     pub(crate) fn start(listener: StreamListener, length: i32) -> rustix::io::Result<Arc<Self>> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let bell = make_bell()?;
         let _ = listener.set_nonblocking(true);
         let backlog = Arc::new_cyclic(|this| Self {
             place: OnceLock::new(),
@@ -74,9 +85,9 @@ impl Backlog {
             waiting: Mutex::default(),
             unconfirmed: Mutex::default(),
             arrived: AtomicU64::new(0),
-            is_shared: AtomicBool::new(false),
-            offered: Mutex::default(),
             bell,
+            is_shared: AtomicBool::new(false),
+            turn: Mutex::default(),
             this: this.clone(),
         });
         let place = Place::new(backlog.this.clone())?;
@@ -85,29 +96,17 @@ impl Backlog {
         Ok(backlog)
     }
 
-    /// Other processes accept from the same socket.
-    pub(crate) fn share(&self) {
-        self.is_shared.store(true, Ordering::Release);
+    /// Whether other processes accept from the same socket.
+    pub(crate) fn set_shared(&self, is_shared: bool) {
+        if self.is_shared.swap(is_shared, Ordering::AcqRel) == is_shared {
+            return;
+        }
+        self.turn.lock().waits_since = None;
+        self.listen_again();
     }
 
     /// Removes the oldest waiting stream.
-    pub(crate) fn take(&self) -> Option<Stream> {
-        if !self.is_shared.load(Ordering::Acquire) {
-            return self.take_waiting();
-        }
-        let taken = self.take_waiting().or_else(|| {
-            self.accept_one();
-            self.take_waiting()
-        });
-        // For the next request.
-        let mut offered = self.offered.lock();
-        (offered.since, offered.away_until) = (None, None);
-        drop(offered);
-        self.listen_again();
-        taken
-    }
-
-    fn take_waiting(&self) -> Option<Stream> {
+    pub(crate) fn take(&self) -> Option<Newcomer> {
         let mut waiting = self.waiting.lock();
         let was_full = waiting.len() >= self.length;
         let taken = waiting.pop_front();
@@ -119,16 +118,38 @@ impl Backlog {
         taken
     }
 
-    /// Number of streams and requests that the program was told of so far.
+    /// A call of the program looks at the listener.
+    pub(crate) fn attend(&self) {
+        if !self.is_shared.load(Ordering::Acquire) {
+            return;
+        }
+        let now = Instant::now();
+        let mut turn = self.turn.lock();
+        turn.away_until = None;
+        let is_new = |at: Instant| now.saturating_duration_since(at) < DELAY;
+        let may_accept = !turn.accepted_at.is_some_and(is_new);
+        if may_accept && turn.waits_since.take().is_some() {
+            turn.accepted_at = Some(now);
+            drop(turn);
+            if !self.accept_one() {
+                self.turn.lock().accepted_at = None;
+            }
+            self.listen_again();
+        }
+        self.silence_if_empty(&self.waiting.lock());
+    }
+
+    /// Number of confirmed streams so far.
     pub(crate) fn arrived(&self) -> u64 {
         self.arrived.load(Ordering::Relaxed)
     }
 
+    /// Whether no confirmed stream waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.lock().is_empty() && self.unconfirmed.lock().is_empty()
+        self.waiting.lock().is_empty()
     }
 
-    /// Readable while streams wait.
+    /// Readable while the program should look.
     pub(crate) fn ready(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
@@ -150,6 +171,8 @@ impl Backlog {
     fn accept_one(&self) -> bool {
         match self.listener.accept() {
             Ok((stream, _)) => {
+                // Otherwise dropping it waits for its client.
+                let _ = stream.set_nonblocking(true);
                 self.await_confirmation(stream);
                 true
             }
@@ -161,55 +184,72 @@ impl Backlog {
         }
     }
 
-    /// Tells the program of a request.
+    /// A request waits for the program.
     fn offer(&self) {
-        let mut offered = self.offered.lock();
         let now = Instant::now();
-        if offered.away_until.is_some_and(|until| now < until) {
-            drop(offered);
+        let mut turn = self.turn.lock();
+        let is_away = turn.away_until.is_some_and(|until| now < until);
+        if is_away || !self.look_later(&mut turn) {
+            drop(turn);
             return self.reject();
         }
-        let offered = &mut *offered;
-        offered.since.get_or_insert(now);
+        turn.waits_since.get_or_insert(now);
+        drop(turn);
         self.ring();
-        if offered.timer.is_none() {
-            // Without it, the request waits for the program.
-            offered.timer = Place::new(self.this.clone()).ok();
-        }
-        if let Some(timer) = offered.timer.as_ref().filter(|_| !offered.is_timing) {
-            offered.is_timing = true;
-            timer.put_off();
-        }
     }
 
-    /// Rejects the requests that the program has not come for.
-    fn withdraw(&self) {
-        let mut offered = self.offered.lock();
-        match (offered.since, &offered.timer) {
-            (Some(since), Some(timer)) if since.elapsed() < SHARED_WAIT => return timer.put_off(),
-            _ => offered.is_timing = false,
+    /// Wakes the program again, or rejects the request if it has waited too long.
+    fn remind(&self) {
+        let now = Instant::now();
+        let mut turn = self.turn.lock();
+        turn.is_timing = false;
+        let Some(since) = turn.waits_since else {
+            return;
+        };
+        if now.saturating_duration_since(since) < PATIENCE && self.look_later(&mut turn) {
+            drop(turn);
+            return self.ring();
         }
-        if offered.since.take().is_some() {
-            offered.away_until = Some(Instant::now() + AWAY);
-            drop(offered);
-            self.silence_if_empty(&self.waiting.lock());
-            self.reject();
+        turn.waits_since = None;
+        turn.away_until = Some(now + AWAY);
+        drop(turn);
+        self.silence_if_empty(&self.waiting.lock());
+        self.reject();
+    }
+
+    /// Returns false if that is impossible.
+    fn look_later(&self, turn: &mut Turn) -> bool {
+        if turn.timer.is_none() {
+            turn.timer = Place::new(self.this.clone()).ok();
         }
+        let Some(timer) = &turn.timer else {
+            return false;
+        };
+        if !std::mem::replace(&mut turn.is_timing, true) {
+            timer.put_off();
+        }
+        true
     }
 
     fn reject(&self) {
-        if let Err(error) = self.listener.reject_waiting() {
-            report::complain("a request was not rejected", &error);
+        for _ in 0..BATCH {
+            match self.listener.reject_one() {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    report::complain("a request was not rejected", &error);
+                    break;
+                }
+            }
         }
         self.listen_again();
     }
 
     fn ring(&self) {
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
-        self.arrived.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn silence_if_empty(&self, waiting: &VecDeque<Stream>) {
+    fn silence_if_empty(&self, waiting: &VecDeque<Newcomer>) {
         if waiting.is_empty() {
             // Fails with EAGAIN if the bell is already clear.
             let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
@@ -218,25 +258,29 @@ impl Backlog {
 
     fn listen_again(&self) {
         if let Some(place) = self.place.get() {
-            place.watch_again(&self.listener);
+            // Fails only without memory.
+            let _ = place.watch(&self.listener);
         }
     }
 
     fn await_confirmation(&self, stream: Stream) {
-        match is_confirmed(&stream) {
-            Some(true) => return self.add(stream),
-            Some(false) => return,
-            None => {}
-        }
+        let watchers = Arc::<Watchers>::default();
+        let called = watchers.clone();
+        let newcomer = Newcomer {
+            is_called: stream.set_call(move || called.report()),
+            stream,
+            watchers,
+        };
         // Locked first: the thread may find the confirmation at once.
         let mut unconfirmed = self.unconfirmed.lock();
-        let place = Place::new(self.this.clone());
-        let watched = place.and_then(|place| place.watch(&stream).map(|()| place));
-        let place = match watched {
-            Ok(place) => place,
+        let place = match Place::new(self.this.clone()) {
+            Ok(place) => Arc::new(place),
             Err(error) => return report::complain("a stream was not accepted", &error),
         };
-        unconfirmed.insert(place.number(), (stream, place));
+        let watcher: Weak<dyn Watcher> = Arc::<Place>::downgrade(&place);
+        newcomer.watchers.add(-1, watcher);
+        let number = place.number();
+        unconfirmed.insert(number, (newcomer, place));
         let oldest = match unconfirmed.len() > UNCONFIRMED_MAX {
             true => unconfirmed.pop_first(),
             false => None,
@@ -244,51 +288,64 @@ impl Backlog {
         drop(unconfirmed);
         // Closes it.
         drop(oldest);
+        self.look_at(number);
     }
 
-    /// An unconfirmed stream has changed.
-    fn look_at(&self, place: u64) {
+    /// Looks whether a client has confirmed its stream.
+    fn look_at(&self, number: u64) {
         let mut unconfirmed = self.unconfirmed.lock();
-        let Some((stream, its)) = unconfirmed.get(&place) else {
+        let Some((newcomer, place)) = unconfirmed.get(&number) else {
             return;
         };
-        let Some(is_confirmed) = is_confirmed(stream) else {
-            return its.watch_again(stream);
+        let Some(is_confirmed) = newcomer.is_confirmed() else {
+            // On a device that does not call, the stream's descriptor tells.
+            if !newcomer.is_called && place.watch(&newcomer.stream).is_err() {
+                place.put_off();
+            }
+            return;
         };
-        let decided = unconfirmed.remove(&place);
+        let decided = unconfirmed.remove(&number);
         drop(unconfirmed);
-        if let Some((stream, _)) = decided.filter(|_| is_confirmed) {
-            self.add(stream);
-        }
-    }
-
-    fn add(&self, stream: Stream) {
+        self.turn.lock().accepted_at = None;
+        let Some((newcomer, place)) = decided.filter(|_| is_confirmed) else {
+            return;
+        };
+        let watcher: Weak<dyn Watcher> = Arc::<Place>::downgrade(&place);
+        newcomer.watchers.remove(-1, &watcher);
         let mut waiting = self.waiting.lock();
-        waiting.push_back(stream);
+        waiting.push_back(newcomer);
         self.ring();
+        self.arrived.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Newcomer {
+    /// Whether the client has confirmed or failed (`false`). `None` while that is open; then the watchers or the descriptor
+    /// will tell. The client's first data confirms, too.
+    fn is_confirmed(&self) -> Option<bool> {
+        let both = [true; 2];
+        let ready = self.stream.glance(both, true);
+        let ready = ready.unwrap_or_else(|| self.stream.ready_or_watch(true, true));
+        match ready.failed {
+            true => Some(false),
+            false => (ready.readable || ready.writable).then_some(true),
+        }
     }
 }
 
 impl Task for Backlog {
     fn ready(&self, place: u64) {
         let is_of = |own: &Place| own.number() == place;
-        let is_of_listener = self.place.get().is_some_and(is_of);
-        let is_of_timer = || self.offered.lock().timer.as_ref().is_some_and(is_of);
-        match is_of_listener {
-            true if self.is_shared.load(Ordering::Acquire) => self.offer(),
-            true => self.fill(),
-            false if is_of_timer() => self.withdraw(),
+        if self.place.get().is_some_and(is_of) {
+            return match self.is_shared.load(Ordering::Acquire) {
+                true => self.offer(),
+                false => self.fill(),
+            };
+        }
+        let is_of_timer = self.turn.lock().timer.as_ref().is_some_and(is_of);
+        match is_of_timer {
+            true => self.remind(),
             false => self.look_at(place),
         }
-    }
-}
-
-/// Whether the client has confirmed or failed (`false`). `None` while that is open; then the stream's descriptor becomes
-/// readable. The client's first data confirms, too.
-fn is_confirmed(stream: &Stream) -> Option<bool> {
-    let ready = stream.ready_or_watch(true, true);
-    match ready.failed {
-        true => Some(false),
-        false => (ready.readable || ready.writable).then_some(true),
     }
 }

@@ -15,11 +15,10 @@ use portolan::{Cause, Error, Stream};
 use portolan_abi_layout::guard::{Result, last_errno};
 use portolan_threads::ProcessCell;
 use portolan_threads::lock::{Mutex, MutexGuard};
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use socket2::SockAddr;
 
-use crate::background::{Place, Task};
+use crate::background::{Place, Task, make_bell};
 use crate::settings::settings;
 use crate::socket::{Attempt, Attending, Kind, Phase, Socket, Unattended};
 use crate::wait::{OnSignal, wait_readable};
@@ -249,22 +248,31 @@ impl Task for Socket {
         let Some(place) = &attempt.place else {
             return;
         };
-        let Some(unattended) = &mut attempt.unattended else {
+        if attempt.unattended.is_none() {
             if self.is_attended() {
                 return place.put_off();
             }
-            if let Ok(bell) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-                && place.watch(&attempt.connecting).is_ok()
-            {
-                attempt.unattended = Some(Unattended { bell, error: None });
-                drop(phase);
-                // The descriptor to wait for is the bell now.
-                self.tell_change();
-            }
+            let Ok(bell) = make_bell() else {
+                return place.put_off();
+            };
+            attempt.unattended = Some(Unattended { bell, error: None });
+            place.put_off();
+            drop(phase);
+            // The descriptor to wait for is the bell now.
+            return self.tell_change();
+        }
+        let Some(unattended) = attempt.unattended.as_mut() else {
             return;
         };
+        if unattended.error.is_some() {
+            return;
+        }
         match attempt.connecting.try_finish() {
-            Ok(None) => place.watch_again(&attempt.connecting),
+            Ok(None) => {
+                // The descriptor may be another one now, or a stand-in that is always readable.
+                let _ = place.watch(&attempt.connecting);
+                place.put_off();
+            }
             Ok(Some(stream)) => {
                 // For threads that wait for it. It stays open in their calls.
                 ring(&unattended.bell);

@@ -7,7 +7,7 @@
 //!
 //! * `real`: libc's own functions. `table`: lock-free lookup of objects by descriptor number.
 //! * `settings`: which sockets become streams. `report`: counts of the outcomes. `names`: addresses.
-//! * `background`: the thread that works while the program does not. `backlog`: connections that wait for `accept`. `sharing`: processes that share a
+//! * `watchers`: who learns of a socket's changes. `background`: the thread that works while the program does not. `backlog`: connections that wait for `accept`. `sharing`: processes that share a
 //!   listening socket. `pump`: streams relayed to other processes through the kernel.
 //! * `socket`: a socket and its kinds. `wait`: blocking. `connect`, `listen`: how a socket gets its stream. `look`: its
 //!   readiness. `transfer`, `copy`, `options`: calls on one socket.
@@ -51,3 +51,4 @@ mod stdio;
 mod table;
 mod transfer;
 mod wait;
+mod watchers;

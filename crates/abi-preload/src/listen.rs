@@ -14,13 +14,13 @@ use portolan_abi_layout::guard::{Result, last_errno, set_errno};
 use rustix::io::Errno;
 use socket2::SockAddr;
 
-use crate::backlog::Backlog;
+use crate::backlog::{Backlog, Newcomer};
 use crate::settings::settings;
-use crate::sharing::Marker;
+use crate::sharing::{Guest, Host};
 use crate::socket::{Kind, Listening, Phase, Socket, enter};
 use crate::table::Table;
 use crate::wait::{OnSignal, wait_for, wait_kernel};
-use crate::{names, real, report, sharing};
+use crate::{names, real, report};
 
 /// Interval between attempts to listen on a port that another process holds.
 const RETRY: Duration = Duration::from_secs(1);
@@ -76,13 +76,15 @@ pub(crate) fn release_unused(socket: &Socket) {
             .as_ref()
             .is_some_and(|backlog| backlog.is_empty())
     {
-        (listening.backlog, listening.marker, listening.retry_at) = (None, None, None);
+        (listening.backlog, listening.host, listening.retry_at) = (None, None, None);
     }
 }
 
 /// The rsocket listener, for a call that takes or waits for connections. Starts to listen if possible.
 pub(crate) fn listener(socket: &Socket, number: c_int) -> Option<Arc<Backlog>> {
-    open(socket, number, true)
+    let backlog = open(socket, number, true)?;
+    backlog.attend();
+    Some(backlog)
 }
 
 fn open(socket: &Socket, number: c_int, is_used: bool) -> Option<Arc<Backlog>> {
@@ -100,11 +102,31 @@ fn open(socket: &Socket, number: c_int, is_used: bool) -> Option<Arc<Backlog>> {
     // Processes that share a listening socket all try this, and only one gets the port.
     listening.retry_at = Some(Instant::now() + RETRY);
     let address = names::plain(names::local(number)?);
+    if listening
+        .guest
+        .as_ref()
+        .is_some_and(|guest| !guest.is_over())
+    {
+        return None;
+    }
+    listening.guest = None;
+    // The name first: whoever has it may have the port.
+    let host = match Host::new(address) {
+        Err(Errno::ADDRINUSE) => {
+            listening.guest = Guest::announce(address);
+            if listening.guest.is_some() {
+                return None;
+            }
+            None
+        }
+        made => made.ok(),
+    };
     let listener = match Listener::bind_to(address) {
         Ok(listener) => StreamListener::new(listener, settings().options.clone()),
         Err(error) => {
             match error.errno() {
-                libc::EADDRINUSE => sharing::tell(address.port()),
+                // An rdma_cm program has it.
+                libc::EADDRINUSE => {}
                 _ => report::complain("listeners stay TCP's", &error),
             }
             return None;
@@ -113,8 +135,7 @@ fn open(socket: &Socket, number: c_int, is_used: bool) -> Option<Arc<Backlog>> {
     match Backlog::start(listener, listening.length) {
         Ok(backlog) => {
             listening.backlog = Some(backlog.clone());
-            // A process that was killed may have left the name to its children.
-            listening.marker = Marker::start(address.port(), &backlog).ok();
+            listening.host = host.filter(|host| host.serve(&backlog).is_ok());
             drop(phase);
             socket.tell_change();
             Some(backlog)
@@ -178,13 +199,13 @@ pub(crate) unsafe fn accept(
     loop {
         let listener = listener(socket, number);
         if let Some(listener) = &listener
-            && let Some((stream, new)) = take(socket.family, listener, flags)?
+            && let Some((newcomer, new)) = take(socket.family, listener, flags)?
         {
             // SAFETY: the caller's promise.
-            unsafe { tell_peer(socket.family, &stream, place, length) };
+            unsafe { tell_peer(socket.family, &newcomer.stream, place, length) };
             report::count(&report::ACCEPTED);
             let is_nonblocking = flags & SOCK_NONBLOCK != 0;
-            let accepted = Socket::accepted(socket.family, stream, is_nonblocking);
+            let accepted = Socket::accepted(socket.family, newcomer, is_nonblocking);
             enter(new, &Arc::new(accepted));
             return Ok(new);
         }
@@ -227,9 +248,9 @@ pub(crate) unsafe fn accept(
 }
 
 /// Takes a stream from the backlog and creates the kernel socket that provides its descriptor.
-fn take(family: c_int, backlog: &Backlog, flags: c_int) -> Result<Option<(Stream, c_int)>> {
+fn take(family: c_int, backlog: &Backlog, flags: c_int) -> Result<Option<(Newcomer, c_int)>> {
     // Create the descriptor before taking a stream, so that no stream is lost if that fails.
-    if !is_readable(backlog.ready().as_raw_fd()) {
+    if backlog.is_empty() {
         return Ok(None);
     }
     // SAFETY: socket(2) takes no pointers.
@@ -244,7 +265,7 @@ fn take(family: c_int, backlog: &Backlog, flags: c_int) -> Result<Option<(Stream
         unsafe { real::close(new) };
     }
     match has_room {
-        true => Ok(taken.map(|stream| (stream, new))),
+        true => Ok(taken.map(|newcomer| (newcomer, new))),
         false => Err(Errno::MFILE),
     }
 }

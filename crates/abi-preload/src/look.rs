@@ -6,10 +6,9 @@ use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP, POLLRDNORM, POLLWRNORM,
 use portolan::stream::{Direction, Ready};
 
 use crate::connect::{Progress, advance};
-use crate::listen::{is_readable, listener};
+use crate::listen::listener;
 use crate::socket::{Kind, Socket};
 use crate::wait::Waits;
-use std::os::fd::AsRawFd;
 
 /// A socket's ready events, as in poll(2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,9 +72,12 @@ fn look_at_kind(socket: &Socket, number: c_int, events: c_short, next: Next<'_>)
                 blocked: [socket.blocked(Direction::Read), 0],
                 ..Edge::default()
             };
-            let is_ready = is_readable(listener.ready().as_raw_fd());
             Look {
-                events: if is_ready { POLLIN & events } else { 0 },
+                events: if listener.is_empty() {
+                    0
+                } else {
+                    POLLIN & events
+                },
                 edge,
             }
         }

@@ -72,6 +72,8 @@ pub(crate) unsafe fn poll(
                 Object::Stream(socket) if is_found && socket.stream().is_some() => kernel.fd = -1,
                 Object::Kernel => fd.revents = 0,
                 Object::Stream(socket) => {
+                    // It may be connected after this: then look again soon.
+                    is_restless |= socket.kind() == Kind::Connecting;
                     let next = Next::Descriptor(&mut waits);
                     fd.revents = look(&socket, fd.fd, fd.events, next).events;
                     match socket.stream() {
@@ -97,7 +99,7 @@ pub(crate) unsafe fn poll(
                             own_fds.extend(own);
                         }
                     }
-                    is_restless |= socket.kind() == Kind::Connecting || socket.is_shared();
+                    is_restless |= socket.is_shared();
                 }
                 Object::Set(set) => {
                     let is_ready = fd.events & POLLIN != 0 && set.has_ready();

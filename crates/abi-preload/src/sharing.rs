@@ -1,84 +1,166 @@
 //! Processes that share a listening socket.
 //!
-//! One of them has the rsocket listener. The others tell it that they are there: they connect to a Unix socket, whose name
-//! contains the port.
+//! One of them has the rsocket listener and waits at a Unix socket, whose name contains the address. Each other one keeps a
+//! connection to it.
 
-use std::os::fd::OwnedFd;
+#![allow(unsafe_code, reason = "an option of a socket")]
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, OnceLock, Weak};
 
+use portolan_threads::lock::Mutex;
 use rustix::io::{Errno, Result};
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
     socket_with,
 };
-use rustix::process::geteuid;
+use rustix::process::{Pid, geteuid, test_kill_process};
 
-use crate::background::{Place, Task};
+use crate::background::{Place, Task, out_of_the_way};
 use crate::backlog::Backlog;
 
-/// Waits for other processes' calls of [`tell`].
-pub(crate) struct Marker {
+/// Maximum of other processes that a process knows of.
+const SHARERS_MAX: usize = 64;
+/// How many callers to accept before looking at something else.
+const BATCH: usize = 16;
+
+/// Waits for the other processes.
+pub(crate) struct Host {
     socket: OwnedFd,
     place: OnceLock<Place>,
-    backlog: Weak<Backlog>,
+    /// Connections of other processes, by their places.
+    sharers: Mutex<BTreeMap<u64, (OwnedFd, Place)>>,
+    backlog: OnceLock<Weak<Backlog>>,
+    this: Weak<Self>,
 }
 
-impl Marker {
-    /// Waits on behalf of the listener at `port`.
+impl Host {
+    /// Takes the name for an address.
     ///
     /// # Errors
     /// Another process has the name; no descriptor or thread is left.
-    pub(crate) fn start(port: u16, backlog: &Arc<Backlog>) -> Result<Arc<Self>> {
+    pub(crate) fn new(address: SocketAddr) -> Result<Arc<Self>> {
         let socket = unix_socket()?;
-        bind(&socket, &name(port)?)?;
-        listen(&socket, 16)?;
-        let marker = Arc::new(Self {
+        bind(&socket, &name(address)?)?;
+        listen(&socket, BATCH as i32)?;
+        Ok(Arc::new_cyclic(|this| Self {
             socket,
             place: OnceLock::new(),
-            backlog: Arc::downgrade(backlog),
-        });
-        let of_marker = Arc::downgrade(&marker);
-        let place = Place::new(of_marker)?;
-        let place = marker.place.get_or_init(|| place);
-        place.watch(&marker.socket)?;
-        Ok(marker)
+            sharers: Mutex::default(),
+            backlog: OnceLock::new(),
+            this: this.clone(),
+        }))
     }
-}
 
-impl Task for Marker {
-    fn ready(&self, _: u64) {
-        while let Ok(caller) = accept_with(&self.socket, SocketFlags::CLOEXEC) {
-            let backlog = self.backlog.upgrade();
-            if is_trusted(&caller)
-                && let Some(backlog) = backlog
-            {
-                backlog.share();
+    /// Begins to tell a backlog whether there are others.
+    ///
+    /// # Errors
+    /// No thread is left.
+    pub(crate) fn serve(&self, backlog: &Arc<Backlog>) -> Result<()> {
+        let _ = self.backlog.set(Arc::downgrade(backlog));
+        let place = Place::new(self.this.clone())?;
+        self.place.get_or_init(|| place).watch(&self.socket)
+    }
+
+    /// Accepts a batch of callers, and goes on to wait.
+    fn accept_some(&self, own: &Place) {
+        for _ in 0..BATCH {
+            match accept_with(&self.socket, SocketFlags::CLOEXEC) {
+                Ok(caller) => self.admit(caller),
+                Err(Errno::AGAIN) => break,
+                // No descriptor is left, for example.
+                Err(_) => return own.put_off(),
             }
         }
-        if let Some(place) = self.place.get() {
-            place.watch_again(&self.socket);
+        if own.watch(&self.socket).is_err() {
+            own.put_off();
+        }
+    }
+
+    fn admit(&self, caller: OwnedFd) {
+        let mut sharers = self.sharers.lock();
+        if !process_of(&caller).is_some_and(is_trusted) || sharers.len() >= SHARERS_MAX {
+            return;
+        }
+        let caller = out_of_the_way(caller);
+        let place = Place::new(self.this.clone());
+        // Readable when the other process ends it.
+        if let Ok(place) = place.and_then(|place| place.watch(&caller).map(|()| place)) {
+            sharers.insert(place.number(), (caller, place));
         }
     }
 }
 
-/// Tells the process that has the rsocket listener at `port` that this process accepts there, too.
-pub(crate) fn tell(port: u16) {
-    // Fails if an rdma_cm program has the port.
-    let _ = unix_socket().and_then(|socket| connect(&socket, &name(port)?));
+impl Task for Host {
+    fn ready(&self, place: u64) {
+        match self.place.get() {
+            Some(own) if own.number() == place => self.accept_some(own),
+            _ => drop(self.sharers.lock().remove(&place)),
+        }
+        let is_shared = !self.sharers.lock().is_empty();
+        if let Some(backlog) = self.backlog.get().and_then(Weak::upgrade) {
+            backlog.set_shared(is_shared);
+        }
+    }
 }
 
-/// Whether a caller is of this user or root. Anybody can connect to a name without a file.
-fn is_trusted(caller: &OwnedFd) -> bool {
-    let caller = socket_peercred(caller).map(|caller| caller.uid);
-    caller.is_ok_and(|user| user.is_root() || user == geteuid())
+/// This process shares a listening socket with the one that has the rsocket listener, until this is dropped.
+pub(crate) struct Guest(OwnedFd);
+
+impl Guest {
+    /// Tells the process that has the name for an address. `None` if that has ended, and only a child has kept the name, or if
+    /// it is a stranger.
+    pub(crate) fn announce(address: SocketAddr) -> Option<Self> {
+        let socket = unix_socket().ok()?;
+        connect(&socket, &name(address).ok()?).ok()?;
+        // The one that began to listen (unix(7)).
+        let host = process_of(&socket)?;
+        let pid = Pid::from_raw(host.pid);
+        let has_ended = pid.is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH));
+        (is_trusted(host) && !has_ended).then_some(Self(socket))
+    }
+
+    /// Whether the other process has ended, or listens no more.
+    pub(crate) fn is_over(&self) -> bool {
+        // It sends nothing.
+        rustix::io::read(&self.0, &mut [0u8; 1]) != Err(Errno::AGAIN)
+    }
+}
+
+/// Whether it is another process, of this user or of root. Anybody can use a name without a file.
+fn is_trusted(other: libc::ucred) -> bool {
+    let is_own = other.pid == std::process::id().cast_signed();
+    !is_own && (other.uid == 0 || other.uid == geteuid().as_raw())
+}
+
+/// The process at the other end.
+fn process_of(socket: &OwnedFd) -> Option<libc::ucred> {
+    let mut found = libc::ucred {
+        pid: 0,
+        uid: libc::uid_t::MAX,
+        gid: libc::gid_t::MAX,
+    };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the pointers are to a `ucred` and its length.
+    let answer = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            std::ptr::from_mut(&mut found).cast(),
+            &mut length,
+        )
+    };
+    (answer == 0).then_some(found)
 }
 
 fn unix_socket() -> Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+    socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map(out_of_the_way)
 }
 
-fn name(port: u16) -> std::result::Result<SocketAddrUnix, Errno> {
-    SocketAddrUnix::new_abstract_name(format!("portolan-sockets/{port}").as_bytes())
+fn name(address: SocketAddr) -> Result<SocketAddrUnix> {
+    SocketAddrUnix::new_abstract_name(format!("portolan-sockets/{address}").as_bytes())
 }

@@ -22,10 +22,11 @@ use portolan_threads::lock::Mutex;
 use portolan_threads::spin::Spin;
 
 use crate::background::Place;
-use crate::backlog::Backlog;
+use crate::backlog::{Backlog, Newcomer};
 use crate::pump;
-use crate::sharing::Marker;
+use crate::sharing::{Guest, Host};
 use crate::table::Table;
+use crate::watchers::{Watcher, Watchers};
 
 /// The program's sockets.
 pub(crate) static SOCKETS: Table<Socket> = Table::new();
@@ -69,7 +70,10 @@ pub(crate) enum Phase {
 #[derive(Default)]
 pub(crate) struct Listening {
     pub(crate) backlog: Option<Arc<Backlog>>,
-    pub(crate) marker: Option<Arc<Marker>>,
+    /// If this process has the rsocket listener, others that share the socket.
+    pub(crate) host: Option<Arc<Host>>,
+    /// If another process has it.
+    pub(crate) guest: Option<Guest>,
     /// The backlog that the program requested.
     pub(crate) length: c_int,
     pub(crate) retry_at: Option<Instant>,
@@ -82,7 +86,7 @@ pub(crate) struct Attempt {
     pub(crate) connecting: Connecting,
     /// The destination as the program passed it, for the fallback to TCP.
     pub(crate) destination: socket2::SockAddr,
-    /// The thread looks here whether the program waits for it.
+    /// The thread looks now and then whether the program waits for it.
     pub(crate) place: Option<Place>,
     pub(crate) unattended: Option<Unattended>,
 }
@@ -101,52 +105,6 @@ impl AsFd for Attempt {
         match &self.unattended {
             Some(unattended) => unattended.bell.as_fd(),
             None => self.connecting.as_fd(),
-        }
-    }
-}
-
-/// Receives notifications of a socket's changes.
-pub(crate) trait Watcher: Send + Sync {
-    /// The descriptors to watch have changed ([`Socket::watch`]).
-    fn changed(&self, number: c_int);
-    /// A call has found the socket not ready.
-    fn touched(&self, number: c_int);
-    /// The device has something for the socket's stream. Its locks are held: this must neither wait nor use a stream.
-    fn reported(&self, number: c_int);
-    /// The number is being closed.
-    fn closed(&self, number: c_int);
-}
-
-/// The watchers of a socket, each with the number that it watches.
-#[derive(Default)]
-struct Watchers {
-    list: Mutex<Vec<(c_int, Weak<dyn Watcher>)>>,
-    any: AtomicBool,
-}
-
-impl Watchers {
-    /// Calls all. No lock is held meanwhile.
-    fn tell(&self, what: impl Fn(&dyn Watcher, c_int)) {
-        if !self.any.load(Ordering::Acquire) {
-            return;
-        }
-        let watchers = self.list.lock().clone();
-        for (number, watcher) in watchers {
-            if let Some(watcher) = watcher.upgrade() {
-                what(&*watcher, number);
-            }
-        }
-    }
-
-    /// Called by the device.
-    fn report(&self) {
-        if !self.any.load(Ordering::Acquire) {
-            return;
-        }
-        for (number, watcher) in &*self.list.lock() {
-            if let Some(watcher) = watcher.upgrade() {
-                watcher.reported(*number);
-            }
         }
     }
 }
@@ -211,9 +169,12 @@ impl Socket {
     }
 
     /// A socket that a listener has accepted.
-    pub(crate) fn accepted(family: c_int, stream: Stream, is_nonblocking: bool) -> Self {
-        let socket = Self::new(family, Kind::Connecting, Phase::Nothing, is_nonblocking);
-        socket.connect(stream);
+    pub(crate) fn accepted(family: c_int, newcomer: Newcomer, is_nonblocking: bool) -> Self {
+        let mut socket = Self::new(family, Kind::Connecting, Phase::Nothing, is_nonblocking);
+        socket.watchers = newcomer.watchers;
+        socket.is_called = AtomicBool::new(newcomer.is_called);
+        let _ = socket.stream.set(newcomer.stream);
+        socket.set_kind(Kind::Connected);
         socket
     }
 
@@ -328,15 +289,11 @@ impl Socket {
     }
 
     pub(crate) fn add_watcher(&self, number: c_int, watcher: Weak<dyn Watcher>) {
-        let mut watchers = self.watchers.list.lock();
-        watchers.retain(|(_, known)| known.strong_count() > 0);
-        watchers.push((number, watcher));
-        self.watchers.any.store(true, Ordering::Release);
+        self.watchers.add(number, watcher);
     }
 
     pub(crate) fn remove_watcher(&self, number: c_int, watcher: &Weak<dyn Watcher>) {
-        let mut watchers = self.watchers.list.lock();
-        watchers.retain(|(its, known)| *its != number || !known.ptr_eq(watcher));
+        self.watchers.remove(number, watcher);
     }
 
     /// Whether a child process may have the socket as well.

@@ -201,16 +201,20 @@ fn a_connect_succeeds_while_the_program_does_not_look_at_it() {
 #[test]
 fn clients_do_not_wait_for_a_busy_process_while_another_one_accepts_from_the_same_socket() {
     let folder = Folder::with("workers", "confirm.c");
-    for kind in ["tcp", "rsockets"] {
+    for (kind, way) in [
+        ("tcp", "accept"),
+        ("rsockets", "accept"),
+        ("rsockets", "epoll"),
+    ] {
         // Both workers accept after a moment.
         let script = format!(
-            "timeout 60 ${kind} workers > /dev/null & server=$!; for i in $(seq 400); do \
+            "timeout 60 ${kind} workers {way} > /dev/null & server=$!; for i in $(seq 400); do \
              if ss -Hltn | grep -q :7100; then break; fi; sleep 0.02; done; sleep 1; \
              timeout 20 ${kind} hurry; kill $server"
         );
         let (said, report) = run(&folder, &script);
         let served = "20 of 20 were answered before the slow one\nthe slow one: 1\ndone\n";
-        assert_eq!(said, served, "{kind}: {report}");
+        assert_eq!(said, served, "{kind}, {way}: {report}");
         if kind == "rsockets" {
             assert!(!report.contains("rsockets 0 connected"), "{report}");
         }
@@ -221,26 +225,30 @@ fn clients_do_not_wait_for_a_busy_process_while_another_one_accepts_from_the_sam
 fn clients_that_never_confirm_do_not_delay_a_server_that_serves_one_after_the_other() {
     let folder = Folder::with("unconfirmed", "confirm.c");
     let this = std::env::current_exe().unwrap();
-    let script = format!(
-        "timeout 60 $rsockets serve > /dev/null & server=$!; for i in $(seq 400); do \
-         if ss -Hltn | grep -q :7100; then break; fi; sleep 0.02; done; \
-         timeout 60 {} --ignored --exact process_whose_connects_stay_unconfirmed --nocapture > /dev/null & \
-         clients=$!; for i in $(seq 400); do \
-         if test -e {}; then break; fi; sleep 0.02; done; \
-         timeout 10 $rsockets call; kill $clients; wait $server",
-        this.display(),
-        folder.0.join("clients-wait").display(),
-    );
-    let script = format!(
-        "export PORTOLAN_TEST_FOLDER={}; {script}",
-        folder.0.display()
-    );
-    let (said, report) = run(&folder, &script);
-    assert!(said.contains("write: 4\nread: 4\nlast\ndone\n"), "{said}");
-    assert!(
-        report.contains("rsockets 0 connected, 1 accepted"),
-        "{report}"
-    );
+    let waiting = folder.0.join("clients-wait");
+    // More than the server keeps, too.
+    for count in [5, 300] {
+        let script = format!(
+            "export PORTOLAN_TEST_FOLDER={} PORTOLAN_TEST_COUNT={count}; \
+             timeout 60 $rsockets serve > /dev/null & server=$!; for i in $(seq 400); do \
+             if ss -Hltn | grep -q :7100; then break; fi; sleep 0.02; done; \
+             timeout 60 {} --ignored --exact process_whose_connects_stay_unconfirmed --nocapture > /dev/null & \
+             clients=$!; for i in $(seq 1500); do \
+             if test -e {}; then break; fi; sleep 0.02; done; \
+             timeout 10 $rsockets call; kill $clients; wait $server",
+            folder.0.display(),
+            this.display(),
+            waiting.display(),
+        );
+        let (said, report) = run(&folder, &script);
+        assert!(waiting.exists(), "{count}: {said}");
+        std::fs::remove_file(&waiting).unwrap();
+        let called = "write: 4\nread: 4\nlast\ndone\n";
+        assert!(said.contains(called), "{count}: {said}");
+        let served = "rsockets 0 connected, 1 accepted";
+        assert!(report.contains(served), "{count}: {report}");
+        std::fs::remove_file(folder.0.join("report")).unwrap();
+    }
 }
 
 #[test]
@@ -260,7 +268,11 @@ fn process_whose_connects_stay_unconfirmed() {
         table: memory,
         buffer: memory,
     };
-    let connected = (0..5).map(|n| {
+    let count: u32 = std::env::var("PORTOLAN_TEST_COUNT")
+        .unwrap()
+        .parse()
+        .unwrap();
+    let connected = (0..count).map(|n| {
         let id = CmId::new(&channel).unwrap();
         let next = |expected| {
             let event = channel.next_event_within(wait).unwrap();

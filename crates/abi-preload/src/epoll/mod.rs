@@ -35,8 +35,9 @@ use rustix::io::Errno;
 use self::driving::is_in_another_set;
 use crate::look::{Edge, Next, look};
 use crate::real;
-use crate::socket::{Kind, Socket, Watch, Watcher};
+use crate::socket::{Kind, Socket, Watch};
 use crate::table::Table;
+use crate::watchers::Watcher;
 
 /// Event data of the second set in the first. An unlikely value, because it must differ from the program's own data.
 const MARK: u64 = 0xd7a1_5bc0_9e3f_7a6d;

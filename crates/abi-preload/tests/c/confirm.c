@@ -3,12 +3,14 @@
  * self COUNT: one thread connects to itself, and accepts before it looks at the connects.
  * serve:      answers one client after the other, until one says so.
  * call:       is answered by `serve`, and ends it.
- * workers:    two processes accept from one socket. Each is busy with a slow client for three seconds.
+ * workers WAY: two processes accept from one socket, after a wait in epoll_wait or without. Each is busy with a slow
+ *             client for three seconds.
  * hurry:      connects to the workers: a slow client, and others meanwhile. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -89,17 +91,28 @@ static void call(void)
 	printf("%.4s\n", said);
 }
 
-static void workers(void)
+static void workers(int by_epoll)
 {
+	struct epoll_event event = {.events = EPOLLIN};
 	int listener = listening();
 
 	for (int i = 0; i < 2; i++) {
 		if (fork() > 0)
 			continue;
+		int set = epoll_create1(0);
+		if (by_epoll) {
+			fcntl(listener, F_SETFL, O_NONBLOCK);
+			epoll_ctl(set, EPOLL_CTL_ADD, listener, &event);
+		}
 		for (;;) {
+			if (by_epoll)
+				need(epoll_wait(set, &event, 1, -1) == 1, "epoll_wait");
 			int fd = accept(listener, NULL, NULL);
 			char said;
 
+			/* The other process was faster. */
+			if (fd < 0 && by_epoll && errno == EAGAIN)
+				continue;
 			need(fd >= 0, "accept");
 			if (read(fd, &said, 1) == 1) {
 				if (said == 's')
@@ -143,8 +156,8 @@ int main(int argc, char **argv)
 		serve();
 	else if (!strcmp(mode, "call"))
 		call();
-	else if (!strcmp(mode, "workers"))
-		workers();
+	else if (argc == 3 && !strcmp(mode, "workers"))
+		workers(!strcmp(argv[2], "epoll"));
 	else if (!strcmp(mode, "hurry"))
 		hurry();
 	else

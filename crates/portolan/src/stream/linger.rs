@@ -38,6 +38,7 @@ struct Service {
 
 /// Ends a stream without an owner, after delivering its data.
 pub(super) fn end(core: Shared, is_blocking: bool) {
+    core.forget_owner();
     core.close(portolan_rsocket::Close::Both);
     if is_blocking {
         // The service delivers the rest.

@@ -109,7 +109,8 @@ impl StreamListener {
         }
     }
 
-    /// Rejects the requests that wait for [`StreamListener::accept`], so that their clients need not wait. Returns how many.
+    /// Rejects the oldest request that waits for [`StreamListener::accept`], so that its client need not wait. Returns false if
+    /// there is none.
     ///
     /// ```
     /// use portolan::{Stream, StreamListener};
@@ -117,7 +118,7 @@ impl StreamListener {
     /// let listener = StreamListener::bind("127.0.0.1:0")?;
     /// let address = listener.local_addr()?.to_string();
     /// let client = std::thread::spawn(move || Stream::connect(&address));
-    /// while listener.reject_waiting()? == 0 {
+    /// while !listener.reject_one()? {
     ///     std::thread::yield_now();
     /// }
     /// let error = client.join().unwrap().unwrap_err();
@@ -127,14 +128,14 @@ impl StreamListener {
     ///
     /// # Errors
     /// As for [`StreamListener::accept`].
-    pub fn reject_waiting(&self) -> io::Result<usize> {
-        let mut count = 0;
-        while let Some(incoming) = self.listener.try_accept().map_err(super::io_error)? {
-            // Fails if the peer has withdrawn.
-            let _ = incoming.reject(BUSY);
-            count += 1;
-        }
-        Ok(count)
+    pub fn reject_one(&self) -> io::Result<bool> {
+        let incoming = self.listener.try_accept().map_err(super::io_error)?;
+        let Some(incoming) = incoming else {
+            return Ok(false);
+        };
+        // Fails if the peer has withdrawn.
+        let _ = incoming.reject(BUSY);
+        Ok(true)
     }
 
     /// An endless iterator of the streams that arrive.

@@ -189,7 +189,7 @@ fn dropped_and_unconfirmed() {
         let event = channel.next_event_within(PATIENCE).unwrap();
         assert_eq!(event.event_type(), expected, "{event:?}");
     };
-    id.resolve_addr(None, address.into(), PATIENCE).unwrap();
+    id.resolve_addr(None, address, PATIENCE).unwrap();
     next(EventType::AddrResolved);
     id.resolve_route(PATIENCE).unwrap();
     next(EventType::RouteResolved);

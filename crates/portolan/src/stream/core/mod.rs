@@ -394,11 +394,14 @@ impl Core {
         Ready::of(state)
     }
 
-    /// As [`Core::is_flushed`] for a stream without an owner, and prepares the descriptor for a wait until it is so.
+    /// The stream has no owner any more. What it waited for may be ready, and would end each wait for the flush at once.
+    pub(crate) fn forget_owner(&self) {
+        self.lock().wanted = [false; 2];
+    }
+
+    /// As [`Core::is_flushed`], and prepares the descriptor for a wait until it is so.
     pub(crate) fn prepare_flush(&self) -> bool {
         let mut state = self.lock();
-        // What the owner waited for may be ready, and would end each wait at once.
-        state.wanted = [false; 2];
         self.rest(&mut state, true);
         self.check(&mut state);
         state.is_flushed()
