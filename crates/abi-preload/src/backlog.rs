@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -16,9 +17,9 @@ use std::time::{Duration, Instant};
 use portolan::{Stream, StreamListener};
 use portolan_threads::lock::Mutex;
 
-use crate::background::{DELAY, Place, Task, make_bell};
-use crate::report;
+use crate::background::{DELAY, Place, Task, make_bell, out_of_the_way};
 use crate::watchers::{Watcher, Watchers};
+use crate::{pump, report};
 
 /// Maximum backlog that `listen` grants.
 const LENGTH_MAX: usize = 4096;
@@ -329,6 +330,46 @@ impl Newcomer {
         match ready.failed {
             true => Some(false),
             false => (ready.readable || ready.writable).then_some(true),
+        }
+    }
+}
+
+impl Drop for Backlog {
+    /// Other processes that share the listening socket serve the clients that the program has not accepted.
+    fn drop(&mut self) {
+        if !self.is_shared.load(Ordering::Acquire) {
+            return;
+        }
+        let is_new = |at: Instant| at.elapsed() < DELAY;
+        let mut unconfirmed = std::mem::take(&mut *self.unconfirmed.lock());
+        // Older ones may be forged.
+        let newest = match self.turn.lock().accepted_at.is_some_and(is_new) {
+            true => unconfirmed.pop_last(),
+            false => None,
+        };
+        let newest = newest.map(|(_, (newcomer, _))| newcomer);
+        let waiting = std::mem::take(&mut *self.waiting.lock());
+        for newcomer in waiting.into_iter().chain(newest) {
+            self.hand_on(newcomer.stream);
+        }
+    }
+}
+
+impl Backlog {
+    /// Relays a stream to whoever accepts from the kernel's socket. Without anybody the stream ends.
+    fn hand_on(&self, stream: Stream) {
+        let Ok(mut address) = self.listener.local_addr() else {
+            return;
+        };
+        if address.ip().is_unspecified() {
+            address.set_ip(match address {
+                SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+                SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+            });
+        }
+        if let Ok(connected) = TcpStream::connect_timeout(&address, PATIENCE) {
+            let _ = connected.set_nonblocking(true);
+            pump::start(stream, out_of_the_way(connected.into()));
         }
     }
 }

@@ -7,8 +7,9 @@
 //!
 //! * `real`: libc's own functions. `table`: lock-free lookup of objects by descriptor number.
 //! * `settings`: which sockets become streams. `report`: counts of the outcomes. `names`: addresses.
-//! * `watchers`: who learns of a socket's changes. `background`: the thread that works while the program does not. `backlog`: connections that wait for `accept`. `sharing`: processes that share a
-//!   listening socket. `pump`: streams relayed to other processes through the kernel.
+//! * `watchers`: who learns of a socket's changes. `background`: the thread that works while the program does not.
+//! * `pump`: streams relayed to other processes through the kernel. `backlog`: connections that wait for `accept`.
+//!   `sharing`: processes that share a listening socket.
 //! * `socket`: a socket and its kinds. `wait`: blocking. `connect`, `listen`: how a socket gets its stream. `look`: its
 //!   readiness. `transfer`, `copy`, `options`: calls on one socket.
 //! * `epoll`: epoll sets with streams. `handover`: streams for other processes. `descriptors`: lifetime of the numbers.
