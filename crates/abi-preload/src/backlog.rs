@@ -38,8 +38,8 @@ pub(crate) struct Backlog {
     listener: StreamListener,
     length: usize,
     waiting: Mutex<VecDeque<Newcomer>>,
-    /// By the number of the place.
-    unconfirmed: Mutex<BTreeMap<u64, (Newcomer, Arc<Place>)>>,
+    /// By the numbers of their places, so the newest is the last.
+    unconfirmed: Mutex<BTreeMap<u64, Unconfirmed>>,
     /// Confirmed streams so far.
     arrived: AtomicU64,
     /// Readable while the program should look: streams wait, or a request.
@@ -56,6 +56,20 @@ pub(crate) struct Newcomer {
     pub(crate) watchers: Arc<Watchers>,
     /// The stream's device calls the watchers.
     pub(crate) is_called: bool,
+}
+
+/// A stream that its client has not confirmed.
+struct Unconfirmed {
+    newcomer: Newcomer,
+    place: Arc<Place>,
+    since: Instant,
+}
+
+impl Unconfirmed {
+    /// Whether the confirmation may be on its way. Older ones may be forged.
+    fn is_new(&self) -> bool {
+        self.since.elapsed() < DELAY
+    }
 }
 
 /// A request that waits for the program, if other processes share the listening socket.
@@ -103,6 +117,8 @@ impl Backlog {
             return;
         }
         self.turn.lock().waits_since = None;
+        // It may ring for a request.
+        self.silence_if_empty(&self.waiting.lock());
         self.listen_again();
     }
 
@@ -148,6 +164,13 @@ impl Backlog {
     /// Whether no confirmed stream waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.lock().is_empty()
+    }
+
+    /// Whether no client loses anything if the listener ends.
+    pub(crate) fn is_unused(&self) -> bool {
+        let unconfirmed = self.unconfirmed.lock();
+        let newest = unconfirmed.last_key_value();
+        !newest.is_some_and(|(_, newest)| newest.is_new()) && self.is_empty()
     }
 
     /// Readable while the program should look.
@@ -281,21 +304,31 @@ impl Backlog {
         let watcher: Weak<dyn Watcher> = Arc::<Place>::downgrade(&place);
         newcomer.watchers.add(-1, watcher);
         let number = place.number();
-        unconfirmed.insert(number, (newcomer, place));
+        let since = Instant::now();
+        let newest = Unconfirmed {
+            newcomer,
+            place,
+            since,
+        };
+        unconfirmed.insert(number, newest);
         let oldest = match unconfirmed.len() > UNCONFIRMED_MAX {
             true => unconfirmed.pop_first(),
             false => None,
         };
         drop(unconfirmed);
-        // Closes it.
-        drop(oldest);
+        if let Some((_, oldest)) = oldest {
+            oldest.newcomer.stream.abandon();
+        }
         self.look_at(number);
     }
 
     /// Looks whether a client has confirmed its stream.
     fn look_at(&self, number: u64) {
         let mut unconfirmed = self.unconfirmed.lock();
-        let Some((newcomer, place)) = unconfirmed.get(&number) else {
+        let Some(Unconfirmed {
+            newcomer, place, ..
+        }) = unconfirmed.get(&number)
+        else {
             return;
         };
         let Some(is_confirmed) = newcomer.is_confirmed() else {
@@ -308,7 +341,10 @@ impl Backlog {
         let decided = unconfirmed.remove(&number);
         drop(unconfirmed);
         self.turn.lock().accepted_at = None;
-        let Some((newcomer, place)) = decided.filter(|_| is_confirmed) else {
+        let Some(Unconfirmed {
+            newcomer, place, ..
+        }) = decided.filter(|_| is_confirmed)
+        else {
             return;
         };
         let watcher: Weak<dyn Watcher> = Arc::<Place>::downgrade(&place);
@@ -337,29 +373,34 @@ impl Newcomer {
 impl Drop for Backlog {
     /// Other processes that share the listening socket serve the clients that the program has not accepted.
     fn drop(&mut self) {
+        let mut unconfirmed = std::mem::take(&mut *self.unconfirmed.lock());
+        let newest = unconfirmed.pop_last();
+        let (newest, older) = match newest {
+            Some((_, newest)) if newest.is_new() => (Some(newest.newcomer), None),
+            other => (None, other),
+        };
+        for (_, forgotten) in unconfirmed.into_iter().chain(older) {
+            forgotten.newcomer.stream.abandon();
+        }
         if !self.is_shared.load(Ordering::Acquire) {
             return;
         }
-        let is_new = |at: Instant| at.elapsed() < DELAY;
-        let mut unconfirmed = std::mem::take(&mut *self.unconfirmed.lock());
-        // Older ones may be forged.
-        let newest = match self.turn.lock().accepted_at.is_some_and(is_new) {
-            true => unconfirmed.pop_last(),
-            false => None,
-        };
-        let newest = newest.map(|(_, (newcomer, _))| newcomer);
         let waiting = std::mem::take(&mut *self.waiting.lock());
+        let until = Instant::now() + PATIENCE;
         for newcomer in waiting.into_iter().chain(newest) {
-            self.hand_on(newcomer.stream);
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || !self.hand_on(newcomer.stream, left) {
+                return;
+            }
         }
     }
 }
 
 impl Backlog {
-    /// Relays a stream to whoever accepts from the kernel's socket. Without anybody the stream ends.
-    fn hand_on(&self, stream: Stream) {
+    /// Relays a stream to whoever accepts from the kernel's socket. Returns false if there is nobody; then the stream ends.
+    fn hand_on(&self, stream: Stream, timeout: Duration) -> bool {
         let Ok(mut address) = self.listener.local_addr() else {
-            return;
+            return false;
         };
         if address.ip().is_unspecified() {
             address.set_ip(match address {
@@ -367,10 +408,12 @@ impl Backlog {
                 SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
             });
         }
-        if let Ok(connected) = TcpStream::connect_timeout(&address, PATIENCE) {
-            let _ = connected.set_nonblocking(true);
-            pump::start(stream, out_of_the_way(connected.into()));
-        }
+        let Ok(connected) = TcpStream::connect_timeout(&address, timeout) else {
+            return false;
+        };
+        let _ = connected.set_nonblocking(true);
+        pump::start(stream, out_of_the_way(connected.into()));
+        true
     }
 }
 

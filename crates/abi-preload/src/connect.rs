@@ -228,51 +228,52 @@ fn look_later(socket: &Arc<Socket>) {
     let Phase::Connecting(attempt) = &mut *socket.phase.lock() else {
         return;
     };
-    if attempt.place.is_none() {
+    if attempt.places.is_some() {
+        return;
+    }
+    let place = || {
         let of_socket = Arc::downgrade(socket);
-        attempt.place = Place::new(of_socket).ok();
-        if let Some(place) = &attempt.place {
-            place.put_off();
-        }
+        Place::new(of_socket).ok()
+    };
+    attempt.places = place().and_then(|ticks| Some([ticks, place()?]));
+    if let Some([ticks, _]) = &attempt.places {
+        ticks.put_off();
     }
 }
 
 impl Task for Socket {
     /// Advances a connect that no call of the program waits for. What uses the descriptor is left to a call: the program
     /// may have given the number to another file.
-    fn ready(&self, _: u64) {
+    fn ready(&self, place: u64) {
         let mut phase = self.phase.lock();
         let Phase::Connecting(attempt) = &mut *phase else {
             return;
         };
-        let Some(place) = &attempt.place else {
+        let Some([ticks, events]) = &attempt.places else {
             return;
         };
-        if attempt.unattended.is_none() {
-            if self.is_attended() {
-                return place.put_off();
+        let Some(unattended) = &mut attempt.unattended else {
+            ticks.put_off();
+            if !self.is_attended()
+                && let Ok(bell) = make_bell()
+            {
+                attempt.unattended = Some(Unattended { bell, error: None });
+                drop(phase);
+                // The descriptor to wait for is the bell now.
+                self.tell_change();
             }
-            let Ok(bell) = make_bell() else {
-                return place.put_off();
-            };
-            attempt.unattended = Some(Unattended { bell, error: None });
-            place.put_off();
-            drop(phase);
-            // The descriptor to wait for is the bell now.
-            return self.tell_change();
-        }
-        let Some(unattended) = attempt.unattended.as_mut() else {
             return;
         };
         if unattended.error.is_some() {
             return;
         }
         match attempt.connecting.try_finish() {
-            Ok(None) => {
+            Ok(None) if place == ticks.number() => {
                 // The descriptor may be another one now, or a stand-in that is always readable.
-                let _ = place.watch(&attempt.connecting);
-                place.put_off();
+                let _ = events.watch(&attempt.connecting);
+                ticks.put_off();
             }
+            Ok(None) => {}
             Ok(Some(stream)) => {
                 // For threads that wait for it. It stays open in their calls.
                 ring(&unattended.bell);
@@ -309,7 +310,7 @@ fn start(number: c_int, destination: &SockAddr) -> Option<Attempt> {
         Ok(connecting) => Some(Attempt {
             connecting,
             destination: destination.clone(),
-            place: None,
+            places: None,
             unattended: None,
         }),
         Err(error) => {

@@ -74,7 +74,7 @@ pub(crate) fn release_unused(socket: &Socket) {
         && listening
             .backlog
             .as_ref()
-            .is_some_and(|backlog| backlog.is_empty())
+            .is_some_and(|backlog| backlog.is_unused())
     {
         (listening.backlog, listening.host, listening.retry_at) = (None, None, None);
     }

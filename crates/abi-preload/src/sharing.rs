@@ -13,8 +13,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use portolan_threads::lock::Mutex;
 use rustix::io::{Errno, Result};
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
-    socket_with,
+    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
+    listen, shutdown, socket_with,
 };
 use rustix::process::{Pid, geteuid, test_kill_process};
 
@@ -106,26 +106,51 @@ impl Task for Host {
     }
 }
 
+impl Drop for Host {
+    fn drop(&mut self) {
+        // Closing is not enough: a forked child has copies.
+        let _ = shutdown(&self.socket, Shutdown::Both);
+        for (caller, _) in self.sharers.lock().values() {
+            let _ = shutdown(caller, Shutdown::Both);
+        }
+    }
+}
+
 /// This process shares a listening socket with the one that has the rsocket listener, until this is dropped.
-pub(crate) struct Guest(OwnedFd);
+pub(crate) struct Guest {
+    connection: OwnedFd,
+    /// The process that has the listener; `None` in another pid namespace.
+    host: Option<Pid>,
+}
 
 impl Guest {
     /// Tells the process that has the name for an address. `None` if that has ended, and only a child has kept the name, or if
     /// it is a stranger.
     pub(crate) fn announce(address: SocketAddr) -> Option<Self> {
-        let socket = unix_socket().ok()?;
-        connect(&socket, &name(address).ok()?).ok()?;
+        let connection = unix_socket().ok()?;
+        connect(&connection, &name(address).ok()?).ok()?;
         // The one that began to listen (unix(7)).
-        let host = process_of(&socket)?;
-        let pid = Pid::from_raw(host.pid);
-        let has_ended = pid.is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH));
-        (is_trusted(host) && !has_ended).then_some(Self(socket))
+        let host = process_of(&connection)?;
+        let guest = Self {
+            connection,
+            host: Pid::from_raw(host.pid),
+        };
+        (is_trusted(host) && !guest.is_over()).then_some(guest)
     }
 
     /// Whether the other process has ended, or listens no more.
     pub(crate) fn is_over(&self) -> bool {
+        let has_ended = |host| test_kill_process(host) == Err(Errno::SRCH);
         // It sends nothing.
-        rustix::io::read(&self.0, &mut [0u8; 1]) != Err(Errno::AGAIN)
+        rustix::io::read(&self.connection, &mut [0u8; 1]) != Err(Errno::AGAIN)
+            || self.host.is_some_and(has_ended)
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        // As for the host.
+        let _ = shutdown(&self.connection, Shutdown::Both);
     }
 }
 

@@ -86,8 +86,8 @@ pub(crate) struct Attempt {
     pub(crate) connecting: Connecting,
     /// The destination as the program passed it, for the fallback to TCP.
     pub(crate) destination: socket2::SockAddr,
-    /// The thread looks now and then whether the program waits for it.
-    pub(crate) place: Option<Place>,
+    /// From one the thread looks now and then whether the program waits for it, from the other it watches its descriptor.
+    pub(crate) places: Option<[Place; 2]>,
     pub(crate) unattended: Option<Unattended>,
 }
 

@@ -294,6 +294,12 @@ impl Stream {
         self.core().stop_driving();
     }
 
+    /// Ends the stream at once, without delivering anything. For a stream that no program has used.
+    #[doc(hidden)]
+    pub fn abandon(self) {
+        self.core().disconnect();
+    }
+
     /// Makes the caller wait for the device itself. `None` if another one does, or if the device has nothing to wait
     /// for.
     #[doc(hidden)]
