@@ -17,10 +17,10 @@ use crate::socket::{Kind, Socket, Watch};
 impl Set {
     /// Marks the sockets that devices have reported as hot. Returns whether there were any.
     pub(super) fn take_reports(&self) -> bool {
-        if !self.has_reports.load(Ordering::SeqCst) {
+        if !self.must_look.load(Ordering::SeqCst) {
             return false;
         }
-        self.has_reports.store(false, Ordering::SeqCst);
+        self.must_look.store(false, Ordering::SeqCst);
         let reports = std::mem::take(&mut *self.reports.lock());
         let mut interests = self.interests.lock();
         reports.iter().for_each(|number| interests.heat(*number));
@@ -105,7 +105,6 @@ impl Set {
             Some(device) if device.rest() => {}
             Some(_) => {
                 // More has arrived: the sleep ends at once, and the next collection drives again.
-                self.has_reports.store(true, Ordering::SeqCst);
                 self.wake();
             }
             None => stream.stop_driving(),

@@ -79,7 +79,8 @@ pub(crate) struct Set {
     interests: Mutex<Interests>,
     /// Numbers that a device reports. Locked last of all locks.
     reports: Mutex<Vec<c_int>>,
-    has_reports: AtomicBool,
+    /// Whether a waiter should look again: for reports, or because the interests have changed.
+    must_look: AtomicBool,
     /// A number whose stream drives the device.
     driver: AtomicI32,
     /// The set's waiters wait for the device, too, so that no other thread has to wake them.
@@ -177,7 +178,7 @@ impl Set {
             has_outsiders: AtomicBool::new(is_in_another_set(number)),
             interests: Mutex::default(),
             reports: Mutex::default(),
-            has_reports: AtomicBool::new(false),
+            must_look: AtomicBool::new(false),
             driver: AtomicI32::new(-1),
             device: OnceLock::new(),
             spin: Spin::default(),
@@ -209,11 +210,12 @@ impl Set {
             self.kernel(EPOLL_CTL_DEL, number, &event)?;
         }
         self.place(number, &mut interest, watch)?;
+        // Before another thread looks at it, which asks for the next report.
+        let this: Weak<dyn Watcher> = self.this.clone();
+        socket.add_watcher(number, this);
         interests.by_number.insert(number, interest);
         interests.hot.push_back(number);
         drop(interests);
-        let this: Weak<dyn Watcher> = self.this.clone();
-        socket.add_watcher(number, this);
         self.wake();
         Ok(())
     }
@@ -287,7 +289,9 @@ impl Set {
         Ok(())
     }
 
+    /// Makes a waiter look again. One that is on its way to sleep sees the mark.
     fn wake(&self) {
+        self.must_look.store(true, Ordering::SeqCst);
         let is_awaited =
             self.sleepers.load(Ordering::SeqCst) > 0 || self.has_outsiders.load(Ordering::Relaxed);
         if is_awaited && !self.is_ringing.swap(true, Ordering::AcqRel) {
@@ -454,8 +458,8 @@ impl Set {
             if found < events.len() {
                 let room = &mut events[found..];
                 self.sleepers.fetch_add(1, Ordering::SeqCst);
-                if self.has_reports.load(Ordering::SeqCst) {
-                    // Reported before the device knew of the sleeper.
+                if self.must_look.load(Ordering::SeqCst) {
+                    // Told before this sleeper was known.
                     sleep = Some(Duration::ZERO);
                 }
                 let kernels = kernel_wait(self.number, room, sleep, mask);
@@ -473,7 +477,7 @@ impl Set {
                     self.drain();
                 }
             }
-            is_marked |= self.has_reports.load(Ordering::SeqCst);
+            is_marked |= self.must_look.load(Ordering::SeqCst);
             if found > 0 || is_over && !is_marked {
                 return Ok(found);
             }
@@ -563,7 +567,6 @@ impl Watcher for Set {
 
     fn reported(&self, number: c_int) {
         self.reports.lock().push(number);
-        self.has_reports.store(true, Ordering::SeqCst);
         self.wake();
     }
 

@@ -3,6 +3,7 @@
  * the same on TCP and on rsockets.
  * threads waits: waiting calls that time, a signal or another thread ends. No host has the address 10.7.0.99.
  * threads forks N: N forks while other threads open and close connections.
+ * threads sets N: N times, one thread adds a readable socket to a set in which another one waits.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -11,11 +12,13 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #include "told.h"
 
@@ -202,6 +205,52 @@ static void forks(int count)
 	TELL("receive", recv(ends[1], &byte, 1, 0));
 }
 
+static int set;
+static volatile int told_of;
+
+/* Tells of each event, and removes its socket. */
+static void *report(void *fd)
+{
+	struct epoll_event event;
+
+	while (!is_over) {
+		int found = epoll_wait(set, &event, 1, -1);
+
+		need(found == 1, "epoll_wait");
+		told_of++;
+		epoll_ctl(set, EPOLL_CTL_DEL, *(int *)fd, NULL);
+	}
+	return NULL;
+}
+
+static void sets(int count)
+{
+	int ends[2], missed = 0;
+	char byte;
+	pthread_t thread;
+
+	start();
+	pair(ends);
+	need(send(ends[0], "x", 1, 0) == 1, "send");
+	need(recv(ends[1], &byte, 1, MSG_PEEK) == 1, "recv");
+	set = epoll_create1(0);
+	pthread_create(&thread, NULL, report, &ends[1]);
+	for (int i = 0; i < count && !missed; i++) {
+		struct epoll_event event = { .events = EPOLLIN };
+		time_t until = time(NULL) + 5;
+
+		is_over = i == count - 1;
+		/* At each moment of the other thread's way into its wait. */
+		do
+			for (volatile int pause = 0; pause < i % 300; pause++)
+				;
+		while (epoll_ctl(set, EPOLL_CTL_ADD, ends[1], &event) != 0 && errno == EEXIST);
+		while (told_of == i && !missed)
+			missed = time(NULL) > until;
+	}
+	printf("the waiting thread missed: %d\n", missed);
+}
+
 int main(int count, char **arguments)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0);
@@ -211,6 +260,8 @@ int main(int count, char **arguments)
 	here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 	if (count == 3 && strcmp(arguments[1], "forks") == 0)
 		forks(atoi(arguments[2]));
+	else if (count == 3 && strcmp(arguments[1], "sets") == 0)
+		sets(atoi(arguments[2]));
 	else
 		waits();
 	printf("done\n");
