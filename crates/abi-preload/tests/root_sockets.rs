@@ -128,7 +128,7 @@ fn a_fork_replaces_no_descriptor_that_another_thread_has_given_to_a_file() {
 fn a_socket_that_enters_a_set_just_before_another_thread_sleeps_wakes_it() {
     let folder = Folder::with("sets", "threads.c");
     let (on_tcp, _) = run(&folder, "timeout 60 $tcp sets 1000");
-    let (on_rsockets, report) = run(&folder, "timeout 100 $rsockets sets 300000");
+    let (on_rsockets, report) = run(&folder, "timeout 100 $rsockets sets 100000");
     assert_eq!(on_rsockets, on_tcp);
     assert!(report.contains("rsockets 1 connected"), "{report}");
 }
