@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "pointers of the program, and calls of libc")]
 
 use std::ffi::{c_int, c_void};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libc::{
     epoll_event, fd_set, iovec, nfds_t, off_t, pollfd, sigset_t, size_t, sockaddr, socklen_t,
@@ -151,14 +151,27 @@ pub(crate) unsafe fn select_all(
     Some(number(|| unsafe { poll::select(sets, timeout()?, mask) }))
 }
 
+/// `epoll_wait`; `plain` is the kernel's, for a set without streams.
 pub(crate) unsafe fn wait_set(
     set: c_int,
     events: *mut epoll_event,
     most: c_int,
     timeout: impl FnOnce() -> Result<Option<Duration>>,
     mask: *const sigset_t,
+    plain: impl FnOnce() -> c_int,
 ) -> Option<c_int> {
-    let known = SETS.get(set)?;
+    let Some(known) = SETS.get(set) else {
+        let until = timeout().ok().flatten();
+        let until = until.and_then(|timeout| Instant::now().checked_add(timeout));
+        let answer = plain();
+        let Ok(found) = usize::try_from(answer) else {
+            return Some(answer);
+        };
+        // SAFETY: the kernel has accepted the place for `most` events.
+        let events = unsafe { std::slice::from_raw_parts_mut(events, most as usize) };
+        let rest = epoll::wait_on(set, events, found, until, mask);
+        return Some(rest.map_or(answer, |rest| number(|| rest.map(|found| found as c_int))));
+    };
     Some(number(|| {
         let most = usize::try_from(most).map_err(|_| Errno::INVAL)?;
         if most == 0 {

@@ -141,11 +141,11 @@ replaces! {
     ) -> c_int
         = select_all(count, [reads, writes, except], || time(timeout), mask);
     fn epoll_wait(set: c_int, events: *mut epoll_event, most: c_int, timeout_ms: c_int) -> c_int
-        = wait_set(set, events, most, || Ok(ms(timeout_ms)), std::ptr::null());
+        = wait_set(set, events, most, || Ok(ms(timeout_ms)), std::ptr::null(), || real::epoll_wait(set, events, most, timeout_ms));
     fn epoll_pwait(set: c_int, events: *mut epoll_event, most: c_int, timeout_ms: c_int, mask: *const sigset_t) -> c_int
-        = wait_set(set, events, most, || Ok(ms(timeout_ms)), mask);
+        = wait_set(set, events, most, || Ok(ms(timeout_ms)), mask, || real::epoll_pwait(set, events, most, timeout_ms, mask));
     fn epoll_pwait2(set: c_int, events: *mut epoll_event, most: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int
-        = wait_set(set, events, most, || time(timeout), mask);
+        = wait_set(set, events, most, || time(timeout), mask, || real::epoll_pwait2(set, events, most, timeout, mask));
 }
 
 exports! {

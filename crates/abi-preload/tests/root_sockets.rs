@@ -125,7 +125,7 @@ fn a_fork_replaces_no_descriptor_that_another_thread_has_given_to_a_file() {
 }
 
 #[test]
-fn a_socket_that_enters_a_set_just_before_another_thread_sleeps_wakes_it() {
+fn a_socket_that_enters_a_set_wakes_a_thread_that_waits_or_is_about_to() {
     let folder = Folder::with("sets", "threads.c");
     let (on_tcp, _) = run(&folder, "timeout 60 $tcp sets 1000");
     let (on_rsockets, report) = run(&folder, "timeout 100 $rsockets sets 100000");

@@ -166,14 +166,14 @@ impl Set {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let data = epoll::EventData::new_u64(BELL);
         epoll::add(&streams, &bell, data, epoll::EventFlags::IN)?;
-        let data = epoll::EventData::new_u64(MARK);
-        epoll::add(borrowed(number), &streams, data, epoll::EventFlags::IN)?;
+        // Threads may already wait for the kernel's set.
+        rustix::io::write(&bell, &1u64.to_ne_bytes())?;
         let set = Arc::new_cyclic(|this| Self {
             owner: ForkGuard::new(),
             number,
             streams,
             bell,
-            is_ringing: AtomicBool::new(false),
+            is_ringing: AtomicBool::new(true),
             sleepers: AtomicU32::new(0),
             has_outsiders: AtomicBool::new(is_in_another_set(number)),
             interests: Mutex::default(),
@@ -186,6 +186,13 @@ impl Set {
         });
         // A former set at this number is the parent's: drop nothing of it.
         std::mem::forget(SETS.put(number, set.clone()));
+        // Last, because it wakes threads, which look for the set.
+        let data = epoll::EventData::new_u64(MARK);
+        let added = epoll::add(borrowed(number), &set.streams, data, epoll::EventFlags::IN);
+        if let Err(errno) = added {
+            drop(SETS.take(number));
+            return Err(errno);
+        }
         Ok(set)
     }
 
@@ -244,10 +251,11 @@ impl Set {
         interests.hot.retain(|hot| *hot != number);
         // A closed descriptor has already left its set.
         let _ = self.place(number, &mut interest, Watch::default());
-        drop(interests);
+        // Before another thread adds it again.
         if tells_socket && let Some(socket) = interest.socket.upgrade() {
             let this: Weak<dyn Watcher> = self.this.clone();
             socket.remove_watcher(number, &this);
+            drop(interests);
         }
         Ok(())
     }
@@ -504,6 +512,27 @@ fn kernel_wait(
     // SAFETY: `room` is at most the number of events; the mask is the program's or null.
     let found = unsafe { real::epoll_pwait(set, events.as_mut_ptr(), room, timeout_ms, mask) };
     usize::try_from(found).map_err(|_| last_errno())
+}
+
+/// The rest of a wait on the kernel's set, if a stream has entered the set meanwhile: `found` events were there. `None` if
+/// none has entered.
+///
+/// # Errors
+/// As for epoll_pwait(2).
+pub(crate) fn wait_on(
+    set: c_int,
+    events: &mut [epoll_event],
+    found: usize,
+    until: Option<Instant>,
+    mask: *const sigset_t,
+) -> Option<Result<usize>> {
+    let set = own(set)?;
+    let (kept, _) = without_marks(&mut events[..found]);
+    if kept > 0 || found == 0 {
+        return Some(Ok(kept));
+    }
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    Some(set.wait(events, left, mask))
 }
 
 /// A wait on a set inherited through fork. The parent's streams are not reported.
