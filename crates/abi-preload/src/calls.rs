@@ -14,7 +14,7 @@ use portolan_abi_layout::pieces::{check, pieces, single};
 use rustix::io::Errno;
 
 use crate::descriptors::{self, has_object, lookup, release};
-use crate::epoll::{self, SETS};
+use crate::epoll::{SETS, waiting};
 use crate::poll::{self, Sets};
 use crate::socket::Kind;
 use crate::transfer::{self, Moved, receive};
@@ -169,7 +169,7 @@ pub(crate) unsafe fn wait_set(
         };
         // SAFETY: the kernel has accepted the place for `most` events.
         let events = unsafe { std::slice::from_raw_parts_mut(events, most as usize) };
-        let rest = epoll::wait_on(set, events, found, until, mask);
+        let rest = waiting::wait_on(set, events, found, until, mask);
         return Some(rest.map_or(answer, |rest| number(|| rest.map(|found| found as c_int))));
     };
     Some(number(|| {
@@ -185,7 +185,7 @@ pub(crate) unsafe fn wait_set(
         let timeout = timeout()?;
         let found = match known.owner.is_owner() {
             true => known.wait(events, timeout, mask)?,
-            false => epoll::wait_inherited(set, events, timeout, mask)?,
+            false => waiting::wait_inherited(set, events, timeout, mask)?,
         };
         Ok(found as c_int)
     }))

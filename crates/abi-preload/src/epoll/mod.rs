@@ -12,17 +12,17 @@
 #![allow(unsafe_code, reason = "events of the program, and calls of libc")]
 
 mod driving;
+pub(crate) mod waiting;
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, Instant};
 
 use libc::{
     EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT,
-    c_short, epoll_event, sigset_t,
+    c_short, epoll_event,
 };
 use portolan::stream::DeviceWait;
 use portolan_abi_layout::guard::{Result, last_errno};
@@ -58,8 +58,6 @@ const ORDINARY: u32 = (libc::EPOLLIN
     | EPOLLONESHOT) as u32;
 /// Maximum of events taken from the second set at a time.
 const BATCH: usize = 64;
-/// Maximum sleep while a socket connects: no descriptor signals the connect's deadline.
-const CONNECT_SLEEP: Duration = Duration::from_millis(100);
 
 /// Epoll sets that contain streams, by descriptor number.
 pub(crate) static SETS: Table<Set> = Table::new();
@@ -425,142 +423,6 @@ impl Set {
             }
         })
     }
-
-    fn connects(&self) -> bool {
-        let interests = self.interests.lock();
-        let mut hot = interests.hot.iter();
-        hot.any(|number| {
-            let socket = interests.by_number.get(number);
-            let socket = socket.and_then(|interest| interest.socket.upgrade());
-            socket.is_some_and(|socket| socket.kind() == Kind::Connecting)
-        })
-    }
-
-    /// `epoll_pwait`. Returns the number of events.
-    ///
-    /// # Errors
-    /// As for epoll_pwait(2).
-    pub(crate) fn wait(
-        &self,
-        events: &mut [epoll_event],
-        timeout: Option<Duration>,
-        mask: *const sigset_t,
-    ) -> Result<usize> {
-        if events.is_empty() {
-            return Err(Errno::INVAL);
-        }
-        let until = timeout.map(|timeout| Instant::now() + timeout);
-        let mut turns = None;
-        loop {
-            let mut found = self.collect_driving(events, &mut turns, until);
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            let is_over = left.is_some_and(|left| left.is_zero());
-            let mut sleep = match found {
-                0 => left,
-                _ => Some(Duration::ZERO),
-            };
-            if found == 0 && self.connects() {
-                sleep = Some(sleep.map_or(CONNECT_SLEEP, |sleep| sleep.min(CONNECT_SLEEP)));
-            }
-            let mut is_marked = false;
-            if found < events.len() {
-                let room = &mut events[found..];
-                self.sleepers.fetch_add(1, Ordering::SeqCst);
-                if self.must_look.load(Ordering::SeqCst) {
-                    // Told before this sleeper was known.
-                    sleep = Some(Duration::ZERO);
-                }
-                let kernels = kernel_wait(self.number, room, sleep, mask);
-                self.sleepers.fetch_sub(1, Ordering::AcqRel);
-                let kernels = match kernels {
-                    Ok(kernels) => kernels,
-                    Err(_) if found > 0 => return Ok(found),
-                    Err(errno) => return Err(errno),
-                };
-                let (kept, has_streams) = without_marks(&mut room[..kernels]);
-                found += kept;
-                // After the device's mark alone, the next collection drives the device.
-                is_marked = kept < kernels;
-                if has_streams {
-                    self.drain();
-                }
-            }
-            is_marked |= self.must_look.load(Ordering::SeqCst);
-            if found > 0 || is_over && !is_marked {
-                return Ok(found);
-            }
-            if is_over {
-                self.take_reports();
-                return Ok(self.collect(events));
-            }
-        }
-    }
-}
-
-/// The kernel's `epoll_pwait`.
-fn kernel_wait(
-    set: c_int,
-    events: &mut [epoll_event],
-    sleep: Option<Duration>,
-    mask: *const sigset_t,
-) -> Result<usize> {
-    // Round up: a wait must not end early.
-    let timeout_ms = sleep.map_or(-1, |sleep| {
-        c_int::try_from(sleep.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
-    });
-    let room = c_int::try_from(events.len()).unwrap_or(c_int::MAX);
-    // SAFETY: `room` is at most the number of events; the mask is the program's or null.
-    let found = unsafe { real::epoll_pwait(set, events.as_mut_ptr(), room, timeout_ms, mask) };
-    usize::try_from(found).map_err(|_| last_errno())
-}
-
-/// The rest of a wait on the kernel's set, if a stream has entered the set meanwhile: `found` events were there. `None` if
-/// none has entered.
-///
-/// # Errors
-/// As for epoll_pwait(2).
-pub(crate) fn wait_on(
-    set: c_int,
-    events: &mut [epoll_event],
-    found: usize,
-    until: Option<Instant>,
-    mask: *const sigset_t,
-) -> Option<Result<usize>> {
-    let set = own(set)?;
-    let (kept, _) = without_marks(&mut events[..found]);
-    if kept > 0 || found == 0 {
-        return Some(Ok(kept));
-    }
-    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-    Some(set.wait(events, left, mask))
-}
-
-/// A wait on a set inherited through fork. The parent's streams are not reported.
-///
-/// # Errors
-/// As for epoll_pwait(2).
-pub(crate) fn wait_inherited(
-    set: c_int,
-    events: &mut [epoll_event],
-    timeout: Option<Duration>,
-    mask: *const sigset_t,
-) -> Result<usize> {
-    let found = kernel_wait(set, events, timeout, mask)?;
-    Ok(without_marks(&mut events[..found]).0)
-}
-
-/// Moves the program's events to the front. Returns their number, and whether the second set was among the others.
-fn without_marks(events: &mut [epoll_event]) -> (usize, bool) {
-    let (mut kept, mut has_streams) = (0, false);
-    for at in 0..events.len() {
-        let data = events[at].u64;
-        has_streams |= data == MARK;
-        if data != MARK && data != DEVICE {
-            events[kept] = events[at];
-            kept += 1;
-        }
-    }
-    (kept, has_streams)
 }
 
 impl Watcher for Set {
