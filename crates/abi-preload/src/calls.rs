@@ -14,7 +14,7 @@ use portolan_abi_layout::pieces::{check, pieces, single};
 use rustix::io::Errno;
 
 use crate::descriptors::{self, has_object, lookup, release};
-use crate::epoll::{SETS, waiting};
+use crate::epoll::{self, SETS, waiting};
 use crate::poll::{self, Sets};
 use crate::socket::Kind;
 use crate::transfer::{self, Moved, receive};
@@ -161,16 +161,22 @@ pub(crate) unsafe fn wait_set(
     plain: impl FnOnce() -> c_int,
 ) -> Option<c_int> {
     let Some(known) = SETS.get(set) else {
-        let until = timeout().ok().flatten();
-        let until = until.and_then(|timeout| Instant::now().checked_add(timeout));
+        let started = Instant::now();
         let answer = plain();
         let Ok(found) = usize::try_from(answer) else {
             return Some(answer);
         };
+        let Some(known) = epoll::own(set) else {
+            return Some(answer);
+        };
+        // A stream has entered the set meanwhile.
+        let until = timeout().ok().flatten();
+        let until = until.and_then(|timeout| started.checked_add(timeout));
         // SAFETY: the kernel has accepted the place for `most` events.
         let events = unsafe { std::slice::from_raw_parts_mut(events, most as usize) };
-        let rest = waiting::wait_on(set, events, found, until, mask);
-        return Some(rest.map_or(answer, |rest| number(|| rest.map(|found| found as c_int))));
+        return Some(number(|| {
+            Ok(known.wait_on(events, found, until, mask)? as c_int)
+        }));
     };
     Some(number(|| {
         let most = usize::try_from(most).map_err(|_| Errno::INVAL)?;

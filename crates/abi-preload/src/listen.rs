@@ -110,7 +110,7 @@ fn open(socket: &Socket, number: c_int, is_used: bool) -> Option<Arc<Backlog>> {
         return None;
     }
     listening.guest = None;
-    // The name first: whoever has it may have the port.
+    // This takes the name before the port, because a process that has the name may have the port, too.
     let host = match Host::new(address) {
         Err(Errno::ADDRINUSE) => {
             listening.guest = Guest::announce(address);

@@ -162,7 +162,8 @@ impl Drop for Backlog {
 }
 
 impl Backlog {
-    /// Relays a stream to whoever accepts from the kernel's socket. Returns false if there is nobody; then the stream ends.
+    /// Relays a stream to the process that accepts next from the kernel's socket. Without such a process, the stream ends,
+    /// and this returns false.
     fn hand_on(&self, stream: Stream, timeout: Duration) -> bool {
         let Ok(mut address) = self.listener.local_addr() else {
             return false;

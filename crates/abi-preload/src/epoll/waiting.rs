@@ -8,7 +8,7 @@ use libc::{epoll_event, sigset_t};
 use portolan_abi_layout::guard::{Result, last_errno};
 use rustix::io::Errno;
 
-use super::{DEVICE, MARK, Set, own};
+use super::{DEVICE, MARK, Set};
 use crate::real;
 use crate::socket::Kind;
 
@@ -24,6 +24,25 @@ impl Set {
             let socket = socket.and_then(|interest| interest.socket.upgrade());
             socket.is_some_and(|socket| socket.kind() == Kind::Connecting)
         })
+    }
+
+    /// The rest of a wait that began when the set had no streams. The kernel has found `found` events.
+    ///
+    /// # Errors
+    /// As for epoll_pwait(2).
+    pub(crate) fn wait_on(
+        &self,
+        events: &mut [epoll_event],
+        found: usize,
+        until: Option<Instant>,
+        mask: *const sigset_t,
+    ) -> Result<usize> {
+        let (kept, _) = without_marks(&mut events[..found]);
+        if kept > 0 || found == 0 {
+            return Ok(kept);
+        }
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        self.wait(events, left, mask)
     }
 
     /// `epoll_pwait`. Returns the number of events.
@@ -102,27 +121,6 @@ fn kernel_wait(
     // SAFETY: `room` is at most the number of events; the mask is the program's or null.
     let found = unsafe { real::epoll_pwait(set, events.as_mut_ptr(), room, timeout_ms, mask) };
     usize::try_from(found).map_err(|_| last_errno())
-}
-
-/// The rest of a wait on the kernel's set, if a stream has entered the set meanwhile: `found` events were there. `None` if
-/// none has entered.
-///
-/// # Errors
-/// As for epoll_pwait(2).
-pub(crate) fn wait_on(
-    set: c_int,
-    events: &mut [epoll_event],
-    found: usize,
-    until: Option<Instant>,
-    mask: *const sigset_t,
-) -> Option<Result<usize>> {
-    let set = own(set)?;
-    let (kept, _) = without_marks(&mut events[..found]);
-    if kept > 0 || found == 0 {
-        return Some(Ok(kept));
-    }
-    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-    Some(set.wait(events, left, mask))
 }
 
 /// A wait on a set inherited through fork. The parent's streams are not reported.
