@@ -32,6 +32,12 @@ pub struct Config {
     pub send_buffer: u32,
     /// Bytes of the receive buffer.
     pub receive_buffer: u32,
+    /// Bytes of the larger send buffer that the endpoint wants if the first one limits the rate; 0 for never.
+    pub grown_send_buffer: u32,
+    /// The same for the receive buffer.
+    pub grown_receive_buffer: u32,
+    /// How often a buffer must have limited the rate before the endpoint wants the larger one.
+    pub stalls: u32,
     /// Work requests of the send queue.
     pub send_queue: u16,
     /// Work requests of the receive queue. The owner keeps all of them posted.
@@ -52,6 +58,9 @@ impl Default for Config {
         Self {
             send_buffer: 1 << 17,
             receive_buffer: 1 << 17,
+            grown_send_buffer: 0,
+            grown_receive_buffer: 0,
+            stalls: 8,
             send_queue: 384,
             receive_queue: 384,
             inline: 64,
@@ -63,16 +72,26 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The nearest valid configuration: sizes within their limits, a receive buffer of two equal halves, and a number
-    /// of iomap entries that the private data can express.
+    /// The nearest valid configuration: sizes within their limits, receive buffers of two equal halves, larger buffers
+    /// that are larger, and a number of iomap entries that the private data can express.
     #[must_use]
     pub fn fitted(mut self) -> Self {
         self.send_buffer = self.send_buffer.clamp(SEND_LOW_WATER, BUFFER_MAX_BYTES);
         self.receive_buffer = self.receive_buffer.clamp(2, BUFFER_MAX_BYTES) & !1;
+        self.grown_send_buffer = larger(self.grown_send_buffer, self.send_buffer);
+        self.grown_receive_buffer = larger(self.grown_receive_buffer & !1, self.receive_buffer);
         self.send_queue = self.send_queue.clamp(QUEUE_MIN, QUEUE_MAX);
         self.receive_queue = self.receive_queue.clamp(QUEUE_MIN, QUEUE_MAX);
         self.iomaps = crate::iomap::unscale(crate::iomap::scale(self.iomaps));
         self
+    }
+}
+
+/// The size of a grown buffer; 0 if it is not larger than `first`.
+fn larger(grown: u32, first: u32) -> u32 {
+    match grown.min(BUFFER_MAX_BYTES) {
+        grown if grown > first => grown,
+        _ => 0,
     }
 }
 

@@ -10,7 +10,7 @@ use crate::iomap::Iomap;
 use crate::message::{Control, Message};
 use crate::mutant::{Mutant, is_planted};
 use crate::phase::{Arrival, Close, Phase};
-use crate::post::{Op, Payload, Pieces, Post, Remote, Work};
+use crate::post::{Op, Payload, Pieces, Post, Remote, Ring, Work};
 use crate::receiver::Receiver;
 use crate::sender::Sender;
 use crate::sge::Sge;
@@ -34,6 +34,8 @@ pub struct Endpoint {
     peer: Option<ConnData>,
     sender: Sender,
     receiver: Receiver,
+    /// Address and key of the larger receive buffer.
+    grown: (u64, u32),
     /// Number of control messages posted so far, which selects their memory.
     control_posted: u16,
     /// Number of control messages that have not completed.
@@ -45,6 +47,15 @@ pub struct Endpoint {
     /// The second half of a message whose first half is posted.
     second: Option<Post>,
     iomaps: Iomaps,
+}
+
+/// A buffer of an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhichBuffer {
+    /// Of data to the peer.
+    Send,
+    /// Of data from the peer.
+    Receive,
 }
 
 /// The program's memory that the peer may write.
@@ -63,6 +74,7 @@ impl Endpoint {
         Self {
             sender: Sender::new(&config),
             receiver: Receiver::new(&config),
+            grown: (0, 0),
             config,
             memory,
             phase: Phase::Unconnected,
@@ -177,6 +189,9 @@ impl Endpoint {
     pub fn next_write(&mut self, wanted: usize) -> Option<(u32, Post)> {
         let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
         if wanted == 0 || !self.can_send() {
+            if wanted > 0 && self.may_write() {
+                self.sender.note_stall();
+            }
             return None;
         }
         let (length, pieces, to) = self.sender.reserve(wanted)?;
@@ -188,6 +203,37 @@ impl Endpoint {
             length,
             self.signalled(id, Work::DataMessage.id(), to, payload, message),
         ))
+    }
+
+    /// The buffer that limits the rate, and the bytes of the larger one that the owner should allocate.
+    pub fn wants_to_grow(&self) -> Option<(WhichBuffer, u32)> {
+        if self.phase != Phase::Open {
+            return None;
+        }
+        let sends = self.sender.stalls.wanted().filter(|_| self.sends);
+        let receives = || self.receiver.wants_to_grow().filter(|_| self.receives);
+        sends
+            .map(|bytes| (WhichBuffer::Send, bytes))
+            .or_else(|| receives().map(|bytes| (WhichBuffer::Receive, bytes)))
+    }
+
+    /// Sends from the larger buffer from now on.
+    pub fn grow_send(&mut self) {
+        self.sender.grow();
+    }
+
+    /// Receives into the larger buffer as soon as the first one is full.
+    pub fn grow_receive(&mut self, addr: u64, key: u32) {
+        self.grown = (addr, key);
+        self.receiver.grow();
+    }
+
+    /// The owner has no larger buffer.
+    pub fn stay(&mut self, which: WhichBuffer) {
+        match which {
+            WhichBuffer::Send => self.sender.stalls.stay(),
+            WhichBuffer::Receive => self.receiver.stay(),
+        }
     }
 
     /// Reserves a write of at most `wanted` bytes to the peer's memory mapped at `offset`. `None` if there is no
@@ -255,7 +301,8 @@ impl Endpoint {
         self.iomaps.waiting.retain(|(waiting, _)| *waiting != index);
     }
 
-    /// At most `wanted` unread bytes after the first `skip`, as pieces of the receive buffer.
+    /// At most `wanted` unread bytes after the first `skip`, as pieces of a receive buffer. Fewer where the larger buffer
+    /// begins.
     pub fn peek(&self, skip: u32, wanted: usize) -> Pieces {
         self.receiver
             .peek(skip, u32::try_from(wanted).unwrap_or(u32::MAX))
@@ -461,13 +508,17 @@ impl Endpoint {
         }
         let grant = self.receiver.grant();
         let message = Message::Credits(grant.credits);
-        let Some((offset, length, to)) = grant.half else {
+        let Some((ring, offset, length, to)) = grant.half else {
             self.note_control();
             return Some(self.bare(Work::Control, message));
         };
+        let (addr, key) = match ring {
+            Ring::First => (self.memory.buffer, self.memory.buffer_key),
+            Ring::Grown => self.grown,
+        };
         let half = Sge {
-            addr: self.memory.buffer.wrapping_add(offset.into()),
-            key: self.memory.buffer_key,
+            addr: addr.wrapping_add(offset.into()),
+            key,
             length,
         };
         Some(self.control_write(to, &half.encode(self.order_of(&peer)), message))

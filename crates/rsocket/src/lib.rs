@@ -12,6 +12,8 @@
 //! * Data is written to the peer's buffer. The immediate data carries the number of bytes ([`Message`]).
 //! * When half of a buffer has been read, its owner writes the location of that half to the next entry of the peer's
 //!   table, with immediate data that raises the peer's credits.
+//! * A side may replace its receive buffer by a larger one: its next entries then describe that one
+//!   ([`Endpoint::wants_to_grow`]).
 //! * Control messages end one or both directions. They need no credits: the receiver-not-ready flow control of the
 //!   queue pair delays them.
 //! * A side may offer memory of its program by writing to the peer's iomap, which follows the table. The peer then
@@ -32,6 +34,7 @@ mod conn_data;
 pub mod datagram;
 mod endpoint;
 mod error;
+mod growth;
 mod iomap;
 mod message;
 pub mod mutant;
@@ -47,11 +50,11 @@ pub use config::{
     SEND_LOW_WATER, Signalling, TRANSFER_MAX_BYTES,
 };
 pub use conn_data::ConnData;
-pub use endpoint::Endpoint;
+pub use endpoint::{Endpoint, WhichBuffer};
 pub use error::Violation;
 pub use iomap::{IOMAPS_MAX, Iomap, scale, unscale};
 pub use message::{Control, Message};
 pub use phase::{Arrival, Close, Phase};
-pub use post::{Op, Payload, Pieces, Post, Remote};
+pub use post::{Op, Payload, Pieces, Post, Remote, Ring};
 pub use sge::Sge;
 pub use table::{Table, table_bytes};

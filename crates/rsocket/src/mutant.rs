@@ -19,6 +19,8 @@ portolan_provider::mutants! {
         DisconnectNotNoted,
         /// The end of a direction is lost if its message finds no free slot.
         EndForgotten,
+        /// More entries of the peer's table are in use than it has.
+        EntriesExceeded,
         /// Each write to the peer's table uses the same entry.
         EntryRepeated,
         /// A broken connection counts as an orderly end.
@@ -29,6 +31,8 @@ portolan_provider::mutants! {
         FlushedEarly,
         /// Work is posted on a broken connection.
         GoesOnAfterFailure,
+        /// The larger receive buffer is read before the first one is.
+        GrownReadEarly,
         /// Half of the buffer is granted when only a part of it has been read.
         HalfGrantedUnread,
         /// Data of any length is sent inline.
@@ -43,6 +47,8 @@ portolan_provider::mutants! {
         PlaceNotReserved,
         /// A side that has ended its own direction ignores the end of the peer's.
         PeerEndIgnored,
+        /// Data in the first send buffer counts as data in the larger one.
+        RetiringForgotten,
         /// Sent data may be overwritten before it has arrived.
         SendBufferNotReserved,
         /// An entry of the target table is used again and again.

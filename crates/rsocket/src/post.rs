@@ -71,9 +71,21 @@ impl Payload {
     }
 }
 
+/// The memory of a direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ring {
+    /// The buffer that the stream begins with.
+    #[default]
+    First,
+    /// The larger one, which replaces it.
+    Grown,
+}
+
 /// One or two ranges of a ring buffer. The second one starts at 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pieces {
+    /// The buffer.
+    pub ring: Ring,
     /// Offset of the first range.
     pub start: u32,
     /// Bytes of the first range.
@@ -84,9 +96,10 @@ pub struct Pieces {
 
 impl Pieces {
     /// `length` bytes from `start` on, of a ring of `size` bytes.
-    pub(crate) fn of_ring(start: u32, length: u32, size: u32) -> Self {
+    pub(crate) fn of_ring(ring: Ring, start: u32, length: u32, size: u32) -> Self {
         let first = length.min(size - start);
         Self {
+            ring,
             start,
             first,
             second: length - first,
@@ -161,9 +174,10 @@ mod tests {
 
     #[test]
     fn a_piece_that_passes_the_end_of_the_ring_continues_at_its_start() {
-        let pieces = Pieces::of_ring(90, 25, 100);
+        let of_ring = |start, length| Pieces::of_ring(Ring::First, start, length, 100);
+        let pieces = of_ring(90, 25);
         assert!(pieces.ranges().eq([(90, 10), (0, 15)]));
-        assert!(Pieces::of_ring(90, 10, 100).ranges().eq([(90, 10)]));
+        assert!(of_ring(90, 10).ranges().eq([(90, 10)]));
         assert_eq!(pieces.length(), 25);
     }
 }

@@ -5,13 +5,19 @@ use alloc::collections::VecDeque;
 use crate::config::Config;
 use crate::conn_data::ConnData;
 use crate::error::Violation;
+use crate::growth::Stalls;
 use crate::mutant::{Mutant, is_planted};
-use crate::post::{Pieces, Remote};
+use crate::post::{Pieces, Remote, Ring};
 use crate::sge::Sge;
+use crate::table::TABLE_ENTRIES;
 
 #[derive(Debug)]
 pub(crate) struct Receiver {
     buffer: u32,
+    ring: Ring,
+    /// The first buffer, after the larger one has replaced it.
+    retiring: Option<Retiring>,
+    stalls: Stalls,
     /// Number of messages that may be unread.
     queue: u16,
     /// Lengths of the unread messages. The first length excludes bytes that were read.
@@ -22,6 +28,8 @@ pub(crate) struct Receiver {
     at: u32,
     /// Bytes that the peer may still write.
     room: u32,
+    /// The same for each half that was granted and is not full, in the order of the grants.
+    halves: VecDeque<u32>,
     /// Bytes that were read and not granted again.
     free: u32,
     /// Offset of the next part to grant.
@@ -36,13 +44,23 @@ pub(crate) struct Receiver {
     remote_entry: u32,
 }
 
+/// A buffer that is read to its end.
+#[derive(Clone, Copy, Debug)]
+struct Retiring {
+    size: u32,
+    /// Offset of the first unread byte.
+    at: u32,
+    /// Bytes to read, including those that the peer may still write.
+    left: u32,
+}
+
 /// The contents of a grant.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grant {
     /// The peer may send messages up to this number.
     pub(crate) credits: u16,
-    /// Offset and length of a half of the receive buffer, and where to write its table entry.
-    pub(crate) half: Option<(u32, u32, Remote)>,
+    /// Offset and length of a half of a receive buffer, and where to write its table entry.
+    pub(crate) half: Option<(Ring, u32, u32, Remote)>,
 }
 
 impl Receiver {
@@ -50,11 +68,15 @@ impl Receiver {
         let half = config.receive_buffer / 2;
         Self {
             buffer: config.receive_buffer,
+            ring: Ring::First,
+            retiring: None,
+            stalls: Stalls::new(config.grown_receive_buffer, config.stalls),
             queue: config.receive_queue,
             unread: VecDeque::new(),
             unread_bytes: 0,
             at: 0,
             room: half,
+            halves: [half].into(),
             free: half,
             free_at: half,
             read: 0,
@@ -81,32 +103,85 @@ impl Receiver {
                 credits: self.queue,
             });
         }
-        self.room -= bytes;
+        self.fill(bytes);
         self.unread_bytes += bytes;
         self.unread.push_back(bytes);
         self.skip_empty();
         Ok(())
     }
 
+    /// The peer has written this many bytes.
+    fn fill(&mut self, bytes: u32) {
+        self.room -= bytes;
+        let mut left = bytes;
+        while let Some(first) = self.halves.front_mut() {
+            let part = left.min(*first);
+            *first -= part;
+            left -= part;
+            if *first > 0 {
+                break;
+            }
+            self.halves.pop_front();
+        }
+        if self.room == 0 {
+            self.stalls.begin();
+        }
+    }
+
+    /// The size of the larger buffer, if the peer often has to wait for this one.
+    pub(crate) fn wants_to_grow(&self) -> Option<u32> {
+        self.stalls.wanted()
+    }
+
+    /// No larger buffer can be had.
+    pub(crate) fn stay(&mut self) {
+        self.stalls.stay();
+    }
+
+    /// Grants a larger buffer from now on. What was granted of the first one is read before.
+    pub(crate) fn grow(&mut self) {
+        let Some(size) = self.stalls.grow() else {
+            return;
+        };
+        self.retiring = Some(Retiring {
+            size: self.buffer,
+            at: self.at,
+            left: match is_planted(Mutant::GrownReadEarly) {
+                true => self.unread_bytes,
+                false => self.unread_bytes + self.room,
+            },
+        });
+        (self.buffer, self.at) = (size, 0);
+        (self.free, self.free_at) = (size, 0);
+        self.ring = Ring::Grown;
+    }
+
     pub(crate) fn unread_bytes(&self) -> u32 {
         self.unread_bytes
     }
 
-    /// At most `wanted` unread bytes after the first `skip`.
+    /// At most `wanted` unread bytes after the first `skip`, all of one buffer.
     pub(crate) fn peek(&self, skip: u32, wanted: u32) -> Pieces {
         let skip = skip.min(self.unread_bytes);
         let length = wanted.min(self.unread_bytes - skip);
+        let mut skip = skip;
+        if let Some(Retiring { size, at, left }) = self.retiring {
+            if skip < left {
+                let length = length.min(left - skip);
+                return Pieces::of_ring(Ring::First, (at + skip) % size, length, size);
+            }
+            skip -= left;
+        }
         // Both are at most the buffer's size, which is far below 2^31.
         let at = (self.at + skip) % self.buffer;
-        Pieces::of_ring(at, length, self.buffer)
+        Pieces::of_ring(self.ring, at, length, self.buffer)
     }
 
     /// Marks the first `bytes` unread bytes as read.
     pub(crate) fn consume(&mut self, bytes: u32) {
         let mut left = bytes.min(self.unread_bytes);
         self.unread_bytes -= left;
-        self.free += left;
-        self.at = (self.at + left) % self.buffer;
+        self.release(left);
         while left > 0 {
             let Some(first) = self.unread.front_mut() else {
                 break;
@@ -116,6 +191,21 @@ impl Receiver {
             left -= part;
             self.skip_empty();
         }
+    }
+
+    /// This many bytes were read.
+    fn release(&mut self, mut bytes: u32) {
+        if let Some(retiring) = &mut self.retiring {
+            let part = bytes.min(retiring.left);
+            retiring.at = (retiring.at + part) % retiring.size;
+            retiring.left -= part;
+            bytes -= part;
+            if retiring.left == 0 {
+                self.retiring = None;
+            }
+        }
+        self.free += bytes;
+        self.at = (self.at + bytes) % self.buffer;
     }
 
     /// Removes and counts the messages that are fully read.
@@ -134,12 +224,14 @@ impl Receiver {
         self.frees_half() || self.read.wrapping_sub(self.grant_from).cast_signed() >= 0
     }
 
+    /// Whether a half of the buffer is free, and an entry of the peer's table for it.
     pub(crate) fn frees_half(&self) -> bool {
+        let has_entry = self.halves.len() < usize::from(TABLE_ENTRIES);
         let enough = match is_planted(Mutant::HalfGrantedUnread) {
             true => 1,
             false => self.buffer / 2,
         };
-        self.free >= enough
+        self.free >= enough && (has_entry || is_planted(Mutant::EntriesExceeded))
     }
 
     /// Grants the room of what was read.
@@ -160,9 +252,11 @@ impl Receiver {
                 .wrapping_add(u64::from(self.remote_entry) * Sge::LEN as u64),
             key: self.remote.key,
         };
-        let granted = (self.free_at, half, to);
+        let granted = (self.ring, self.free_at, half, to);
+        self.stalls.end();
         self.free = self.free.saturating_sub(half);
         self.room += half;
+        self.halves.push_back(half);
         self.free_at = (self.free_at + half) % self.buffer;
         if !is_planted(Mutant::EntryRepeated) {
             self.remote_entry = (self.remote_entry + 1) % self.remote.length;

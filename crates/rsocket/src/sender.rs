@@ -4,8 +4,9 @@ use alloc::collections::VecDeque;
 
 use crate::config::{CONTROL_MESSAGES, Config, SEND_LOW_WATER, Signalling, TRANSFER_MAX_BYTES};
 use crate::conn_data::ConnData;
+use crate::growth::Stalls;
 use crate::mutant::{Mutant, is_planted};
-use crate::post::{Pieces, Remote};
+use crate::post::{Pieces, Remote, Ring};
 use crate::sge::Sge;
 use crate::table::{TABLE_ENTRIES, Table, take_entry};
 
@@ -16,6 +17,10 @@ pub(crate) struct Sender {
     free: u32,
     /// Offset for the next bytes.
     at: u32,
+    ring: Ring,
+    /// Bytes of the first buffer that posted work still needs after the larger one has replaced it.
+    retiring: u32,
+    pub(crate) stalls: Stalls,
     /// Free slots of the send queue, except those for control messages.
     places: u16,
     /// Slots for a write with its message.
@@ -38,6 +43,9 @@ impl Sender {
             buffer: config.send_buffer,
             free: config.send_buffer,
             at: 0,
+            ring: Ring::First,
+            retiring: 0,
+            stalls: Stalls::new(config.grown_send_buffer, config.stalls),
             places: config.send_queue - CONTROL_MESSAGES,
             places_each: match config.signalling {
                 Signalling::Immediate => 1,
@@ -79,6 +87,27 @@ impl Sender {
             self.targets.push_back(sge);
             self.next_entry = (self.next_entry + 1) % TABLE_ENTRIES;
         }
+    }
+
+    /// The program has data. Notes if only the size of the buffer keeps it from being sent.
+    pub(crate) fn note_stall(&mut self) {
+        let lacks_bytes = self.free < SEND_LOW_WATER && self.places >= self.places_each;
+        if lacks_bytes && self.sent != self.granted && !self.targets.is_empty() {
+            self.stalls.begin();
+        }
+    }
+
+    /// Goes on with a larger buffer.
+    pub(crate) fn grow(&mut self) {
+        let Some(size) = self.stalls.grow() else {
+            return;
+        };
+        self.retiring = match is_planted(Mutant::RetiringForgotten) {
+            true => 0,
+            false => self.buffer - self.free,
+        };
+        (self.buffer, self.free, self.at) = (size, size, 0);
+        self.ring = Ring::Grown;
     }
 
     /// Reserves a write of at most `wanted` bytes to the peer's buffer. `can_send` must hold.
@@ -123,7 +152,7 @@ impl Sender {
     }
 
     fn advance(&mut self, length: u32) -> Pieces {
-        let pieces = Pieces::of_ring(self.at, length, self.buffer);
+        let pieces = Pieces::of_ring(self.ring, self.at, length, self.buffer);
         self.at += length;
         if self.at >= self.buffer {
             self.at -= self.buffer;
@@ -143,6 +172,10 @@ impl Sender {
         if !is_planted(Mutant::PlaceLeaks) {
             self.places += 1;
         }
-        self.free = (self.free + length).min(self.buffer);
+        self.stalls.end();
+        // Work completes in order, that of the first buffer before all other.
+        let retired = length.min(self.retiring);
+        self.retiring -= retired;
+        self.free = (self.free + length - retired).min(self.buffer);
     }
 }

@@ -138,13 +138,15 @@ fn set_own(socket: &Rsocket, level: c_int, name: c_int, value: &[u8]) -> Result<
         }
         (SOL_SOCKET, libc::SO_RCVBUF) => {
             let bytes = buffer(int()?)?;
-            socket.options.lock().stream.receive_buffer = bytes;
+            let stream = &mut socket.options.lock().stream;
+            (stream.receive_buffer, stream.grows) = (bytes, false);
             Ok(())
         }
         (SOL_SOCKET, libc::SO_SNDBUF) => {
             let bytes = buffer(int()?)?;
-            socket.options.lock().stream.send_buffer =
-                bytes.max(2 * portolan_rsocket::SEND_LOW_WATER);
+            let bytes = bytes.max(2 * portolan_rsocket::SEND_LOW_WATER);
+            let stream = &mut socket.options.lock().stream;
+            (stream.send_buffer, stream.grows) = (bytes, false);
             Ok(())
         }
         (SOL_SOCKET, libc::SO_LINGER) if value.len() < LINGER_BYTES => Err(Errno::INVAL),

@@ -36,6 +36,8 @@ impl Settings {
             |name: &str| number(name).map(|number| u16::try_from(number).unwrap_or(u16::MAX));
         let mut options = StreamOptions::default();
         let or = |found: Option<u32>, otherwise: u32| found.unwrap_or(otherwise);
+        let has_sizes = ["mem_default", "wmem_default"].map(|name| number(name).is_some());
+        options.grows = has_sizes == [false; 2];
         options.receive_buffer = or(number("mem_default"), options.receive_buffer);
         options.send_buffer = or(number("wmem_default"), options.send_buffer);
         options.send_queue = short("sqsize_default").unwrap_or(options.send_queue);

@@ -12,6 +12,8 @@ use portolan_rsocket::{Config, IOMAPS_MAX, QUEUE_MAX, Signalling};
 
 use crate::setters::setters;
 
+/// How many times larger a larger buffer is.
+const GROWTH: u32 = 4;
 /// Length of a message on devices where messages are sends, bytes.
 pub(super) const MESSAGE_BYTES: u32 = 4;
 
@@ -26,11 +28,14 @@ pub(super) const MESSAGE_BYTES: u32 = 4;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StreamOptions {
-    /// Size of the send buffer, in bytes. Default: 131,072.
+    /// Size of the send buffer, in bytes. See [`grows`](Self::grows). Default: 131,072.
     pub send_buffer: u32,
     /// Size of the receive buffer, in bytes. The peer writes at most half of it at a time, and at most half of it before this
-    /// side first reads. Default: 131,072.
+    /// side first reads. See [`grows`](Self::grows). Default: 131,072.
     pub receive_buffer: u32,
+    /// Whether a buffer that often limits the rate is replaced by one of four times its size. All larger buffers of a
+    /// process take at most 256 MiB. Default: true.
+    pub grows: bool,
     /// Number of work requests of the send queue. Default: 384.
     pub send_queue: u16,
     /// Number of work requests of the receive queue. The peer may send this many messages before this side reads some.
@@ -60,6 +65,7 @@ impl Default for StreamOptions {
         Self {
             send_buffer: config.send_buffer,
             receive_buffer: config.receive_buffer,
+            grows: true,
             send_queue: config.send_queue,
             receive_queue: config.receive_queue,
             inline: config.inline,
@@ -77,6 +83,7 @@ setters! {
     StreamOptions {
         send_buffer: u32,
         receive_buffer: u32,
+        grows: bool,
         send_queue: u16,
         receive_queue: u16,
         inline: u32,
@@ -104,9 +111,15 @@ impl StreamOptions {
             Signalling::Sends => MESSAGE_BYTES,
             Signalling::Immediate => 0,
         };
+        let grown = |bytes: u32| match self.grows {
+            true => bytes.saturating_mul(GROWTH),
+            false => 0,
+        };
         Config {
             send_buffer: self.send_buffer,
             receive_buffer: self.receive_buffer,
+            grown_send_buffer: grown(self.send_buffer),
+            grown_receive_buffer: grown(self.receive_buffer),
             send_queue: queue(self.send_queue),
             receive_queue: queue(self.receive_queue),
             inline: self.inline.min(limits.max_inline_data).max(least),

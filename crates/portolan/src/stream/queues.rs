@@ -1,6 +1,7 @@
 //! The queue pair, completion queue and memory of a stream.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use portolan_provider::traits::{CompChannel, Cq, Device, Notify, Pd, Qp};
 use portolan_provider::verbs::{
@@ -9,8 +10,8 @@ use portolan_provider::verbs::{
 };
 use portolan_provider::{Result, Step};
 use portolan_rsocket::{
-    CONTROL_BYTES, CONTROL_MESSAGES, Config, LocalMemory, Op, Payload, Pieces, Post, Remote,
-    Signalling, Table, table_bytes,
+    CONTROL_BYTES, CONTROL_MESSAGES, Config, LocalMemory, Op, Payload, Pieces, Post, Remote, Ring,
+    Signalling, Table, WhichBuffer, table_bytes,
 };
 
 use super::core::Signal;
@@ -25,6 +26,11 @@ pub(super) const BATCH: usize = 8;
 /// How long a peer waits if it finds no posted receive: 0.64 ms (IBTA 9.7.5.2.8). The standard's code 0 would mean
 /// 655 ms.
 const MIN_RNR_TIMER: u8 = 12;
+
+/// Maximum of bytes of all larger buffers of the process. Streams beyond it keep their first buffers.
+const GROWN_MAX_BYTES: u64 = 256 << 20;
+/// Bytes of all larger buffers of the process.
+static GROWN_BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// What a completion reports.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +66,34 @@ pub(super) struct Queues {
     sends: SharedMemory,
     /// The receive buffer, and the places of messages that are sends.
     receives: SharedMemory,
+    /// The larger buffers that have replaced the first ones.
+    grown_sends: OnceLock<Grown>,
+    grown_receives: OnceLock<Grown>,
     table: TableMemory,
+}
+
+/// A larger buffer, counted in [`GROWN_BYTES`].
+#[derive(Debug)]
+struct Grown(SharedMemory);
+
+impl Grown {
+    /// `None` if the process has enough of them, or if there is no memory.
+    fn new(pd: &Arc<dyn Pd>, bytes: u32, access: Access) -> Option<Self> {
+        let before = GROWN_BYTES.fetch_add(bytes.into(), Ordering::Relaxed);
+        let is_admitted = before + u64::from(bytes) <= GROWN_MAX_BYTES;
+        let made = is_admitted.then(|| SharedMemory::new(pd, bytes as usize, access));
+        let made = made.and_then(Result::ok).map(Self);
+        if made.is_none() {
+            GROWN_BYTES.fetch_sub(bytes.into(), Ordering::Relaxed);
+        }
+        made
+    }
+}
+
+impl Drop for Grown {
+    fn drop(&mut self) {
+        GROWN_BYTES.fetch_sub(self.0.len() as u64, Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug)]
@@ -123,6 +156,8 @@ impl Queues {
         let queues = Self {
             sends: memory(config.send_buffer + control, Access::empty())?,
             receives: memory(config.receive_buffer + messages, Access::REMOTE_WRITE)?,
+            grown_sends: OnceLock::new(),
+            grown_receives: OnceLock::new(),
             table: TableMemory(table),
             qp,
             sends_cq,
@@ -143,6 +178,28 @@ impl Queues {
             table_key: table.rkey,
             buffer: buffer.addr,
             buffer_key: buffer.rkey,
+        }
+    }
+
+    /// Allocates a larger buffer. Returns its address and key, or `None` if there is none.
+    pub(super) fn grow(&self, which: WhichBuffer, bytes: u32) -> Option<(u64, u32)> {
+        let (place, access) = match which {
+            WhichBuffer::Send => (&self.grown_sends, Access::empty()),
+            WhichBuffer::Receive => (&self.grown_receives, Access::REMOTE_WRITE),
+        };
+        let made = Grown::new(&self.pd, bytes, access)?;
+        let memory = place.get_or_init(|| made).0.remote();
+        Some((memory.addr, memory.rkey))
+    }
+
+    fn memory_of(&self, ring: Ring, which: WhichBuffer) -> &SharedMemory {
+        let (first, grown) = match which {
+            WhichBuffer::Send => (&self.sends, &self.grown_sends),
+            WhichBuffer::Receive => (&self.receives, &self.grown_receives),
+        };
+        match ring {
+            Ring::First => first,
+            Ring::Grown => grown.get().map_or(first, |grown| &grown.0),
         }
     }
 
@@ -201,24 +258,26 @@ impl Queues {
         self.qp.post_send(&request(post.id, op, data))
     }
 
-    /// Copies data to pieces of the send buffer.
+    /// Copies data to pieces of a send buffer.
     fn gather<'a>(&self, pieces: Pieces, mut data: &[u8], sges: &'a mut [Sge; 2]) -> &'a [Sge] {
+        let memory = self.memory_of(pieces.ring, WhichBuffer::Send);
         let mut count = 0;
         for ((at, length), sge) in pieces.ranges().zip(sges.iter_mut()) {
             let (now, later) = data.split_at(length as usize);
-            self.sends.store(at as usize, now);
-            *sge = self.sends.sge(at as usize, now.len());
+            memory.store(at as usize, now);
+            *sge = memory.sge(at as usize, now.len());
             data = later;
             count += 1;
         }
         &sges[..count]
     }
 
-    /// Copies pieces of the receive buffer out.
+    /// Copies pieces of a receive buffer out.
     pub(super) fn scatter(&self, pieces: Pieces, mut into: &mut [u8]) {
+        let memory = self.memory_of(pieces.ring, WhichBuffer::Receive);
         for (at, length) in pieces.ranges() {
             let (now, later) = into.split_at_mut(length as usize);
-            self.receives.load(at as usize, now);
+            memory.load(at as usize, now);
             into = later;
         }
     }

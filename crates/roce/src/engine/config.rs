@@ -103,9 +103,10 @@ pub struct FlowConfig {
     /// Maximum bytes of one read request. An RDMA read is split into requests of at most this size and at most the
     /// window's room.
     pub read_request_bytes_max: u32,
-    /// The responder acknowledges at least every this many packets, even without a request. The requester requests an
-    /// acknowledgement at least as often.
-    pub ack_interval_packets: u32,
+    /// The responder acknowledges at least every this many bytes, even without a request. The requester requests an
+    /// acknowledgement at least as often. At most half of the maximum window, so that sending goes on meanwhile: each
+    /// acknowledgement wakes a thread of the requester.
+    pub ack_interval_bytes: u32,
     /// Wait for an acknowledgement before the round trip is measured. The queue pair's local ACK timeout is the upper
     /// bound.
     pub retransmit_initial: Duration,
@@ -120,7 +121,7 @@ impl Default for FlowConfig {
             window_min_bytes: 8 << 10,
             window_max_bytes: 256 << 10,
             read_request_bytes_max: 256 << 10,
-            ack_interval_packets: 32,
+            ack_interval_bytes: 128 << 10,
             retransmit_initial: Duration::from_millis(100),
             retransmit_min: Duration::from_millis(10),
         }

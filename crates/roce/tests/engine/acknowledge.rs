@@ -76,7 +76,7 @@ fn a_long_message_requests_acknowledgements_in_the_middle() {
     let sent = asking.len();
     asking.retain(|packet| packet.headers.bth.ack_request);
     let gaps = asking.windows(2).map(|pair| pair[1].psn.diff(pair[0].psn));
-    let interval = FlowConfig::default().ack_interval_packets as i32;
+    let interval = (FlowConfig::default().ack_interval_bytes / 1024) as i32;
     assert!(gaps.max().expect("several") <= interval);
     assert!(
         asking.len() * 8 < sent,
@@ -91,7 +91,7 @@ fn a_responder_acknowledges_regularly_without_a_request() {
     let mut pair = Pair::new(Options::default());
     // Packets that do not request an acknowledgement: the middle of an endless write.
     let (address, mtu) = (remote(pair.right(), TARGET), 1024);
-    for index in 0..100u32 {
+    for index in 0..300u32 {
         let opcode = if index == 0 {
             Opcode::RcWriteFirst
         } else {
@@ -101,7 +101,7 @@ fn a_responder_acknowledges_regularly_without_a_request() {
         headers.reth = (index == 0).then_some(portolan_wire::eth::RethRepr {
             va: address.addr,
             rkey: address.rkey,
-            dma_len: 200 * mtu,
+            dma_len: 400 * mtu,
         });
         pair.right().receive_headers(&headers, &[0; 1024]);
         pair.transmit();
@@ -111,7 +111,7 @@ fn a_responder_acknowledges_regularly_without_a_request() {
             .iter()
             .map(|ack| ack.psn.value())
             .collect::<Vec<_>>(),
-        [131, 163, 195]
+        [227, 355]
     );
 }
 

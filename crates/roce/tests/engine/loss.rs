@@ -329,7 +329,7 @@ fn a_slow_connection_lives_as_long_as_it_makes_progress() {
     let flow = FlowConfig {
         window_initial_bytes: 4096,
         window_max_bytes: 4096,
-        ack_interval_packets: 1,
+        ack_interval_bytes: 1,
         ..FlowConfig::default()
     };
     let mut pair = Pair::new(Options {

@@ -114,7 +114,7 @@ impl Run {
             window_initial_bytes: 1 << (10 + rng.below(8)),
             window_min_bytes: 1 << (8 + rng.below(6)),
             read_request_bytes_max: 1 << (9 + rng.below(5)),
-            ack_interval_packets: 1 + rng.below(32) as u32,
+            ack_interval_bytes: 1 << rng.below(18),
             ..FlowConfig::default()
         };
         let mut pair = Pair::new(Options {

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use portolan_rsocket::{
     CONTROL_BYTES, CONTROL_MESSAGES, Config, Endpoint, Iomap, LocalMemory, Op, Payload, Post,
-    Remote, Signalling, Table, Violation, table_bytes,
+    Remote, Ring, Signalling, Table, Violation, WhichBuffer, table_bytes,
 };
 
 const TABLE: u64 = 0x1000_0000;
@@ -17,9 +17,11 @@ const BUFFER: u64 = 0x2000_0000;
 /// Memory of the program, which it may offer to the peer.
 pub(crate) const PROGRAM: u64 = 0x3000_0000;
 pub(crate) const PROGRAM_BYTES: usize = 8192;
+const GROWN_BUFFER: u64 = 0x4000_0000;
 const TABLE_KEY: u32 = 11;
 const BUFFER_KEY: u32 = 22;
 pub(crate) const PROGRAM_KEY: u32 = 33;
+const GROWN_BUFFER_KEY: u32 = 44;
 
 struct TableMemory(RefCell<Vec<u8>>);
 
@@ -50,8 +52,11 @@ enum Bytes {
 pub(crate) struct Side {
     pub(crate) endpoint: Endpoint,
     table: TableMemory,
+    /// Both send buffers, and both receive buffers.
     send_memory: Vec<u8>,
     receive_memory: Vec<u8>,
+    /// Whether there is memory for larger buffers.
+    pub(crate) has_memory: bool,
     pub(crate) program: Vec<u8>,
     flights: VecDeque<Flight>,
     /// Sends that the peer has acknowledged and whose completions were not looked at.
@@ -76,8 +81,12 @@ impl Side {
         let control = u32::from(CONTROL_MESSAGES) * CONTROL_BYTES;
         Self {
             table: TableMemory(RefCell::new(vec![0; table_bytes(config.iomaps)])),
-            send_memory: vec![0; (config.send_buffer + control) as usize],
-            receive_memory: vec![0; config.receive_buffer as usize],
+            send_memory: vec![
+                0;
+                (config.send_buffer + control + config.grown_send_buffer) as usize
+            ],
+            receive_memory: vec![0; (config.receive_buffer + config.grown_receive_buffer) as usize],
+            has_memory: true,
             program: vec![0; PROGRAM_BYTES],
             flights: VecDeque::new(),
             acknowledged: VecDeque::new(),
@@ -120,9 +129,13 @@ impl Side {
 
     pub(crate) fn read(&mut self, wanted: usize) -> Vec<u8> {
         let pieces = self.endpoint.peek(0, wanted);
+        let base = match pieces.ring {
+            Ring::First => 0,
+            Ring::Grown => self.endpoint.config().receive_buffer,
+        };
         let ranges = pieces
             .ranges()
-            .map(|(at, length)| at as usize..(at + length) as usize);
+            .map(|(at, length)| (base + at) as usize..(base + at + length) as usize);
         let bytes = ranges
             .flat_map(|range| self.receive_memory[range].to_vec())
             .collect();
@@ -133,6 +146,13 @@ impl Side {
 
     /// Posts what the endpoint wants posted.
     pub(crate) fn settle(&mut self) {
+        while let Some((which, _)) = self.endpoint.wants_to_grow() {
+            match which {
+                _ if !self.has_memory => self.endpoint.stay(which),
+                WhichBuffer::Send => self.endpoint.grow_send(),
+                WhichBuffer::Receive => self.endpoint.grow_receive(GROWN_BUFFER, GROWN_BUFFER_KEY),
+            }
+        }
         while let Some(post) = self.endpoint.next_post() {
             self.post(post, &[]);
         }
@@ -148,9 +168,15 @@ impl Side {
             }
             Payload::Data(pieces) => {
                 let mut rest = data;
+                let first = self.endpoint.config().send_buffer
+                    + u32::from(CONTROL_MESSAGES) * CONTROL_BYTES;
+                let base = match pieces.ring {
+                    Ring::First => 0,
+                    Ring::Grown => first as usize,
+                };
                 let ranges: Vec<_> = pieces
                     .ranges()
-                    .map(|(at, length)| (at as usize, length as usize))
+                    .map(|(at, length)| (base + at as usize, length as usize))
                     .collect();
                 for (at, length) in &ranges {
                     let (now, later) = rest.split_at(*length);
@@ -208,6 +234,11 @@ impl Side {
             TABLE_KEY => self.table.store(place(TABLE), bytes),
             BUFFER_KEY => {
                 self.receive_memory[place(BUFFER)..][..bytes.len()].copy_from_slice(bytes)
+            }
+            GROWN_BUFFER_KEY => {
+                let first = self.endpoint.config().receive_buffer as usize;
+                self.receive_memory[first..][place(GROWN_BUFFER)..][..bytes.len()]
+                    .copy_from_slice(bytes)
             }
             PROGRAM_KEY => self.program[place(PROGRAM)..][..bytes.len()].copy_from_slice(bytes),
             key => panic!("nothing has key {key}"),
@@ -319,5 +350,6 @@ pub(crate) fn small(signalling: Signalling, inline: u32) -> Config {
         iomaps: 4,
         signalling,
         big_endian: false,
+        ..Config::default()
     }
 }

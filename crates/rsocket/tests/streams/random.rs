@@ -31,16 +31,27 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn config() -> impl Strategy<Value = Config> {
     let sizes = (2048..9000u32, 2..5000u32, 16..40u16, 16..40u16);
-    (sizes, prop_oneof![Just(0u32), Just(4), Just(16), Just(64)]).prop_map(
-        |((send_buffer, receive_buffer, send_queue, receive_queue), inline)| Config {
-            send_buffer,
-            receive_buffer,
-            send_queue,
-            receive_queue,
-            inline,
-            ..Config::default()
-        },
+    let grown = (
+        prop_oneof![Just(0u32), 2048..30_000u32],
+        prop_oneof![Just(0u32), 2..20_000u32],
+    );
+    (
+        sizes,
+        grown,
+        prop_oneof![Just(0u32), Just(4), Just(16), Just(64)],
     )
+        .prop_map(
+            |((send_buffer, receive_buffer, send_queue, receive_queue), grown, inline)| Config {
+                send_buffer,
+                receive_buffer,
+                grown_send_buffer: grown.0,
+                grown_receive_buffer: grown.1,
+                send_queue,
+                receive_queue,
+                inline,
+                ..Config::default()
+            },
+        )
 }
 
 /// Bytes whose value tells their place, so that a lost or repeated one shows.

@@ -423,7 +423,7 @@ pub(super) fn draw_flow(rng: &mut Rng) -> FlowConfig {
         flow.window_min_bytes = rng.pick(&[1, 8 << 10]);
         flow.window_max_bytes = rng.pick(&[16 << 10, 1 << 20]);
         flow.read_request_bytes_max = rng.pick(&[256, 4 << 10, 256 << 10]);
-        flow.ack_interval_packets = rng.pick(&[1, 2, 8, 32]);
+        flow.ack_interval_bytes = rng.pick(&[1, 2 << 10, 8 << 10, 128 << 10]);
     }
     flow
 }

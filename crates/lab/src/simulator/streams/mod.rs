@@ -329,6 +329,7 @@ impl Streams {
             tally.add("stream: bytes read", program.bytes_read());
             tally.add("stream: keepalive", side.counts.keepalives);
             tally.add("stream: write to mapped memory", side.counts.direct_writes);
+            tally.add("stream: larger buffer", side.counts.grown);
             tally.add("stream: receiver not ready", side.counts.not_ready);
             tally.add("stream: flushed work", side.counts.flushed);
             tally.digest(self.trace.now(), &program.bytes_read().to_le_bytes());
@@ -338,9 +339,14 @@ impl Streams {
 
 fn config(rng: &mut Rng, signalling: Signalling) -> Config {
     let inline = rng.pick(&[0, 4, 16, 64]);
+    let longest = rng.pick(&[2200, 9000]);
+    let send_buffer = rng.between(2048, longest) as u32;
     Config {
-        send_buffer: rng.between(2048, 9000) as u32,
+        send_buffer,
         receive_buffer: rng.between(2, rng.clone().pick(&[60, 1000, 5000])) as u32,
+        grown_send_buffer: rng.pick(&[0, send_buffer + 100, 20_000]),
+        grown_receive_buffer: rng.pick(&[0, 1000, 10_000]),
+        stalls: rng.pick(&[1, 2, 8]),
         send_queue: rng.between(16, 40) as u16,
         receive_queue: rng.between(16, 40) as u16,
         // Messages of four bytes must fit inline.

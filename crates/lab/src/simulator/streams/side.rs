@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use portolan_rsocket::{
     CONTROL_BYTES, CONTROL_MESSAGES, Close, Config, Endpoint, Iomap, LocalMemory, Op, Payload,
-    Post, Remote, Sge, Table, table_bytes,
+    Post, Remote, Ring, Sge, Table, WhichBuffer, table_bytes,
 };
 
 use super::super::failure::{Violation, ensure, violation};
@@ -14,9 +14,11 @@ const TABLE: u64 = 0x1000_0000;
 const BUFFER: u64 = 0x2000_0000;
 /// The program's memory, which it maps for the peer.
 const PROGRAM: u64 = 0x3000_0000;
+const GROWN_BUFFER: u64 = 0x4000_0000;
 const TABLE_KEY: u32 = 11;
 const BUFFER_KEY: u32 = 22;
 const PROGRAM_KEY: u32 = 33;
+const GROWN_BUFFER_KEY: u32 = 44;
 
 /// Maximum of regions that a program maps, each once.
 pub(super) const REGIONS: usize = 4;
@@ -60,6 +62,7 @@ pub(super) struct Counts {
     pub(super) keepalives: u64,
     pub(super) direct_writes: u64,
     pub(super) not_ready: u64,
+    pub(super) grown: u64,
     pub(super) flushed: u64,
 }
 
@@ -67,9 +70,10 @@ pub(super) struct Counts {
 pub(super) struct Side {
     pub(super) endpoint: Endpoint,
     table: TableMemory,
+    /// Both send buffers, and both receive buffers.
     sends: Vec<u8>,
     receives: Vec<u8>,
-    /// For each byte of the receive buffer, whether it has arrived and was not read.
+    /// For each byte of the receive buffers, whether it has arrived and was not read.
     unread: Vec<bool>,
     program: Vec<u8>,
     mapped: usize,
@@ -97,11 +101,12 @@ impl Side {
         let endpoint = Endpoint::new(config, memory);
         let config = *endpoint.config();
         let control = u32::from(CONTROL_MESSAGES) * CONTROL_BYTES;
+        let receives = config.receive_buffer + config.grown_receive_buffer;
         Self {
             table: TableMemory(RefCell::new(vec![0; table_bytes(config.iomaps)])),
-            sends: vec![0; (config.send_buffer + control) as usize],
-            receives: vec![0; config.receive_buffer as usize],
-            unread: vec![false; config.receive_buffer as usize],
+            sends: vec![0; (config.send_buffer + control + config.grown_send_buffer) as usize],
+            receives: vec![0; receives as usize],
+            unread: vec![false; receives as usize],
             program: vec![0; REGIONS * REGION],
             mapped: 0,
             posted: VecDeque::new(),
@@ -144,6 +149,13 @@ impl Side {
         if !self.is_established {
             return Ok(());
         }
+        while let Some((which, _)) = self.endpoint.wants_to_grow() {
+            self.counts.grown += 1;
+            match which {
+                WhichBuffer::Send => self.endpoint.grow_send(),
+                WhichBuffer::Receive => self.endpoint.grow_receive(GROWN_BUFFER, GROWN_BUFFER_KEY),
+            }
+        }
         while let Some(post) = self.endpoint.next_post() {
             self.post(post, &[])?;
         }
@@ -172,9 +184,10 @@ impl Side {
                     "{pieces:?} for {} bytes",
                     data.len()
                 );
+                let base = self.base_of(pieces.ring, WhichBuffer::Send);
                 let ranges = pieces
                     .ranges()
-                    .map(|(at, length)| (at as usize, length as usize));
+                    .map(|(at, length)| (base + at as usize, length as usize));
                 (data.to_vec(), ranges.collect())
             }
             Payload::Bytes {
@@ -222,6 +235,19 @@ impl Side {
         Ok(())
     }
 
+    /// Where a buffer begins in the memory of its direction.
+    fn base_of(&self, ring: Ring, which: WhichBuffer) -> usize {
+        let config = self.endpoint.config();
+        let first = match which {
+            WhichBuffer::Send => config.send_buffer + u32::from(CONTROL_MESSAGES) * CONTROL_BYTES,
+            WhichBuffer::Receive => config.receive_buffer,
+        };
+        match ring {
+            Ring::First => 0,
+            Ring::Grown => first as usize,
+        }
+    }
+
     /// Checks that the memory of a post is unchanged: the device may read it until the acknowledgement.
     pub(super) fn check_memory(&self, flight: &Flight) -> Result<(), Violation> {
         let mut rest = &flight.bytes[..];
@@ -244,7 +270,11 @@ impl Side {
         }
         let (base, size) = match to.key {
             TABLE_KEY => (TABLE, self.table.0.borrow().len()),
-            BUFFER_KEY => (BUFFER, self.receives.len()),
+            BUFFER_KEY => (BUFFER, self.endpoint.config().receive_buffer as usize),
+            GROWN_BUFFER_KEY => (
+                GROWN_BUFFER,
+                self.endpoint.config().grown_receive_buffer as usize,
+            ),
             PROGRAM_KEY => (PROGRAM, self.mapped * REGION),
             key => {
                 return Err(violation!(
@@ -258,7 +288,13 @@ impl Side {
         ensure!(end <= size, "a write of bytes {start} to {end} of {size}");
         match to.key {
             TABLE_KEY => self.table.store(start, bytes),
-            BUFFER_KEY => {
+            BUFFER_KEY | GROWN_BUFFER_KEY => {
+                let ring = match to.key {
+                    BUFFER_KEY => Ring::First,
+                    _ => Ring::Grown,
+                };
+                let base = self.base_of(ring, WhichBuffer::Receive);
+                let (start, end) = (base + start, base + end);
                 let taken = self.unread[start..end].iter().position(|unread| *unread);
                 ensure!(
                     taken.is_none(),
@@ -371,9 +407,10 @@ impl Side {
     /// Reads at most `wanted` bytes.
     pub(super) fn read(&mut self, wanted: usize) -> Result<Vec<u8>, Violation> {
         let pieces = self.endpoint.peek(0, wanted);
+        let base = self.base_of(pieces.ring, WhichBuffer::Receive);
         let mut bytes = Vec::new();
         for (at, length) in pieces.ranges() {
-            let range = at as usize..(at + length) as usize;
+            let range = base + at as usize..base + (at + length) as usize;
             let all_there = self.unread[range.clone()].iter().all(|unread| *unread);
             ensure!(all_there, "{range:?} is read before it has arrived");
             self.unread[range.clone()].fill(false);

@@ -6,7 +6,7 @@ use portolan_provider::cm::EventType;
 use portolan_provider::traits::Cq;
 use portolan_provider::verbs::{WcStatus, WorkCompletion};
 use portolan_provider::{Cause, Error, Step};
-use portolan_rsocket::{Phase, Post};
+use portolan_rsocket::{Phase, Post, WhichBuffer};
 
 use super::{Core, Direction, Readiness, Ready, State, ring};
 use crate::connection::ends_connection;
@@ -168,6 +168,13 @@ impl Core {
     pub(super) fn settle(&self, state: &mut State) {
         if !state.is_established {
             return;
+        }
+        while let Some((which, bytes)) = state.endpoint.wants_to_grow() {
+            match (which, self.queues.grow(which, bytes)) {
+                (_, None) => state.endpoint.stay(which),
+                (WhichBuffer::Send, Some(_)) => state.endpoint.grow_send(),
+                (WhichBuffer::Receive, Some((addr, key))) => state.endpoint.grow_receive(addr, key),
+            }
         }
         while let Some(post) = state.endpoint.next_post() {
             self.post(state, &post, &[]);

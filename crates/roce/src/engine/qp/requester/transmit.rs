@@ -128,7 +128,7 @@ impl Requester {
         let mut bth = cx.bth(opcode, self.psn(self.next), payload_len);
         bth.solicited = is_last && entry.solicited;
         bth.ack_request = (is_last && self.wants_completion(entry))
-            || self.is_ack_due()
+            || self.is_ack_due(mtu)
             || self.window.room(in_flight + u64::from(mtu), mtu) < u64::from(mtu);
         Some(MessageBase {
             bth,
@@ -171,8 +171,8 @@ impl Requester {
     }
 
     /// Requests an acknowledgement at intervals, and with the first retransmitted packet.
-    fn is_ack_due(&self) -> bool {
-        self.since_ack_request + 1 >= self.flow.ack_interval_packets
+    fn is_ack_due(&self, mtu: u32) -> bool {
+        (self.since_ack_request + 1).saturating_mul(mtu) >= self.flow.ack_interval_bytes
             || (self.next == self.una && self.next < self.frontier)
     }
 

@@ -60,7 +60,7 @@ impl Responder {
         if opcode.ends_message() {
             self.complete_message();
         }
-        self.accept(packet.bth().ack_request);
+        self.accept(cx, packet.bth().ack_request);
         Ok(())
     }
 

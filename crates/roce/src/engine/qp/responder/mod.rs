@@ -94,7 +94,7 @@ pub(super) struct Responder {
     unacknowledged: u32,
     /// The last executed packets belonged to sends and writes, and are not acknowledged yet.
     progress_unreported: bool,
-    ack_interval: u32,
+    ack_interval_bytes: u32,
     /// When to acknowledge what was executed, if nothing is sent before.
     acknowledge_at: Option<Duration>,
     resources: Resources,
@@ -118,7 +118,7 @@ impl Responder {
             awaits_expected: false,
             unacknowledged: 0,
             progress_unreported: false,
-            ack_interval: flow.ack_interval_packets.max(1),
+            ack_interval_bytes: flow.ack_interval_bytes,
             acknowledge_at: None,
             resources: Resources::default(),
             pending_atomic: None,
@@ -303,12 +303,13 @@ impl Responder {
 
     /// The packet with the expected PSN was executed; acknowledges it on request or when due.
     #[inline]
-    fn accept(&mut self, ack_request: bool) {
+    fn accept(&mut self, cx: &Context<'_>, ack_request: bool) {
         let psn = self.expected;
         self.expected = psn.next();
         self.unacknowledged += 1;
         self.progress_unreported = true;
-        if ack_request || self.unacknowledged >= self.ack_interval {
+        let bytes = self.unacknowledged.saturating_mul(cx.mtu());
+        if ack_request || bytes >= self.ack_interval_bytes {
             let credits = CREDITS_UNLIMITED;
             self.acknowledge(psn, Syndrome::Ack { credits });
         }

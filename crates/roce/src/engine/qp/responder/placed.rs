@@ -60,7 +60,7 @@ impl Responder {
         }
         self.complete_message();
         self.expected = self.expected.add(packets_of(write.len, cx.mtu()) - 1);
-        self.accept(write.ack_request);
+        self.accept(cx, write.ack_request);
         if self.unacknowledged > 0 {
             self.acknowledge_at
                 .get_or_insert(cx.now + ACKNOWLEDGE_WITHIN);

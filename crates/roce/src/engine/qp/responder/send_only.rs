@@ -44,7 +44,10 @@ impl Responder {
         out.complete_receive(wc, send.solicited);
         self.awaits_expected = false;
         self.complete_message();
-        self.accept(send.ack_request && !is_planted(Mutant::CompactSendUnacknowledged));
+        self.accept(
+            cx,
+            send.ack_request && !is_planted(Mutant::CompactSendUnacknowledged),
+        );
         Some(Segment {
             addr,
             len: send.len,
