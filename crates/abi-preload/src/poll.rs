@@ -10,6 +10,8 @@ use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, c_short, fd_set, pollfd, 
 use portolan_abi_layout::guard::{Result, last_errno};
 use rustix::io::Errno;
 
+use portolan::stream::SocketSleep;
+
 use crate::descriptors::{has_object, lookup};
 use crate::epoll::{Set, own};
 use crate::look::{Next, look};
@@ -120,8 +122,13 @@ pub(crate) unsafe fn poll(
         if count(fds) > 0 && kernels.iter().all(|kernel| kernel.fd < 0) {
             return Ok(count(fds));
         }
+        let sleeps = sleep.is_none_or(|sleep| !sleep.is_zero());
+        let at_sockets = sleeps.then(|| waits.iter().find_map(Waits::sleep_at_sockets));
+        let sockets = at_sockets.iter().flatten().flat_map(SocketSleep::sockets);
+        kernels.extend(sockets.map(readable));
         // SAFETY: the caller's promise.
         let asked = unsafe { ask_kernel(&mut kernels, sleep, mask) };
+        drop(at_sockets);
         match asked {
             Err(_) if count(fds) > 0 => return Ok(count(fds)),
             asked => asked?,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use libc::{POLLIN, POLLOUT, pollfd, timespec};
 use portolan::Stream;
-use portolan::stream::{Direction, Ready};
+use portolan::stream::{Direction, Ready, SocketSleep};
 use portolan_abi_layout::guard::{Result, last_errno};
 use rustix::io::Errno;
 
@@ -136,7 +136,7 @@ pub(crate) fn wait_direction(
     }
     let directions = [Direction::Read, Direction::Write].map(|each| each == direction);
     loop {
-        let (_wait, ready) = Waits::begin(stream, directions);
+        let (wait, ready) = Waits::begin(stream, directions);
         if ready.is(direction) {
             return Ok(Woken::Ready);
         }
@@ -152,9 +152,11 @@ pub(crate) fn wait_direction(
             false => left,
         };
         let (first, second) = stream.descriptors();
-        let mut fds = [first, second.unwrap_or(first)].map(readable);
-        let count = 1 + usize::from(second.is_some());
-        wait_for(&mut fds[..count], left, OnSignal::of(until))?;
+        let sleep = wait.sleep_at_sockets();
+        let sockets = sleep.iter().flat_map(SocketSleep::sockets);
+        let all = [first].into_iter().chain(second).chain(sockets);
+        let mut fds: Vec<_> = all.map(readable).collect();
+        wait_for(&mut fds, left, OnSignal::of(until))?;
     }
 }
 
@@ -166,6 +168,11 @@ impl Waits {
     pub(crate) fn begin(stream: &Stream, directions: [bool; 2]) -> (Self, Ready) {
         let ready = stream.begin_wait(directions);
         (Self(stream.clone(), directions), ready)
+    }
+
+    /// Called before a sleep: what else to wait for.
+    pub(crate) fn sleep_at_sockets(&self) -> Option<SocketSleep<'_>> {
+        self.0.sleep_at_sockets()
     }
 }
 

@@ -73,6 +73,14 @@ pub trait DeviceWait: Send + Sync + std::fmt::Debug {
     /// Called before a sleep until the descriptor is readable. Returns false if something has already arrived: drive,
     /// and call this again.
     fn rest(&self) -> bool;
+    /// The calling thread is about to sleep, after [`rest`](Self::rest), and can wait for the device's
+    /// [sockets](Self::socket), too. Returns false if it need not. Otherwise it calls
+    /// [`return_sockets`](Self::return_sockets) when it is awake.
+    fn take_sockets(&self) -> bool;
+    /// The socket with this number, from 0 on.
+    fn socket(&self, number: usize) -> Option<BorrowedFd<'_>>;
+    /// Handles what has arrived, and leaves the sockets to the device's own thread.
+    fn return_sockets(&self);
     /// Leaves the packets to the device's own thread again, or to another caller of
     /// [`Cq::wait_for_device`](crate::traits::Cq::wait_for_device). The descriptor belongs to that one then.
     /// Returns false if that is not this process's to do, because it was forked.

@@ -3,7 +3,7 @@
 #![allow(unreachable_pub, reason = "a test")]
 
 mod sync {
-    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
     pub(crate) fn fence_after_exchange() {
         fence(Ordering::SeqCst);
@@ -28,7 +28,7 @@ mod poll_handoff;
 
 use loom::sync::Arc;
 use loom::thread;
-use poll_handoff::{PollHandoff, Sleep};
+use poll_handoff::{PollHandoff, Sleep, Watch};
 use sync::{AtomicBool, AtomicU64, Ordering};
 
 const FOR_EVER: u64 = u64::MAX;
@@ -54,7 +54,13 @@ fn a_timer_set_while_the_thread_falls_asleep_is_seen_or_wakes_it() {
     });
 }
 
-/// The state that epoll would get.
+fn note(watched: &AtomicBool, change: Watch) {
+    if let Watch::Sockets(watching) = change {
+        watched.store(watching, Ordering::Relaxed);
+    }
+}
+
+/// The state that epoll would get for the sockets.
 fn model(handoff: PollHandoff) -> (Arc<PollHandoff>, Arc<AtomicBool>) {
     (Arc::new(handoff), Arc::new(AtomicBool::new(true)))
 }
@@ -67,10 +73,10 @@ fn a_poller_that_leaves_as_the_thread_yields_leaves_the_sockets_watched() {
         let poller = {
             let (handoff, watched) = (handoff.clone(), watched.clone());
             thread::spawn(move || {
-                handoff.poller_leaves(|watching| watched.store(watching, Ordering::Relaxed));
+                handoff.poller_leaves(1, |change| note(&watched, change));
             })
         };
-        let _ = handoff.yield_to_pollers(2, |watching| watched.store(watching, Ordering::Relaxed));
+        let _ = handoff.yield_to_pollers(2, |change| note(&watched, change));
         poller.join().unwrap();
         assert!(watched.load(Ordering::Relaxed), "nobody reads the sockets");
     });
@@ -84,12 +90,11 @@ fn whatever_two_pollers_do_a_long_sleeping_thread_watches_the_sockets() {
             let (handoff, watched) = (handoff.clone(), watched.clone());
             thread::spawn(move || {
                 handoff.poller_is_here(1);
-                handoff.poller_leaves(|watching| watched.store(watching, Ordering::Relaxed));
+                handoff.poller_leaves(1, |change| note(&watched, change));
             })
         };
         handoff.poller_is_here(1);
-        let yields =
-            handoff.yield_to_pollers(2, |watching| watched.store(watching, Ordering::Relaxed));
+        let yields = handoff.yield_to_pollers(2, |change| note(&watched, change));
         poller.join().unwrap();
         assert!(
             yields || watched.load(Ordering::Relaxed),
@@ -102,7 +107,7 @@ fn whatever_two_pollers_do_a_long_sleeping_thread_watches_the_sockets() {
 fn visits_count_only_for_their_time() {
     loom::model(|| {
         let (handoff, watched) = model(PollHandoff::new(100));
-        let watch = |watching| watched.store(watching, Ordering::Relaxed);
+        let watch = |change| note(&watched, change);
         assert!(!handoff.yield_to_pollers(0, watch));
         handoff.poller_is_here(50);
         assert!(handoff.yield_to_pollers(149, watch));
@@ -117,15 +122,15 @@ fn a_thread_that_watches_beside_pollers_keeps_watching_as_they_come_and_go() {
     loom::model(|| {
         let (handoff, watched) = model(PollHandoff::new(100));
         handoff.poller_is_here(1);
-        assert!(handoff.yield_to_pollers(2, |watching| watched.store(watching, Ordering::Relaxed)));
+        assert!(handoff.yield_to_pollers(2, |change| note(&watched, change)));
         let poller = {
             let (handoff, watched) = (handoff.clone(), watched.clone());
             thread::spawn(move || {
                 handoff.poller_is_here(3);
-                handoff.poller_leaves(|watching| watched.store(watching, Ordering::Relaxed));
+                handoff.poller_leaves(1, |change| note(&watched, change));
             })
         };
-        handoff.watch_beside_pollers(|watching| watched.store(watching, Ordering::Relaxed));
+        handoff.watch_beside_pollers(|change| note(&watched, change));
         poller.join().unwrap();
         assert!(watched.load(Ordering::Relaxed), "nobody reads the sockets");
     });
@@ -139,7 +144,81 @@ fn a_poller_is_away_after_its_last_visit_until_it_leaves() {
         handoff.poller_is_here(50);
         assert!(!handoff.is_poller_away(69, 20));
         assert!(handoff.is_poller_away(70, 20));
-        handoff.poller_leaves(|watching| watched.store(watching, Ordering::Relaxed));
+        handoff.poller_leaves(1, |change| note(&watched, change));
         assert!(!handoff.is_poller_away(70, 20));
+    });
+}
+
+#[test]
+fn a_thread_that_falls_asleep_as_a_sleeper_comes_back_sees_it_or_is_woken() {
+    loom::model(|| {
+        let (handoff, watched) = model(PollHandoff::new(100));
+        let sleep = Arc::new(Sleep::new());
+        let sleeper = {
+            let (handoff, watched, sleep) = (handoff.clone(), watched.clone(), sleep.clone());
+            thread::spawn(move || {
+                assert!(handoff.sleeper_takes(1, |change| note(&watched, change)));
+                handoff.sleeper_returns(Some(1), |change| note(&watched, change));
+                sleep.misses(5)
+            })
+        };
+        assert!(!handoff.yield_to_pollers(2, |change| note(&watched, change)));
+        let looks = handoff.expects_sleeper(2);
+        sleep.announce(FOR_EVER);
+        let sees = looks || handoff.is_sleeper_away();
+        let woken = sleeper.join().unwrap();
+        let is_watched = watched.load(Ordering::Relaxed);
+        assert!(sees || woken || is_watched, "nobody reads the sockets");
+        // It does not come back.
+        assert!(handoff.expects_sleeper(100));
+        handoff.yield_to_pollers(101, |change| note(&watched, change));
+        assert!(watched.load(Ordering::Relaxed), "nobody reads the sockets");
+    });
+}
+
+#[test]
+fn while_a_sleeper_waits_for_the_sockets_the_thread_does_not_and_afterwards_it_does() {
+    loom::model(|| {
+        let (handoff, watched) = model(PollHandoff::new(100));
+        let poller = {
+            let (handoff, watched) = (handoff.clone(), watched.clone());
+            thread::spawn(move || {
+                handoff.poller_is_here(1);
+                handoff.poller_leaves(1, |change| note(&watched, change));
+            })
+        };
+        assert!(handoff.sleeper_takes(1, |change| note(&watched, change)));
+        assert!(!handoff.sleeper_takes(2, |change| note(&watched, change)));
+        let yields = handoff.yield_to_pollers(2, |change| note(&watched, change));
+        assert!(!watched.load(Ordering::Relaxed), "two threads are woken");
+        handoff.sleeper_returns(None, |change| note(&watched, change));
+        poller.join().unwrap();
+        assert!(
+            yields || watched.load(Ordering::Relaxed),
+            "nobody reads the sockets"
+        );
+    });
+}
+
+#[test]
+fn a_sleeper_that_comes_back_in_time_finds_the_sockets_as_it_left_them() {
+    loom::model(|| {
+        let (handoff, watched) = model(PollHandoff::new(100));
+        let watch = |change| note(&watched, change);
+        assert!(handoff.sleeper_takes(1, watch));
+        handoff.sleeper_returns(Some(1), watch);
+        handoff.poller_is_here(2);
+        handoff.poller_leaves(3, watch);
+        assert!(!watched.load(Ordering::Relaxed) && handoff.is_sleeper_away());
+        assert!(!handoff.yield_to_pollers(4, watch));
+        assert!(!watched.load(Ordering::Relaxed));
+        assert!(handoff.sleeper_takes(1, watch));
+        assert!(!handoff.is_sleeper_away());
+        // After a long sleep, the first packet finds the progress thread as before.
+        handoff.sleeper_returns(None, watch);
+        assert!(watched.load(Ordering::Relaxed));
+        // A thread that rests without having slept lately leaves them watched until it takes them.
+        handoff.poller_leaves(200, watch);
+        assert!(watched.load(Ordering::Relaxed));
     });
 }

@@ -81,6 +81,8 @@ mod tokio;
 #[cfg(feature = "tokio")]
 mod watched;
 
+#[doc(hidden)]
+pub use self::core::SocketSleep;
 pub use self::core::{Direction, Ready};
 pub use self::linger::deliver_dropped;
 pub use self::listener::StreamListener;

@@ -262,6 +262,12 @@ impl Stream {
         self.core().descriptors()
     }
 
+    /// For a caller of poll(2) that is about to sleep: what else to wait for.
+    #[doc(hidden)]
+    pub fn sleep_at_sockets(&self) -> Option<super::SocketSleep<'_>> {
+        self.core().sleep_at_sockets()
+    }
+
     /// As [`Stream::try_read`] or [`Stream::try_peek`], but does not prepare the descriptor for a wait.
     #[doc(hidden)]
     pub fn read_now(&self, into: &mut [u8], peeks: bool) -> io::Result<usize> {

@@ -171,6 +171,9 @@ impl Worker {
         let busy_polled = self.busy_poll();
         self.wait(events, busy_polled);
         let mut found = self.stand_in_for_pollers();
+        if events.is_empty() {
+            self.stand_in_for_sleeper();
+        }
         for event in &*events {
             match event.data.u64() {
                 WAKE => {
@@ -253,7 +256,8 @@ impl Worker {
             }
         }
         let polled = self.policy.state() != PollingState::Sleep;
-        let mut until = now + if polled { LOOK_INTERVAL } else { LONGEST_SLEEP };
+        let looks = polled || progress.expects_sleeper(now);
+        let mut until = now + if looks { LOOK_INTERVAL } else { LONGEST_SLEEP };
         until = until.min(self.gsi_deadline.unwrap_or(until));
         until = until.min(self.reading_due.unwrap_or(until));
         until = until.min(self.accept_due.unwrap_or(until));
@@ -269,7 +273,9 @@ impl Worker {
         wait_ns = wait_ns.saturating_sub(as_nanos(now));
         let owes = !polled && (self.host.deferred_acks.any() || self.host.copying.any());
         let asked = progress.is_gsi_changed() || progress.is_reading_asked();
-        if owes || asked || progress.is_stopping() {
+        // A thread of the program that was awake meanwhile has left the sockets to this one.
+        let is_left = !looks && progress.is_sleeper_away();
+        if owes || asked || is_left || progress.is_stopping() {
             wait_ns = 0;
         }
         let timeout = Timespec {
@@ -326,6 +332,26 @@ impl Worker {
             host.waiter_is_away();
         }
         taken.one_sided
+    }
+
+    /// Reads the sockets in the place of a thread of the program that does not: it was expected to wait for them again,
+    /// or it has left its wait by longjmp(3) in a signal handler or was cancelled.
+    fn stand_in_for_sleeper(&self) {
+        let host = &self.host;
+        let is_away = host.progress.is_sleeper_away();
+        let is_overdue =
+            host.progress.has_sleeper() && !host.progress.expects_sleeper(host.clock.now());
+        if !is_away && !is_overdue {
+            return;
+        }
+        let Some(mut receiver) = host.receiver.try_lock() else {
+            return;
+        };
+        let taken = host.read_sockets(&mut receiver, Answer::Now);
+        drop(receiver);
+        if is_overdue && taken.datagrams > 0 {
+            host.progress.sleeper_returns(host.sources(), None);
+        }
     }
 
     /// Reads a socket; returns whether there was a one-sided request.

@@ -1,9 +1,10 @@
 //! A thread of the program that waits for the rings itself.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use portolan_provider::traits::DeviceWait;
 use portolan_provider::verbs::{SendOp, WorkCompletion};
+use portolan_roce::io::StackConfig;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::harness::*;
@@ -106,4 +107,95 @@ fn the_progress_thread_reads_the_rings_for_a_waiting_thread_that_does_not_come()
             take(&pair.b).is_some_and(|received| expect(received, number).wr_id == number)
         });
     }
+}
+
+/// A pair of which only `b` has links through memory, so that its packets come by its sockets.
+fn by_sockets() -> Pair {
+    let config = config();
+    let alone = StackConfig {
+        local_memory: false,
+        ..config.clone()
+    };
+    Pair::of([alone, config], "127.0.0.1", Shape::default())
+}
+
+/// Waits for a short time until a socket of the device is readable. Returns whether one is.
+fn sleep_at_sockets(wait: &dyn DeviceWait) -> bool {
+    let sockets: Vec<_> = (0..).map_while(|number| wait.socket(number)).collect();
+    let mut fds: Vec<_> = sockets
+        .iter()
+        .map(|fd| PollFd::new(fd, PollFlags::IN))
+        .collect();
+    let limit = Timespec::try_from(Duration::from_millis(20)).unwrap();
+    poll(&mut fds, Some(&limit)).unwrap() > 0
+}
+
+/// Receives a message in a thread that waits for the sockets. Returns how often they woke it.
+fn receive_asleep(pair: &Pair, wait: &dyn DeviceWait, number: u64) -> u32 {
+    pair.b.receive(number, pair.b.sge(64, 64));
+    rest(wait);
+    let takes = wait.take_sockets();
+    pair.a.post(number, SendOp::Send, pair.a.sge(0, 64));
+    let mut woken = 0;
+    if takes {
+        // The progress thread may read the message if it was awake before.
+        woken += u32::from(sleep_at_sockets(wait));
+        wait.return_sockets();
+    }
+    until("the message arrives", || {
+        take(&pair.b).is_some_and(|received| expect(received, number).wr_id == number)
+    });
+    pair.a.expect(number);
+    woken
+}
+
+#[test]
+fn a_thread_that_sleeps_at_the_sockets_itself_finds_its_messages() {
+    let pair = by_sockets();
+    let wait = pair.b.cq.wait_for_device().unwrap();
+    let woken: u32 = (0..500)
+        .map(|number| receive_asleep(&pair, &*wait, number))
+        .sum();
+    assert!(woken > 250, "{woken}");
+}
+
+#[test]
+fn what_arrives_while_a_thread_that_slept_at_the_sockets_is_away_is_acknowledged() {
+    let pair = by_sockets();
+    let wait = pair.b.cq.wait_for_device().unwrap();
+    for _ in 0..50 {
+        // Much traffic between two sleeps: the sockets are left to this thread.
+        rest(&*wait);
+        let takes = wait.take_sockets();
+        for part in 0..32 {
+            pair.b.receive(part, pair.b.sge(64, 64));
+            pair.a.post(part, SendOp::Send, pair.a.sge(0, 64));
+        }
+        if takes {
+            sleep_at_sockets(&*wait);
+            wait.return_sockets();
+        }
+        // It does not drive the device any more.
+        for part in 0..32 {
+            pair.a.expect(part);
+            until("the message arrives", || {
+                take(&pair.b).is_some_and(|received| expect(received, part).wr_id == part)
+            });
+        }
+    }
+}
+
+#[test]
+fn who_gives_up_during_a_sleep_leaves_the_sockets_to_the_progress_thread() {
+    let pair = by_sockets();
+    let wait = pair.b.cq.wait_for_device().unwrap();
+    until("it takes them", || {
+        rest(&*wait);
+        wait.take_sockets()
+    });
+    pair.b.receive(1, pair.b.sge(64, 64));
+    pair.a.post(1, SendOp::Send, pair.a.sge(0, 64));
+    wait.give_up();
+    pair.a.expect(1);
+    expect(take(&pair.b).unwrap(), 1);
 }

@@ -442,7 +442,13 @@ impl Pair {
     }
 
     pub fn with(config: StackConfig, ip: &str, shape: Shape) -> Self {
-        let stacks = [stack(&config), stack(&config)];
+        Self::of([config.clone(), config], ip, shape)
+    }
+
+    /// A pair of stacks of different configurations.
+    pub fn of(configs: [StackConfig; 2], ip: &str, shape: Shape) -> Self {
+        let stacks = configs.each_ref().map(stack);
+        let [config, _] = configs;
         let ip = ip.parse().unwrap();
         let (a, b) = (
             End::new(&stacks[0], ip, shape),

@@ -26,6 +26,7 @@ use portolan_threads::spin::Spin;
 
 use bell::ring;
 use locked::Locked;
+pub use own_wait::SocketSleep;
 use readiness::Readiness;
 pub use ready::{Direction, Ready};
 pub(crate) use signal::Signal;

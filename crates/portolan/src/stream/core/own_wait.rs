@@ -86,7 +86,31 @@ impl OwnWait {
     }
 }
 
+/// A sleep of the calling thread that also waits for the device's sockets. When it ends, handles what has arrived.
+#[derive(Debug)]
+pub struct SocketSleep<'a>(&'a OwnWait);
+
+impl SocketSleep<'_> {
+    /// What to wait for besides the stream's descriptors.
+    pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        (0..).map_while(|number| self.0.device.socket(number))
+    }
+}
+
+impl Drop for SocketSleep<'_> {
+    fn drop(&mut self) {
+        self.0.device.return_sockets();
+    }
+}
+
 impl Core {
+    /// Called by a thread that is about to sleep in poll(2), after it has prepared the descriptors. `None` if it need not
+    /// wait for anything else.
+    pub(crate) fn sleep_at_sockets(&self) -> Option<SocketSleep<'_>> {
+        let (_, own) = self.own_wait()?;
+        own.device.take_sockets().then_some(SocketSleep(own))
+    }
+
     /// Nobody waits for the device by this stream any more.
     pub(crate) fn leave_device(&self) {
         if let Some((_, own)) = self.own_wait() {

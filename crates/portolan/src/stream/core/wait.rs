@@ -9,10 +9,14 @@ use rustix::io::Errno;
 
 use super::bell::{make_bell, silence};
 use super::locked::Locked;
+use super::own_wait::SocketSleep;
 use super::{Core, Direction, Readiness, State, Wait, is_past};
 use crate::deadline;
 use crate::stream::error::io_error;
 use crate::stream::queues::Drive;
+
+/// Maximum of descriptors that a thread sleeps at.
+const SLEEPS_AT: usize = 8;
 
 impl Core {
     /// Waits until `ready` returns a value.
@@ -175,11 +179,18 @@ impl Core {
             }
             _ => {
                 let (first, second) = self.descriptors();
-                let mut fds = [
-                    PollFd::new(&first, PollFlags::IN),
-                    PollFd::from_borrowed_fd(second.unwrap_or(first), PollFlags::IN),
-                ];
-                let count = 1 + usize::from(second.is_some());
+                let sleep = self.sleep_at_sockets();
+                let sockets = sleep.iter().flat_map(SocketSleep::sockets);
+                let mut count = 0;
+                let mut fds =
+                    [first; SLEEPS_AT].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+                for (place, fd) in fds
+                    .iter_mut()
+                    .zip([first].into_iter().chain(second).chain(sockets))
+                {
+                    *place = PollFd::from_borrowed_fd(fd, PollFlags::IN);
+                    count += 1;
+                }
                 poll(&mut fds[..count], left.as_ref())
             }
         };

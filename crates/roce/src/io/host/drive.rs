@@ -139,7 +139,8 @@ impl Host {
     /// A polling thread is about to sleep. After this call, packets wake the progress thread.
     pub(crate) fn poller_leaves(&self) {
         if !self.is_left_to_waiter() {
-            self.progress.poller_leaves(self.sources());
+            let now = self.clock.now();
+            self.progress.poller_leaves(self.sources(), now);
         }
         if self.copying.any() {
             self.progress.wake();

@@ -2,20 +2,30 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use portolan_provider::Step;
 use portolan_provider::traits::DeviceWait;
 
 use crate::io::host::Host;
 use crate::io::net::shm::links::Links;
-use crate::io::polling::progress::Sources;
+use crate::io::polling::clock::as_nanos;
+
+/// Packets between two waits that are much traffic: the program probably waits again before the next packet.
+const BULK_PACKETS: u64 = 16;
+/// How long it does so after that.
+const BULK_LASTS: Duration = Duration::from_millis(2);
 
 /// Until it is given up, its owner waits for the rings.
 #[derive(Debug)]
 pub(crate) struct RingWait {
     host: Arc<Host>,
     is_given_up: AtomicBool,
+    /// Number of packets that the process had received and sent when its owner last waited for the sockets.
+    packets: AtomicU64,
+    /// Until when it is expected to wait again soon, nanoseconds.
+    bulk_until_ns: AtomicU64,
 }
 
 /// How a thread sleeps.
@@ -36,6 +46,8 @@ impl RingWait {
         begins.then(|| Self {
             host: Arc::clone(host),
             is_given_up: AtomicBool::new(false),
+            packets: AtomicU64::new(0),
+            bulk_until_ns: AtomicU64::new(0),
         })
     }
 
@@ -126,6 +138,42 @@ impl DeviceWait for RingWait {
         }
     }
 
+    fn take_sockets(&self) -> bool {
+        let (host, progress) = (&self.host, &self.host.progress);
+        self.is_owner()
+            && self.waits()
+            && progress.needs_sockets()
+            // Each packet that a poller reads would wake this thread.
+            && !progress.is_polled(host.clock.now())
+            && progress.sleeper_takes(host.sources())
+    }
+
+    fn socket(&self, number: usize) -> Option<BorrowedFd<'_>> {
+        self.host.group.sockets().get(number).map(AsFd::as_fd)
+    }
+
+    fn return_sockets(&self) {
+        if !self.is_owner() {
+            return;
+        }
+        let host = &self.host;
+        host.drive_briefly();
+        let counters = &host.monitor.counters;
+        let packets = counters.received_packets.get() + counters.sent_packets.get();
+        let before = self.packets.swap(packets, Ordering::Relaxed);
+        let now = host.clock.now();
+        if packets.saturating_sub(before) >= BULK_PACKETS {
+            let until = as_nanos(now + BULK_LASTS);
+            self.bulk_until_ns.store(until, Ordering::Relaxed);
+        }
+        let comes_back = self.waits() && as_nanos(now) < self.bulk_until_ns.load(Ordering::Relaxed);
+        host.progress
+            .sleeper_returns(host.sources(), comes_back.then_some(now));
+        if !comes_back {
+            host.poller_leaves();
+        }
+    }
+
     fn give_up(&self) -> bool {
         if !self.is_owner() {
             return false;
@@ -135,6 +183,9 @@ impl DeviceWait for RingWait {
         }
         self.host.progress.ring_waiter().release();
         self.links().head_page().asleep().end_waiter();
+        self.host
+            .progress
+            .sleeper_returns(self.host.sources(), None);
         self.host.poller_leaves();
         true
     }
@@ -186,10 +237,8 @@ impl Host {
         if waiter.take_over() {
             links.head_page().asleep().end_waiter();
             links.waiter_bell().reset_all();
-            self.progress.poller_leaves(Sources {
-                group: &self.group,
-                links: Some(links),
-            });
+            self.progress
+                .poller_leaves(self.sources(), self.clock.now());
             if waiter.sleeps_in_calls() {
                 // It may sleep, and one of the rings may have been for an event that is still queued.
                 links.waiter_bell().ring();

@@ -87,6 +87,10 @@ impl Cell {
         self.add(1);
     }
 
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
     /// Adds `count`.
     #[inline]
     pub(crate) fn add(&self, count: usize) {

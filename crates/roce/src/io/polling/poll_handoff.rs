@@ -4,7 +4,9 @@
 //! published. In any order, at least one of the two sees the other. A model checker tries every order
 //! (`tests/poll_handoff.rs`).
 
-use super::sync::{AtomicBool, AtomicU64, Mutex, Ordering, fence, fence_after_exchange};
+use super::sync::{
+    AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence, fence_after_exchange,
+};
 
 /// The time until which the progress thread sleeps.
 #[derive(Debug)]
@@ -41,6 +43,15 @@ impl Sleep {
     }
 }
 
+/// A change of what the progress thread waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Watch {
+    /// Whether the writers of rings wake it.
+    Rings(bool),
+    /// Whether the sockets do.
+    Sockets(bool),
+}
+
 /// Selects who reads the sockets: polling threads, or the progress thread, which then watches the sockets.
 ///
 /// If each packet that a poller reads woke the progress thread, the two would contend for the processor and the lock.
@@ -48,13 +59,25 @@ impl Sleep {
 /// and checks at intervals. When no thread has polled for a while, it watches again. A poller that is about to sleep
 /// makes it watch at once.
 ///
-/// The argument `watch` of the methods starts or stops watching. It is called under a lock of this type.
+/// A thread of the program that sleeps for a stream may wait for the sockets itself, so that one thread is woken for a
+/// packet instead of two. Meanwhile the progress thread does not watch them. When that thread is awake, it probably comes
+/// back before the next packet if there is much traffic, and the progress thread would be woken for nothing. Then it
+/// only checks at intervals. Otherwise it watches at once.
+///
+/// The argument `watch` of the methods changes what the progress thread waits for. It is called under a lock of this
+/// type.
 #[derive(Debug)]
 pub(crate) struct PollHandoff {
     /// The time of the last visit of a poller, nanoseconds; 0 if it said that it leaves.
     polled_ns: AtomicU64,
-    /// Whether the progress thread watches. Written under the lock, read without.
+    /// Whether the progress thread watches. Written under the lock, read without, as the following.
     watching: AtomicBool,
+    /// Whether the sockets wake it.
+    has_sockets: AtomicBool,
+    /// The thread of the program that waits for the sockets; 0 for none.
+    sleeper: AtomicUsize,
+    /// When such a thread was last awake and expected to come back, nanoseconds.
+    awake_ns: AtomicU64,
     changing: Mutex<()>,
     /// How long a visit counts, nanoseconds.
     stay_ns: u64,
@@ -66,6 +89,9 @@ impl PollHandoff {
         Self {
             polled_ns: AtomicU64::new(0),
             watching: AtomicBool::new(true),
+            has_sockets: AtomicBool::new(true),
+            sleeper: AtomicUsize::new(0),
+            awake_ns: AtomicU64::new(0),
             changing: Mutex::new(()),
             stay_ns,
         }
@@ -77,32 +103,76 @@ impl PollHandoff {
         self.polled_ns.store(now_ns.max(1), Ordering::Relaxed);
     }
 
-    /// Called by a polling thread that is about to sleep. After this call the sockets are watched, or the progress
-    /// thread is about to check them.
+    /// Called by a polling thread that is about to sleep. After this call the sockets are watched, or a thread of the
+    /// program waits for them, or the progress thread is about to check them, or checks them at intervals because it
+    /// [expects a sleeper](Self::expects_sleeper).
     #[inline]
-    pub(crate) fn poller_leaves(&self, watch: impl Fn(bool)) {
+    pub(crate) fn poller_leaves(&self, now_ns: u64, watch: impl Fn(Watch)) {
         self.polled_ns.store(0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        self.set(true, watch);
+        self.set(true, !self.expects_sleeper(now_ns), watch);
     }
 
     /// Stops watching if a poller reads the sockets, otherwise watches. Returns whether a poller does. Only the
     /// progress thread calls this.
-    pub(crate) fn yield_to_pollers(&self, now_ns: u64, watch: impl Fn(bool)) -> bool {
+    pub(crate) fn yield_to_pollers(&self, now_ns: u64, watch: impl Fn(Watch)) -> bool {
         if self.is_polled(now_ns) {
-            self.set(false, &watch);
+            self.set(false, true, &watch);
             fence(Ordering::SeqCst);
             if self.is_polled(now_ns) {
                 return true;
             }
         }
-        self.set(true, watch);
+        self.set(true, !self.expects_sleeper(now_ns), watch);
         false
     }
 
     /// Makes the progress thread watch, even while others poll.
-    pub(crate) fn watch_beside_pollers(&self, watch: impl Fn(bool)) {
-        self.set(true, watch);
+    pub(crate) fn watch_beside_pollers(&self, watch: impl Fn(Watch)) {
+        self.set(true, true, watch);
+    }
+
+    /// The calling thread is about to wait for the sockets. False if another one does.
+    pub(crate) fn sleeper_takes(&self, thread: usize, watch: impl Fn(Watch)) -> bool {
+        let _guard = self.changing.lock();
+        match self.sleeper.load(Ordering::Relaxed) {
+            0 => {}
+            // A signal handler may have interrupted its wait.
+            sleeper => return sleeper == thread,
+        }
+        self.sleeper.store(thread, Ordering::Relaxed);
+        self.apply(watch);
+        true
+    }
+
+    /// The thread that waited for the sockets is awake, and has read them. If it is expected back since `back_ns`, the
+    /// progress thread checks the sockets at intervals: wake it if it sleeps for long.
+    pub(crate) fn sleeper_returns(&self, back_ns: Option<u64>, watch: impl Fn(Watch)) {
+        let _guard = self.changing.lock();
+        self.awake_ns.store(back_ns.unwrap_or(0), Ordering::Relaxed);
+        self.sleeper.store(0, Ordering::Relaxed);
+        match back_ns {
+            Some(_) => fence(Ordering::SeqCst),
+            None => self.apply(watch),
+        }
+    }
+
+    /// Whether a thread that waited for the sockets was awake lately and is expected back.
+    pub(crate) fn expects_sleeper(&self, now_ns: u64) -> bool {
+        let awake_ns = self.awake_ns.load(Ordering::Relaxed);
+        awake_ns != 0 && now_ns.saturating_sub(awake_ns) < self.stay_ns
+    }
+
+    /// Whether the sockets are left to such a thread, although none waits for them now.
+    pub(crate) fn is_sleeper_away(&self) -> bool {
+        !self.has_sockets.load(Ordering::Relaxed)
+            && !self.has_sleeper()
+            && self.watching.load(Ordering::Relaxed)
+    }
+
+    /// Whether a thread of the program waits for the sockets.
+    pub(crate) fn has_sleeper(&self) -> bool {
+        self.sleeper.load(Ordering::Relaxed) != 0
     }
 
     /// Whether an active poller has not visited for `away_ns`: it does something else, or is stopped.
@@ -117,14 +187,27 @@ impl PollHandoff {
         polled_ns != 0 && now_ns.saturating_sub(polled_ns) < self.stay_ns
     }
 
-    fn set(&self, watching: bool, watch: impl Fn(bool)) {
-        if self.watching.load(Ordering::Relaxed) == watching {
+    fn set(&self, watching: bool, with_sockets: bool, watch: impl Fn(Watch)) {
+        let is_as_wanted = self.watching.load(Ordering::Relaxed) == watching;
+        if is_as_wanted && !(with_sockets && self.is_sleeper_away()) {
             return;
         }
         let _guard = self.changing.lock();
         if self.watching.load(Ordering::Relaxed) != watching {
-            watch(watching);
+            watch(Watch::Rings(watching));
             self.watching.store(watching, Ordering::Relaxed);
+        }
+        if with_sockets {
+            self.apply(watch);
+        }
+    }
+
+    /// Adds the sockets or removes them, under the lock.
+    fn apply(&self, watch: impl Fn(Watch)) {
+        let wanted = self.watching.load(Ordering::Relaxed) && !self.has_sleeper();
+        if self.has_sockets.load(Ordering::Relaxed) != wanted {
+            watch(Watch::Sockets(wanted));
+            self.has_sockets.store(wanted, Ordering::Relaxed);
         }
     }
 }

@@ -12,10 +12,10 @@ use crate::io::net::interface_monitor::InterfaceMonitor;
 use crate::io::net::shm::links::Links;
 use crate::io::net::sockopt::IpVersion;
 use crate::io::net::transmit::{SendSocket, Transmitter};
-use crate::io::polling::attendance::Attendant;
+use crate::io::polling::attendance::{Attendant, this_thread};
 use crate::io::polling::clock::as_nanos;
 use crate::io::polling::last_polls::LastPolls;
-use crate::io::polling::poll_handoff::{PollHandoff, Sleep};
+use crate::io::polling::poll_handoff::{PollHandoff, Sleep, Watch};
 use crate::io::polling::ring_waiter::RingWaiter;
 use portolan_port_sharing::PortGroup;
 use portolan_port_sharing::room::{self, with_room};
@@ -169,14 +169,14 @@ impl Progress {
 
     /// Called by a polling thread that is about to sleep.
     #[inline]
-    pub(crate) fn poller_leaves(&self, sources: Sources<'_>) {
-        self.handoff
-            .poller_leaves(|watching| self.watch(sources, watching));
+    pub(crate) fn poller_leaves(&self, sources: Sources<'_>, now: Duration) {
+        let watch = |change| self.watch(sources, change);
+        self.handoff.poller_leaves(as_nanos(now), watch);
     }
 
     /// Removes the sockets from epoll if a poller reads them, otherwise adds them. Returns whether a poller does.
     pub(crate) fn yield_to_pollers(&self, sources: Sources<'_>, now: Duration) -> bool {
-        let watch = |watching| self.watch(sources, watching);
+        let watch = |change| self.watch(sources, change);
         let yields = self.handoff.yield_to_pollers(as_nanos(now), watch);
         if !yields {
             self.ring_waiter.miss();
@@ -184,10 +184,41 @@ impl Progress {
         yields
     }
 
+    /// The calling thread is about to wait for the sockets. False if another one does.
+    pub(crate) fn sleeper_takes(&self, sources: Sources<'_>) -> bool {
+        let watch = |change| self.watch(sources, change);
+        self.handoff.sleeper_takes(this_thread(), watch)
+    }
+
+    /// The thread that waited for the sockets is awake, and has read them. If it is expected back, since now, this thread
+    /// checks them at intervals.
+    pub(crate) fn sleeper_returns(&self, sources: Sources<'_>, back: Option<Duration>) {
+        let watch = |change| self.watch(sources, change);
+        self.handoff.sleeper_returns(back.map(as_nanos), watch);
+        if let Some(now) = back {
+            self.wake_before(now + 2 * LOOK_INTERVAL);
+        }
+    }
+
+    /// Whether this thread checks the sockets at intervals for a thread that is expected to wait for them again.
+    pub(crate) fn expects_sleeper(&self, now: Duration) -> bool {
+        self.handoff.expects_sleeper(as_nanos(now))
+    }
+
+    /// Whether that thread does not wait for them now.
+    pub(crate) fn is_sleeper_away(&self) -> bool {
+        self.handoff.is_sleeper_away()
+    }
+
+    /// Whether a thread of the program waits for the sockets.
+    pub(crate) fn has_sleeper(&self) -> bool {
+        self.handoff.has_sleeper()
+    }
+
     /// Keeps the sockets in epoll although pollers read them.
     pub(crate) fn watch_beside_pollers(&self, sources: Sources<'_>) {
         self.handoff
-            .watch_beside_pollers(|watching| self.watch(sources, watching));
+            .watch_beside_pollers(|change| self.watch(sources, change));
     }
 
     /// Whether the active pollers do not read the sockets at the moment.
@@ -210,23 +241,35 @@ impl Progress {
             || self.is_stopping()
     }
 
-    fn watch(&self, sources: Sources<'_>, watching: bool) {
-        if let Some(links) = sources.links {
-            let asleep = links.head_page().asleep();
-            match watching {
-                true => asleep.announce(),
-                false => asleep.end(),
+    fn watch(&self, sources: Sources<'_>, change: Watch) {
+        match change {
+            Watch::Rings(watching) => {
+                if let Some(links) = sources.links {
+                    self.watch_rings(links, watching);
+                }
             }
-            if watching && self.ring_waiter.rests() {
-                // A poller may have told the writers not to wake it.
-                asleep.announce_waiter();
-            }
+            Watch::Sockets(watching) => self.watch_sockets(sources.group, watching),
         }
+    }
+
+    fn watch_rings(&self, links: &Links, watching: bool) {
+        let asleep = links.head_page().asleep();
+        match watching {
+            true => asleep.announce(),
+            false => asleep.end(),
+        }
+        if watching && self.ring_waiter.rests() {
+            // A poller may have told the writers not to wake it.
+            asleep.announce_waiter();
+        }
+    }
+
+    fn watch_sockets(&self, group: &PortGroup, watching: bool) {
         let flags = match watching {
             true => epoll::EventFlags::IN,
             false => epoll::EventFlags::empty(),
         };
-        for (token, socket) in (DATA..SEND).zip(sources.group.sockets()) {
+        for (token, socket) in (DATA..SEND).zip(group.sockets()) {
             // The descriptor is in the set and both are open, so this cannot fail.
             let _ = epoll::modify(&self.epoll, socket, epoll::EventData::new_u64(token), flags);
         }
