@@ -41,7 +41,7 @@
 //!   broken, and data of dropped streams is lost unless the program calls [`deliver_dropped`] first.
 //! * The end of a stream is delivered in order, but dropping a stream with unread data does not reset the peer.
 //! * A write needs 2 KiB of free send buffer, whatever its length, and room in the peer's receive buffer: the send buffer holds
-//!   only what is under way. With the defaults, a write of more than 65,536 bytes blocks until the peer reads
+//!   only what is under way. With the defaults, the first write of more than 65,536 bytes blocks until the peer reads
 //!   ([`Stream`]). TCP often takes megabytes.
 //! * A connect waits for the peer's `accept`. TCP's kernel answers a connect alone, so that one thread can call `connect` and
 //!   then `accept`. Here that connect times out: call them in two threads or tasks.

@@ -21,7 +21,8 @@ use crate::deadline;
 /// peer's receive buffer is full**, even if the send buffer is empty. The peer grants its buffer in halves: the first one on
 /// connecting, the second one when it first reads, and each again when it has read that many bytes. With the defaults, 65,536
 /// bytes can be written before the peer reads, and then 131,072 can be unread. A `write_all` of more waits for the peer. For
-/// more room, the peer sets [`receive_buffer`](super::StreamOptions::receive_buffer).
+/// more room, the peer sets [`receive_buffer`](super::StreamOptions::receive_buffer). Buffers that often are full
+/// [grow](super::StreamOptions::grows).
 ///
 /// A write also waits for 2 KiB of free send buffer, and if as many messages are unread as the peer's
 /// [`receive_queue`](super::StreamOptions::receive_queue) has.
