@@ -79,7 +79,8 @@ pub trait DeviceWait: Send + Sync + std::fmt::Debug {
     fn take_sockets(&self) -> bool;
     /// The socket with this number, from 0 on.
     fn socket(&self, number: usize) -> Option<BorrowedFd<'_>>;
-    /// Handles what has arrived, and leaves the sockets to the device's own thread.
+    /// Handles what has arrived, and leaves the sockets to the device's own thread, or, after much traffic, lets it check
+    /// them at intervals.
     fn return_sockets(&self);
     /// Leaves the packets to the device's own thread again, or to another caller of
     /// [`Cq::wait_for_device`](crate::traits::Cq::wait_for_device). The descriptor belongs to that one then.

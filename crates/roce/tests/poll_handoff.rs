@@ -158,7 +158,7 @@ fn a_thread_that_falls_asleep_as_a_sleeper_comes_back_sees_it_or_is_woken() {
             let (handoff, watched, sleep) = (handoff.clone(), watched.clone(), sleep.clone());
             thread::spawn(move || {
                 assert!(handoff.sleeper_takes(1, |change| note(&watched, change)));
-                handoff.sleeper_returns(Some(1), |change| note(&watched, change));
+                handoff.sleeper_returns(1, Some(1), |change| note(&watched, change));
                 sleep.misses(5)
             })
         };
@@ -191,7 +191,7 @@ fn while_a_sleeper_waits_for_the_sockets_the_thread_does_not_and_afterwards_it_d
         assert!(!handoff.sleeper_takes(2, |change| note(&watched, change)));
         let yields = handoff.yield_to_pollers(2, |change| note(&watched, change));
         assert!(!watched.load(Ordering::Relaxed), "two threads are woken");
-        handoff.sleeper_returns(None, |change| note(&watched, change));
+        handoff.sleeper_returns(1, None, |change| note(&watched, change));
         poller.join().unwrap();
         assert!(
             yields || watched.load(Ordering::Relaxed),
@@ -206,7 +206,7 @@ fn a_sleeper_that_comes_back_in_time_finds_the_sockets_as_it_left_them() {
         let (handoff, watched) = model(PollHandoff::new(100));
         let watch = |change| note(&watched, change);
         assert!(handoff.sleeper_takes(1, watch));
-        handoff.sleeper_returns(Some(1), watch);
+        handoff.sleeper_returns(1, Some(1), watch);
         handoff.poller_is_here(2);
         handoff.poller_leaves(3, watch);
         assert!(!watched.load(Ordering::Relaxed) && handoff.is_sleeper_away());
@@ -215,8 +215,16 @@ fn a_sleeper_that_comes_back_in_time_finds_the_sockets_as_it_left_them() {
         assert!(handoff.sleeper_takes(1, watch));
         assert!(!handoff.is_sleeper_away());
         // After a long sleep, the first packet finds the progress thread as before.
-        handoff.sleeper_returns(None, watch);
+        handoff.sleeper_returns(1, None, watch);
         assert!(watched.load(Ordering::Relaxed));
+        // One that never comes back is replaced, and its late return changes nothing for the next one.
+        assert!(handoff.sleeper_takes(1, watch));
+        handoff.sleeper_is_gone(watch);
+        assert!(watched.load(Ordering::Relaxed));
+        assert!(handoff.sleeper_takes(2, watch));
+        handoff.sleeper_returns(1, None, watch);
+        assert!(handoff.has_sleeper() && !watched.load(Ordering::Relaxed));
+        handoff.sleeper_returns(2, None, watch);
         // A thread that rests without having slept lately leaves them watched until it takes them.
         handoff.poller_leaves(200, watch);
         assert!(watched.load(Ordering::Relaxed));

@@ -222,7 +222,7 @@ impl Endpoint {
         self.sender.grow();
     }
 
-    /// Receives into the larger buffer as soon as the first one is full.
+    /// Receives into the larger buffer as soon as the peer has filled what was granted of the first one.
     pub fn grow_receive(&mut self, addr: u64, key: u32) {
         self.grown = (addr, key);
         self.receiver.grow();

@@ -33,8 +33,8 @@ pub struct StreamOptions {
     /// Size of the receive buffer, in bytes. The peer writes at most half of it at a time, and at most half of it before this
     /// side first reads. See [`grows`](Self::grows). Default: 131,072.
     pub receive_buffer: u32,
-    /// Whether a buffer that often limits the rate is replaced by one of four times its size. All larger buffers of a
-    /// process take at most 256 MiB. Default: true.
+    /// Whether a buffer that has limited the rate eight times is replaced by one of four times its size. Only on software
+    /// devices, as kernel devices pin memory. All larger buffers of a process take at most 256 MiB. Default: true.
     pub grows: bool,
     /// Number of work requests of the send queue. Default: 384.
     pub send_queue: u16,

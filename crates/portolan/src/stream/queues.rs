@@ -124,6 +124,10 @@ impl Queues {
         let pd = crate::device::shared_pd(device)?;
         let sizes = [config.send_queue, config.receive_queue].map(u32::from);
         let ([sends_cq, receives_cq], channel) = completion_queues(&**device, sizes, signal)?;
+        if channel.is_some() {
+            // A kernel's device pins memory, which is limited (RLIMIT_MEMLOCK).
+            (config.grown_send_buffer, config.grown_receive_buffer) = (0, 0);
+        }
         let cap = QpCap {
             max_send_wr: config.send_queue.into(),
             max_recv_wr: config.receive_queue.into(),

@@ -103,7 +103,8 @@ pub struct FlowConfig {
     /// Maximum bytes of one read request. An RDMA read is split into requests of at most this size and at most the
     /// window's room.
     pub read_request_bytes_max: u32,
-    /// The responder acknowledges at least every this many bytes, even without a request. The requester requests an
+    /// The responder acknowledges at least every this many bytes, each packet counted as a full path MTU, even without a
+    /// request. The requester requests an
     /// acknowledgement at least as often. At most half of the maximum window, so that sending goes on meanwhile: each
     /// acknowledgement wakes a thread of the requester.
     pub ack_interval_bytes: u32,

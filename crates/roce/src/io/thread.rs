@@ -25,6 +25,7 @@ use crate::io::polling::policy::{Policy, PollingState};
 use crate::io::polling::progress::{
     BELL, DATA, GROUP, INTERFACES, LINKS, LOOK_INTERVAL, MULTICAST, SEND, WAKE,
 };
+use crate::io::polling::sleeper_looks::SleeperLooks;
 use crate::io::verbs::devices::Devices;
 
 /// Descriptors handled in one turn.
@@ -69,6 +70,7 @@ pub(crate) fn start(
         links,
         accept_due: None,
         policy: Policy::default(),
+        sleeper_looks: SleeperLooks::default(),
         misses: 0,
     };
     let builder = std::thread::Builder::new().name("portolan".into());
@@ -109,6 +111,7 @@ struct Worker {
     /// When to watch the links' listener again.
     accept_due: Option<Duration>,
     policy: Policy,
+    sleeper_looks: SleeperLooks,
     /// Number of checks in a row at which packets waited for a thread that waits for the rings itself.
     misses: u32,
 }
@@ -171,9 +174,7 @@ impl Worker {
         let busy_polled = self.busy_poll();
         self.wait(events, busy_polled);
         let mut found = self.stand_in_for_pollers();
-        if events.is_empty() {
-            self.stand_in_for_sleeper();
-        }
+        self.stand_in_for_sleeper();
         for event in &*events {
             match event.data.u64() {
                 WAKE => {
@@ -258,6 +259,10 @@ impl Worker {
         let polled = self.policy.state() != PollingState::Sleep;
         let looks = polled || progress.expects_sleeper(now);
         let mut until = now + if looks { LOOK_INTERVAL } else { LONGEST_SLEEP };
+        let (waits, is_away) = (progress.has_sleeper(), progress.is_sleeper_away());
+        let packets = self.host.monitor.packets();
+        let next_look = self.sleeper_looks.plan(waits, is_away, packets, now);
+        until = until.min(next_look.unwrap_or(until));
         until = until.min(self.gsi_deadline.unwrap_or(until));
         until = until.min(self.reading_due.unwrap_or(until));
         until = until.min(self.accept_due.unwrap_or(until));
@@ -273,8 +278,8 @@ impl Worker {
         wait_ns = wait_ns.saturating_sub(as_nanos(now));
         let owes = !polled && (self.host.deferred_acks.any() || self.host.copying.any());
         let asked = progress.is_gsi_changed() || progress.is_reading_asked();
-        // A thread of the program that was awake meanwhile has left the sockets to this one.
-        let is_left = !looks && progress.is_sleeper_away();
+        // A thread of the program has taken the sockets meanwhile, or left them to this one.
+        let is_left = (waits, is_away) != (progress.has_sleeper(), progress.is_sleeper_away());
         if owes || asked || is_left || progress.is_stopping() {
             wait_ns = 0;
         }
@@ -334,14 +339,11 @@ impl Worker {
         taken.one_sided
     }
 
-    /// Reads the sockets in the place of a thread of the program that does not: it was expected to wait for them again,
-    /// or it has left its wait by longjmp(3) in a signal handler or was cancelled.
-    fn stand_in_for_sleeper(&self) {
+    /// Reads the sockets in the place of a thread of the program that waits for them, or is expected to. It may be away, be
+    /// stopped, be in a signal handler, or have left its wait by longjmp(3).
+    fn stand_in_for_sleeper(&mut self) {
         let host = &self.host;
-        let is_away = host.progress.is_sleeper_away();
-        let is_overdue =
-            host.progress.has_sleeper() && !host.progress.expects_sleeper(host.clock.now());
-        if !is_away && !is_overdue {
+        if !self.sleeper_looks.take_due(host.clock.now()) {
             return;
         }
         let Some(mut receiver) = host.receiver.try_lock() else {
@@ -349,8 +351,9 @@ impl Worker {
         };
         let taken = host.read_sockets(&mut receiver, Answer::Now);
         drop(receiver);
+        let is_overdue = !host.progress.expects_sleeper(host.clock.now());
         if is_overdue && taken.datagrams > 0 {
-            host.progress.sleeper_returns(host.sources(), None);
+            host.progress.sleeper_is_gone(host.sources());
         }
     }
 

@@ -199,3 +199,28 @@ fn who_gives_up_during_a_sleep_leaves_the_sockets_to_the_progress_thread() {
     pair.a.expect(1);
     expect(take(&pair.b).unwrap(), 1);
 }
+
+#[test]
+fn a_thread_that_does_not_come_back_from_its_sleep_delays_the_others_for_seconds_at_most() {
+    let pair = by_sockets();
+    let wait = pair.b.cq.wait_for_device().unwrap();
+    for number in 0..3 {
+        until("it takes the sockets", || {
+            rest(&*wait);
+            wait.take_sockets()
+        });
+        // As after longjmp(3) out of a signal handler.
+        let begun = Instant::now();
+        pair.b.receive(number, pair.b.sge(64, 64));
+        pair.a.post(number, SendOp::Send, pair.a.sge(0, 64));
+        pair.a.expect(number);
+        until("the message arrives", || {
+            take(&pair.b).is_some_and(|received| expect(received, number).wr_id == number)
+        });
+        assert!(
+            begun.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            begun.elapsed()
+        );
+    }
+}

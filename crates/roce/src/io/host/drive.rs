@@ -136,6 +136,29 @@ impl Host {
         }
     }
 
+    /// As [`Host::drive_briefly`], for a thread that waited for the sockets and the rings: reads all of them. Returns false
+    /// if another thread reads them.
+    pub(crate) fn drive_awake(&self, now: Duration, answer: Answer) -> bool {
+        self.progress.poller_is_here(now);
+        let _watch = self.watch_for_panics();
+        self.settle_deferred();
+        self.continue_copies();
+        let Some(mut receiver) = self.receiver.try_lock() else {
+            return false;
+        };
+        if !self.progress.is_stopping() {
+            if let Some(links) = &self.links {
+                self.read_rings(&mut receiver, links, answer);
+            }
+            for socket in self.group.sockets() {
+                self.read_socket(&mut receiver, socket, answer);
+            }
+        }
+        drop(receiver);
+        self.serve_timers(now);
+        true
+    }
+
     /// A polling thread is about to sleep. After this call, packets wake the progress thread.
     pub(crate) fn poller_leaves(&self) {
         if !self.is_left_to_waiter() {

@@ -9,6 +9,7 @@ use portolan_provider::Step;
 use portolan_provider::traits::DeviceWait;
 
 use crate::io::host::Host;
+use crate::io::host::drive::Answer;
 use crate::io::net::shm::links::Links;
 use crate::io::polling::clock::as_nanos;
 
@@ -22,7 +23,7 @@ const BULK_LASTS: Duration = Duration::from_millis(2);
 pub(crate) struct RingWait {
     host: Arc<Host>,
     is_given_up: AtomicBool,
-    /// Number of packets that the process had received and sent when its owner last waited for the sockets.
+    /// Number of packets that the process had received and sent when its owner began to wait for the sockets.
     packets: AtomicU64,
     /// Until when it is expected to wait again soon, nanoseconds.
     bulk_until_ns: AtomicU64,
@@ -140,12 +141,18 @@ impl DeviceWait for RingWait {
 
     fn take_sockets(&self) -> bool {
         let (host, progress) = (&self.host, &self.host.progress);
-        self.is_owner()
-            && self.waits()
-            && progress.needs_sockets()
-            // Each packet that a poller reads would wake this thread.
-            && !progress.is_polled(host.clock.now())
-            && progress.sleeper_takes(host.sources())
+        if !self.is_owner() || !self.waits() || !progress.needs_sockets() {
+            return false;
+        }
+        let now = host.clock.now();
+        // Each packet that another thread reads would wake this one.
+        let is_alone = !progress.is_polled(now) && host.receiver.try_lock().is_some();
+        let takes = is_alone && progress.sleeper_takes(host.sources(), now);
+        if takes {
+            self.packets
+                .store(host.monitor.packets(), Ordering::Relaxed);
+        }
+        takes
     }
 
     fn socket(&self, number: usize) -> Option<BorrowedFd<'_>> {
@@ -157,20 +164,29 @@ impl DeviceWait for RingWait {
             return;
         }
         let host = &self.host;
-        host.drive_briefly();
-        let counters = &host.monitor.counters;
-        let packets = counters.received_packets.get() + counters.sent_packets.get();
-        let before = self.packets.swap(packets, Ordering::Relaxed);
         let now = host.clock.now();
-        if packets.saturating_sub(before) >= BULK_PACKETS {
-            let until = as_nanos(now + BULK_LASTS);
-            self.bulk_until_ns.store(until, Ordering::Relaxed);
-        }
-        let comes_back = self.waits() && as_nanos(now) < self.bulk_until_ns.load(Ordering::Relaxed);
+        let bulk_until_ns = self.bulk_until_ns.load(Ordering::Relaxed);
+        let answer = match as_nanos(now) < bulk_until_ns {
+            true => Answer::AfterTheOwner(now),
+            // The progress thread sleeps, and would be woken to answer.
+            false => Answer::Now,
+        };
+        let has_read = host.drive_awake(now, answer);
+        let packets = host.monitor.packets() - self.packets.load(Ordering::Relaxed);
+        let bulk_until_ns = match packets >= BULK_PACKETS {
+            true => as_nanos(now + BULK_LASTS),
+            false => bulk_until_ns,
+        };
+        self.bulk_until_ns.store(bulk_until_ns, Ordering::Relaxed);
+        let comes_back = has_read && self.waits() && as_nanos(now) < bulk_until_ns;
         host.progress
             .sleeper_returns(host.sources(), comes_back.then_some(now));
         if !comes_back {
             host.poller_leaves();
+        }
+        if !has_read {
+            // The thread that reads needs the processor to end.
+            std::thread::yield_now();
         }
     }
 
@@ -183,9 +199,7 @@ impl DeviceWait for RingWait {
         }
         self.host.progress.ring_waiter().release();
         self.links().head_page().asleep().end_waiter();
-        self.host
-            .progress
-            .sleeper_returns(self.host.sources(), None);
+        self.host.progress.sleeper_is_gone(self.host.sources());
         self.host.poller_leaves();
         true
     }

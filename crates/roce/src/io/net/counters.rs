@@ -87,7 +87,7 @@ impl Cell {
         self.add(1);
     }
 
-    pub(crate) fn get(&self) -> u64 {
+    fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
@@ -134,6 +134,11 @@ pub(crate) struct Monitor {
 }
 
 impl Monitor {
+    /// Number of packets received and sent.
+    pub(crate) fn packets(&self) -> u64 {
+        self.counters.received_packets.get() + self.counters.sent_packets.get()
+    }
+
     /// Counts a sent datagram of `packets` packets.
     #[inline]
     pub(crate) fn sent(&self, packets: u16, bytes: usize) {

@@ -14,6 +14,7 @@ pub(crate) mod policy;
 pub(crate) mod poll_handoff;
 pub(crate) mod progress;
 pub(crate) mod ring_waiter;
+pub(crate) mod sleeper_looks;
 pub(crate) mod socket_turns;
 mod sync;
 pub(crate) mod watch_one_sided;

@@ -1,6 +1,6 @@
 //! How the progress thread and others hand over to each other without losing a wake-up.
 //!
-//! Both protocols are Dekker's: each side publishes what it does, then, after a fence, reads what the other
+//! The protocols are Dekker's: each side publishes what it does, then, after a fence, reads what the other
 //! published. In any order, at least one of the two sees the other. A model checker tries every order
 //! (`tests/poll_handoff.rs`).
 
@@ -142,19 +142,37 @@ impl PollHandoff {
         }
         self.sleeper.store(thread, Ordering::Relaxed);
         self.apply(watch);
+        fence(Ordering::SeqCst);
         true
     }
 
     /// The thread that waited for the sockets is awake, and has read them. If it is expected back since `back_ns`, the
     /// progress thread checks the sockets at intervals: wake it if it sleeps for long.
-    pub(crate) fn sleeper_returns(&self, back_ns: Option<u64>, watch: impl Fn(Watch)) {
+    pub(crate) fn sleeper_returns(
+        &self,
+        thread: usize,
+        back_ns: Option<u64>,
+        watch: impl Fn(Watch),
+    ) {
         let _guard = self.changing.lock();
+        if self.sleeper.load(Ordering::Relaxed) != thread {
+            // The progress thread stood in for it, and another one may wait since.
+            return;
+        }
         self.awake_ns.store(back_ns.unwrap_or(0), Ordering::Relaxed);
         self.sleeper.store(0, Ordering::Relaxed);
         match back_ns {
             Some(_) => fence(Ordering::SeqCst),
             None => self.apply(watch),
         }
+    }
+
+    /// The thread that waited for the sockets does not come, or need not wait any more.
+    pub(crate) fn sleeper_is_gone(&self, watch: impl Fn(Watch)) {
+        let _guard = self.changing.lock();
+        self.awake_ns.store(0, Ordering::Relaxed);
+        self.sleeper.store(0, Ordering::Relaxed);
+        self.apply(watch);
     }
 
     /// Whether a thread that waited for the sockets was awake lately and is expected back.

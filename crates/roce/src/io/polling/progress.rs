@@ -17,6 +17,7 @@ use crate::io::polling::clock::as_nanos;
 use crate::io::polling::last_polls::LastPolls;
 use crate::io::polling::poll_handoff::{PollHandoff, Sleep, Watch};
 use crate::io::polling::ring_waiter::RingWaiter;
+use crate::io::polling::sleeper_looks;
 use portolan_port_sharing::PortGroup;
 use portolan_port_sharing::room::{self, with_room};
 
@@ -185,19 +186,31 @@ impl Progress {
     }
 
     /// The calling thread is about to wait for the sockets. False if another one does.
-    pub(crate) fn sleeper_takes(&self, sources: Sources<'_>) -> bool {
+    pub(crate) fn sleeper_takes(&self, sources: Sources<'_>, now: Duration) -> bool {
         let watch = |change| self.watch(sources, change);
-        self.handoff.sleeper_takes(this_thread(), watch)
+        let takes = self.handoff.sleeper_takes(this_thread(), watch);
+        if takes {
+            // This thread looks whether it comes.
+            self.wake_before(now + 2 * sleeper_looks::LAST);
+        }
+        takes
     }
 
     /// The thread that waited for the sockets is awake, and has read them. If it is expected back, since now, this thread
     /// checks them at intervals.
     pub(crate) fn sleeper_returns(&self, sources: Sources<'_>, back: Option<Duration>) {
         let watch = |change| self.watch(sources, change);
-        self.handoff.sleeper_returns(back.map(as_nanos), watch);
+        self.handoff
+            .sleeper_returns(this_thread(), back.map(as_nanos), watch);
         if let Some(now) = back {
             self.wake_before(now + 2 * LOOK_INTERVAL);
         }
+    }
+
+    /// The thread that waited for the sockets does not come, or need not wait any more.
+    pub(crate) fn sleeper_is_gone(&self, sources: Sources<'_>) {
+        self.handoff
+            .sleeper_is_gone(|change| self.watch(sources, change));
     }
 
     /// Whether this thread checks the sockets at intervals for a thread that is expected to wait for them again.
