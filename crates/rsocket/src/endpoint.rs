@@ -24,18 +24,18 @@ use crate::table::{TABLE_ENTRIES, Table};
 pub struct Endpoint {
     config: Config,
     memory: LocalMemory,
-    phase: Phase,
+    pub(crate) phase: Phase,
     /// This side may send.
-    sends: bool,
+    pub(crate) sends: bool,
     /// The peer may send, and this side still reads.
-    receives: bool,
+    pub(crate) receives: bool,
     /// The peer has ended its direction.
     peer_ended: bool,
     peer: Option<ConnData>,
-    sender: Sender,
-    receiver: Receiver,
+    pub(crate) sender: Sender,
+    pub(crate) receiver: Receiver,
     /// Address and key of the larger receive buffer.
-    grown: (u64, u32),
+    pub(crate) grown: (u64, u32),
     /// Number of control messages posted so far, which selects their memory.
     control_posted: u16,
     /// Number of control messages that have not completed.
@@ -47,15 +47,6 @@ pub struct Endpoint {
     /// The second half of a message whose first half is posted.
     second: Option<Post>,
     iomaps: Iomaps,
-}
-
-/// A buffer of an endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WhichBuffer {
-    /// Of data to the peer.
-    Send,
-    /// Of data from the peer.
-    Receive,
 }
 
 /// The program's memory that the peer may write.
@@ -203,37 +194,6 @@ impl Endpoint {
             length,
             self.signalled(id, Work::DataMessage.id(), to, payload, message),
         ))
-    }
-
-    /// The buffer that limits the rate, and the bytes of the larger one that the owner should allocate.
-    pub fn wants_to_grow(&self) -> Option<(WhichBuffer, u32)> {
-        if self.phase != Phase::Open {
-            return None;
-        }
-        let sends = self.sender.stalls.wanted().filter(|_| self.sends);
-        let receives = || self.receiver.wants_to_grow().filter(|_| self.receives);
-        sends
-            .map(|bytes| (WhichBuffer::Send, bytes))
-            .or_else(|| receives().map(|bytes| (WhichBuffer::Receive, bytes)))
-    }
-
-    /// Sends from the larger buffer from now on.
-    pub fn grow_send(&mut self) {
-        self.sender.grow();
-    }
-
-    /// Receives into the larger buffer as soon as the peer has filled what was granted of the first one.
-    pub fn grow_receive(&mut self, addr: u64, key: u32) {
-        self.grown = (addr, key);
-        self.receiver.grow();
-    }
-
-    /// The owner has no larger buffer.
-    pub fn stay(&mut self, which: WhichBuffer) {
-        match which {
-            WhichBuffer::Send => self.sender.stalls.stay(),
-            WhichBuffer::Receive => self.receiver.stay(),
-        }
     }
 
     /// Reserves a write of at most `wanted` bytes to the peer's memory mapped at `offset`. `None` if there is no

@@ -29,6 +29,7 @@
 
 extern crate alloc;
 
+mod buffers;
 mod config;
 mod conn_data;
 pub mod datagram;
@@ -45,12 +46,13 @@ mod sender;
 mod sge;
 mod table;
 
+pub use buffers::WhichBuffer;
 pub use config::{
     BUFFER_MAX_BYTES, CONTROL_BYTES, CONTROL_MESSAGES, Config, LocalMemory, QUEUE_MAX, QUEUE_MIN,
     SEND_LOW_WATER, Signalling, TRANSFER_MAX_BYTES,
 };
 pub use conn_data::ConnData;
-pub use endpoint::{Endpoint, WhichBuffer};
+pub use endpoint::Endpoint;
 pub use error::Violation;
 pub use iomap::{IOMAPS_MAX, Iomap, scale, unscale};
 pub use message::{Control, Message};

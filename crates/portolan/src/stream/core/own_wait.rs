@@ -87,6 +87,7 @@ impl OwnWait {
 }
 
 /// A sleep of the calling thread that also waits for the device's sockets. When it ends, handles what has arrived.
+#[doc(hidden)]
 #[derive(Debug)]
 pub struct SocketSleep<'a>(&'a OwnWait);
 

@@ -17,7 +17,6 @@ use crate::io::polling::clock::as_nanos;
 use crate::io::polling::last_polls::LastPolls;
 use crate::io::polling::poll_handoff::{PollHandoff, Sleep, Watch};
 use crate::io::polling::ring_waiter::RingWaiter;
-use crate::io::polling::sleeper_looks;
 use portolan_port_sharing::PortGroup;
 use portolan_port_sharing::room::{self, with_room};
 
@@ -25,8 +24,12 @@ use portolan_port_sharing::room::{self, with_room};
 const POLLER_STAYS_NS: u64 = 2_000_000;
 /// An active poller visits more often than this.
 const POLLER_AWAY_NS: u64 = 100_000;
+
 /// How often the progress thread checks whether pollers are still active.
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(1);
+/// The longest time between two looks at sockets that a thread of the program waits for: less than the connections of
+/// most peers endure without an answer.
+pub(crate) const SLEEPER_LOOK_MAX: Duration = Duration::from_secs(2);
 
 /// Tokens of descriptors in epoll. Send sockets have tokens from [`SEND`] up to [`INTERFACES`].
 pub(crate) const WAKE: u64 = 0;
@@ -191,7 +194,7 @@ impl Progress {
         let takes = self.handoff.sleeper_takes(this_thread(), watch);
         if takes {
             // This thread looks whether it comes.
-            self.wake_before(now + 2 * sleeper_looks::LAST);
+            self.wake_before(now + 2 * SLEEPER_LOOK_MAX);
         }
         takes
     }

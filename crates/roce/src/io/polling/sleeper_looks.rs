@@ -3,12 +3,10 @@
 
 use std::time::Duration;
 
-use crate::io::polling::progress::LOOK_INTERVAL;
+use crate::io::polling::progress::{LOOK_INTERVAL, SLEEPER_LOOK_MAX};
 
 /// The first look after traffic. Each further one waits twice as long.
 const FIRST: Duration = Duration::from_millis(50);
-/// The longest time between two looks: less than the connections of most peers endure without an answer.
-pub(crate) const LAST: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(crate) struct SleeperLooks {
@@ -61,7 +59,7 @@ impl SleeperLooks {
         let is_due = self.due.is_some_and(|due| due <= now);
         if is_due {
             self.due = None;
-            self.interval = (2 * self.interval).min(LAST);
+            self.interval = (2 * self.interval).min(SLEEPER_LOOK_MAX);
         }
         is_due
     }
