@@ -172,7 +172,8 @@ impl DeviceWait for RingWait {
             false => Answer::Now,
         };
         let has_read = host.drive_awake(now, answer);
-        let packets = host.monitor.packets() - self.packets.load(Ordering::Relaxed);
+        let before = self.packets.load(Ordering::Relaxed);
+        let packets = host.monitor.packets().saturating_sub(before);
         let bulk_until_ns = match packets >= BULK_PACKETS {
             true => as_nanos(now + BULK_LASTS),
             false => bulk_until_ns,
