@@ -60,6 +60,18 @@ fn note(watched: &AtomicBool, change: Watch) {
     }
 }
 
+/// A poller that visits once and then leaves.
+fn poller_that_leaves(
+    handoff: &Arc<PollHandoff>,
+    watched: &Arc<AtomicBool>,
+) -> thread::JoinHandle<()> {
+    let (handoff, watched) = (handoff.clone(), watched.clone());
+    thread::spawn(move || {
+        handoff.poller_is_here(1);
+        handoff.poller_leaves(1, |change| note(&watched, change));
+    })
+}
+
 /// The state that epoll would get for the sockets.
 fn model(handoff: PollHandoff) -> (Arc<PollHandoff>, Arc<AtomicBool>) {
     (Arc::new(handoff), Arc::new(AtomicBool::new(true)))
@@ -78,7 +90,10 @@ fn a_poller_that_leaves_as_the_thread_yields_leaves_the_sockets_watched() {
         };
         let _ = handoff.yield_to_pollers(2, |change| note(&watched, change));
         poller.join().unwrap();
-        assert!(watched.load(Ordering::Relaxed), "nobody reads the sockets");
+        assert!(
+            watched.load(Ordering::Relaxed),
+            "no thread reads the sockets"
+        );
     });
 }
 
@@ -86,19 +101,13 @@ fn a_poller_that_leaves_as_the_thread_yields_leaves_the_sockets_watched() {
 fn whatever_two_pollers_do_a_long_sleeping_thread_watches_the_sockets() {
     loom::model(|| {
         let (handoff, watched) = model(PollHandoff::new(100));
-        let poller = {
-            let (handoff, watched) = (handoff.clone(), watched.clone());
-            thread::spawn(move || {
-                handoff.poller_is_here(1);
-                handoff.poller_leaves(1, |change| note(&watched, change));
-            })
-        };
+        let poller = poller_that_leaves(&handoff, &watched);
         handoff.poller_is_here(1);
         let yields = handoff.yield_to_pollers(2, |change| note(&watched, change));
         poller.join().unwrap();
         assert!(
             yields || watched.load(Ordering::Relaxed),
-            "the thread sleeps for long and nobody reads the sockets"
+            "the thread sleeps for long and no thread reads the sockets"
         );
     });
 }
@@ -132,7 +141,10 @@ fn a_thread_that_watches_beside_pollers_keeps_watching_as_they_come_and_go() {
         };
         handoff.watch_beside_pollers(|change| note(&watched, change));
         poller.join().unwrap();
-        assert!(watched.load(Ordering::Relaxed), "nobody reads the sockets");
+        assert!(
+            watched.load(Ordering::Relaxed),
+            "no thread reads the sockets"
+        );
     });
 }
 
@@ -168,11 +180,14 @@ fn a_thread_that_falls_asleep_as_a_sleeper_comes_back_sees_it_or_is_woken() {
         let sees = looks || handoff.is_sleeper_away();
         let woken = sleeper.join().unwrap();
         let is_watched = watched.load(Ordering::Relaxed);
-        assert!(sees || woken || is_watched, "nobody reads the sockets");
+        assert!(sees || woken || is_watched, "no thread reads the sockets");
         // It does not come back.
         assert!(handoff.expects_sleeper(100));
         handoff.yield_to_pollers(101, |change| note(&watched, change));
-        assert!(watched.load(Ordering::Relaxed), "nobody reads the sockets");
+        assert!(
+            watched.load(Ordering::Relaxed),
+            "no thread reads the sockets"
+        );
     });
 }
 
@@ -180,13 +195,7 @@ fn a_thread_that_falls_asleep_as_a_sleeper_comes_back_sees_it_or_is_woken() {
 fn while_a_sleeper_waits_for_the_sockets_the_thread_does_not_and_afterwards_it_does() {
     loom::model(|| {
         let (handoff, watched) = model(PollHandoff::new(100));
-        let poller = {
-            let (handoff, watched) = (handoff.clone(), watched.clone());
-            thread::spawn(move || {
-                handoff.poller_is_here(1);
-                handoff.poller_leaves(1, |change| note(&watched, change));
-            })
-        };
+        let poller = poller_that_leaves(&handoff, &watched);
         assert!(handoff.sleeper_takes(1, |change| note(&watched, change)));
         assert!(!handoff.sleeper_takes(2, |change| note(&watched, change)));
         let yields = handoff.yield_to_pollers(2, |change| note(&watched, change));
@@ -195,7 +204,7 @@ fn while_a_sleeper_waits_for_the_sockets_the_thread_does_not_and_afterwards_it_d
         poller.join().unwrap();
         assert!(
             yields || watched.load(Ordering::Relaxed),
-            "nobody reads the sockets"
+            "no thread reads the sockets"
         );
     });
 }

@@ -19,7 +19,7 @@ impl Endpoint {
             return None;
         }
         let sends = self.sender.stalls.wanted().filter(|_| self.sends);
-        let receives = || self.receiver.wants_to_grow().filter(|_| self.receives);
+        let receives = || self.receiver.stalls.wanted().filter(|_| self.receives);
         sends
             .map(|bytes| (WhichBuffer::Send, bytes))
             .or_else(|| receives().map(|bytes| (WhichBuffer::Receive, bytes)))
@@ -40,7 +40,7 @@ impl Endpoint {
     pub fn stay(&mut self, which: WhichBuffer) {
         match which {
             WhichBuffer::Send => self.sender.stalls.stay(),
-            WhichBuffer::Receive => self.receiver.stay(),
+            WhichBuffer::Receive => self.receiver.stalls.stay(),
         }
     }
 }

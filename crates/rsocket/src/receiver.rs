@@ -17,7 +17,7 @@ pub(crate) struct Receiver {
     ring: Ring,
     /// The first buffer, after the larger one has replaced it.
     retiring: Option<Retiring>,
-    stalls: Stalls,
+    pub(crate) stalls: Stalls,
     /// Number of messages that may be unread.
     queue: u16,
     /// Lengths of the unread messages. The first length excludes bytes that were read.
@@ -126,16 +126,6 @@ impl Receiver {
         if self.room == 0 {
             self.stalls.begin();
         }
-    }
-
-    /// The size of the larger buffer, if the peer often has to wait for this one.
-    pub(crate) fn wants_to_grow(&self) -> Option<u32> {
-        self.stalls.wanted()
-    }
-
-    /// No larger buffer can be had.
-    pub(crate) fn stay(&mut self) {
-        self.stalls.stay();
     }
 
     /// Grants a larger buffer from now on. What was granted of the first one is read before.

@@ -104,9 +104,8 @@ pub struct FlowConfig {
     /// window's room.
     pub read_request_bytes_max: u32,
     /// The responder acknowledges at least every this many bytes, each packet counted as a full path MTU, even without a
-    /// request. The requester requests an
-    /// acknowledgement at least as often. At most half of the maximum window, so that sending goes on meanwhile: each
-    /// acknowledgement wakes a thread of the requester.
+    /// request. The requester requests an acknowledgement at least as often. Each one wakes a thread of the requester. At
+    /// most half of the maximum window, so that sending goes on meanwhile.
     pub ack_interval_bytes: u32,
     /// Wait for an acknowledgement before the round trip is measured. The queue pair's local ACK timeout is the upper
     /// bound.
