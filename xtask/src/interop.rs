@@ -41,6 +41,8 @@ enum Programs {
     Librdmacm,
     /// Of rdmacm-utils, over rsockets
     Rsockets,
+    /// rstream and riostream with every size, which takes hours
+    EverySize,
     /// Of ibverbs-utils
     PingPongs,
     /// Of perftest
@@ -52,6 +54,7 @@ impl Programs {
         match self {
             Self::Librdmacm => Group::Librdmacm,
             Self::Rsockets => Group::Rsockets,
+            Self::EverySize => Group::EverySize,
             Self::PingPongs => Group::PingPongs,
             Self::Perftest => Group::Perftest,
         }
@@ -61,6 +64,7 @@ impl Programs {
         match self {
             Self::Librdmacm => "interop --programs librdmacm",
             Self::Rsockets => "interop --programs rsockets",
+            Self::EverySize => "interop --programs every-size",
             Self::PingPongs => "interop --programs ping-pongs",
             Self::Perftest => "interop --programs perftest",
         }

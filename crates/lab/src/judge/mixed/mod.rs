@@ -44,10 +44,10 @@ const NICE: &str = "/usr/bin/nice";
 const LIBRARIES: [&str; 2] = ["libibverbs.so", "librdmacm.so"];
 /// The name of our librdmacm for programs that keep Debian's libibverbs.
 const LIBRDMACM: &str = "librdmacm.so.1";
-/// Time limit of a step, above those of its programs.
-const STEP_LIMIT: Duration = Duration::from_secs(900);
 /// Far longer than everything takes on a slow host.
 const DEADLINE: Duration = Duration::from_secs(3 * 3600);
+/// The same for all sizes.
+const DEADLINE_OF_EVERY_SIZE: Duration = Duration::from_secs(12 * 3600);
 
 /// The results of the programs on one kernel.
 #[derive(Debug)]
@@ -96,12 +96,15 @@ pub fn mixed(
         .program(LIBRDMACM, portolan.with_file_name(LIBRARIES[1]))
         .program("portolan", portolan)
         .program("nice", NICE)
-        .deadline(DEADLINE);
+        .deadline(match group {
+            Group::EverySize => DEADLINE_OF_EVERY_SIZE,
+            _ => DEADLINE,
+        });
     for program in PERFTEST {
         job = job.program(program.trim_start_matches("/usr/bin/"), program);
     }
     for (row, ends) in &plays {
-        job = job.step(play(row, *ends).limit(STEP_LIMIT));
+        job = job.step(play(row, *ends).limit(row.limit()));
     }
     job = job.step(step(
         "the kernel logs no bug or warning".to_owned(),
