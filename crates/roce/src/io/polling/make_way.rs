@@ -7,8 +7,13 @@
 //!
 //! If the answers arrive while it yields, the other end shares its processor. Then the time that it polls before is lost
 //! for both, so it yields early until it finds something without.
+//!
+//! Two threads that yield to each other are always ready to run, and the kernel may leave both on one processor for seconds
+//! while another one is idle. It looks for an idle processor when a thread wakes up. So a thread that shares its processor
+//! sleeps for a moment now and then.
 
 use std::cell::Cell;
+use std::time::Duration;
 
 /// How long a poller finds nothing before it yields. Longer than a round trip through memory on idle processors. Short
 /// enough if both ends share one processor, because the other end runs only after this time.
@@ -22,6 +27,22 @@ const SHARED_MAX_NANOS: u64 = 200_000;
 /// Number of answers in a row that arrived during a yield, after which the other end shares the processor.
 const SHARED_FROM: u8 = 4;
 
+/// How long a thread sleeps to get another processor. The kernel adds its timer slack, by default 50 µs.
+const SLEEP: Duration = Duration::from_micros(1);
+/// The time from one such sleep to the next. It doubles while they do not help, up to the maximum.
+const SLEEP_INTERVAL_MIN_NANOS: u64 = 1_000_000;
+/// See [`SLEEP_INTERVAL_MIN_NANOS`].
+const SLEEP_INTERVAL_MAX_NANOS: u64 = 32_000_000;
+
+/// What a thread does between two polls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Between {
+    Nothing,
+    Yield,
+    /// Sleep, to get another processor.
+    Sleep,
+}
+
 /// The history of a thread's polls, nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct Polls {
@@ -33,6 +54,10 @@ struct Polls {
     has_lent: bool,
     /// Number of answers in a row that arrived so.
     lent: u8,
+    /// When it may sleep again to get another processor.
+    sleeps_from: u64,
+    /// The time after that sleep until the next.
+    sleep_interval: u64,
 }
 
 impl Polls {
@@ -41,11 +66,13 @@ impl Polls {
         ended: 0,
         has_lent: false,
         lent: 0,
+        sleeps_from: 0,
+        sleep_interval: SLEEP_INTERVAL_MIN_NANOS,
     };
 
-    /// Records a poll. Returns whether the thread should yield.
+    /// Records a poll. Returns what the thread should do before the next.
     #[inline]
-    fn note(&mut self, found_something: bool, now: u64) -> bool {
+    fn note(&mut self, found_something: bool, now: u64) -> Between {
         // A thread that did something else since its last poll starts over.
         let was_away = now.saturating_sub(self.ended) > AFTER_NANOS;
         self.ended = now;
@@ -55,18 +82,30 @@ impl Polls {
                 true => self.lent.saturating_add(1),
                 false => 0,
             };
+            if !has_lent {
+                self.sleep_interval = SLEEP_INTERVAL_MIN_NANOS;
+            }
         }
         if found_something || was_away {
             self.fruitless_since = now;
         }
-        let after = match self.lent >= SHARED_FROM {
+        let shares = self.lent >= SHARED_FROM;
+        let after = match shares {
             true => AFTER_SHARED_NANOS,
             false => AFTER_NANOS,
         };
-        now.saturating_sub(self.fruitless_since) > after
+        if now.saturating_sub(self.fruitless_since) <= after {
+            return Between::Nothing;
+        }
+        if !shares || now < self.sleeps_from {
+            return Between::Yield;
+        }
+        self.sleeps_from = now + self.sleep_interval;
+        self.sleep_interval = (2 * self.sleep_interval).min(SLEEP_INTERVAL_MAX_NANOS);
+        Between::Sleep
     }
 
-    /// Records that the yield has returned.
+    /// Records that the yield or sleep has returned.
     fn resume(&mut self, now: u64) {
         let took = now.saturating_sub(self.ended);
         self.has_lent = (SHARED_MIN_NANOS..SHARED_MAX_NANOS).contains(&took);
@@ -78,7 +117,7 @@ impl Polls {
     }
 }
 
-/// Yields if this thread's polls have found nothing for a while. `clock` returns the time in nanoseconds, as `now`.
+/// Yields or sleeps if this thread's polls have found nothing for a while. `clock` returns the time in nanoseconds, as `now`.
 #[inline]
 pub(crate) fn after_poll(found_something: bool, now: u64, clock: impl FnOnce() -> u64) {
     thread_local! {
@@ -87,9 +126,16 @@ pub(crate) fn after_poll(found_something: bool, now: u64, clock: impl FnOnce() -
     // Thread locals may already be destroyed.
     let _ = POLLS.try_with(|cell| {
         let mut polls = cell.get();
-        if polls.note(found_something, now) {
-            std::thread::yield_now();
-            polls.resume(clock());
+        match polls.note(found_something, now) {
+            Between::Nothing => {}
+            Between::Sleep if portolan_threads::processors() > 1 => {
+                std::thread::sleep(SLEEP);
+                polls.resume(clock());
+            }
+            Between::Yield | Between::Sleep => {
+                std::thread::yield_now();
+                polls.resume(clock());
+            }
         }
         cell.set(polls);
     });
@@ -101,7 +147,8 @@ mod tests {
 
     /// Polls every `apart` nanoseconds without finding anything. Returns the index of the first poll that yields.
     fn first_that_makes_way(polls: &mut Polls, from: u64, apart: u64) -> u64 {
-        let polled = (0..10_000).find(|poll| polls.note(false, from + poll * apart));
+        let polled =
+            (0..10_000).find(|poll| polls.note(false, from + poll * apart) != Between::Nothing);
         polled.expect("no poll lets others run")
     }
 
@@ -122,18 +169,21 @@ mod tests {
     fn a_found_packet_restarts_the_time() {
         let mut polls = Polls::NEW;
         polls.note(true, 1_000_000);
-        assert!(!polls.note(false, 1_000_000 + AFTER_NANOS));
+        assert_eq!(polls.note(false, 1_000_000 + AFTER_NANOS), Between::Nothing);
         polls.note(true, 1_000_001 + AFTER_NANOS);
-        assert!(!polls.note(false, 1_000_001 + 2 * AFTER_NANOS));
+        assert_eq!(
+            polls.note(false, 1_000_001 + 2 * AFTER_NANOS),
+            Between::Nothing
+        );
     }
 
     #[test]
     fn a_thread_that_computed_does_not_make_way_at_its_first_poll() {
         let mut polls = Polls::NEW;
         polls.note(true, 1_000_000);
-        assert!(!polls.note(false, 9_000_000));
-        assert!(!polls.note(false, 9_000_000 + AFTER_NANOS));
-        assert!(polls.note(false, 9_000_001 + AFTER_NANOS));
+        assert_eq!(polls.note(false, 9_000_000), Between::Nothing);
+        assert_eq!(polls.note(false, 9_000_000 + AFTER_NANOS), Between::Nothing);
+        assert_eq!(polls.note(false, 9_000_001 + AFTER_NANOS), Between::Yield);
     }
 
     #[test]
@@ -141,21 +191,21 @@ mod tests {
         let mut polls = Polls::NEW;
         polls.note(true, 1_000_000);
         polls.note(false, 1_000_000 + AFTER_NANOS);
-        assert!(polls.note(false, 1_000_001 + AFTER_NANOS));
+        assert_eq!(polls.note(false, 1_000_001 + AFTER_NANOS), Between::Yield);
         polls.resume(9_000_000);
-        assert!(polls.note(false, 9_000_100));
+        assert_eq!(polls.note(false, 9_000_100), Between::Yield);
     }
 
     /// Polls until it yields, for `took`, and finds an answer then. Returns how long it polled before.
     fn answered_after_yield(polls: &mut Polls, now: &mut u64, took: u64) -> u64 {
         let begun = *now;
-        while !polls.note(false, *now) {
+        while polls.note(false, *now) == Between::Nothing {
             *now += 100;
         }
         let polled = *now - begun;
         *now += took;
         polls.resume(*now);
-        assert!(!polls.note(true, *now));
+        assert_eq!(polls.note(true, *now), Between::Nothing);
         polled
     }
 
@@ -203,5 +253,56 @@ mod tests {
             let polled = answered_after_yield(&mut polls, &mut now, 300);
             assert!(polled > AFTER_NANOS);
         }
+    }
+
+    /// The times at which a thread sleeps whose answers arrive, within a second, while it yields.
+    fn sleeps(polls: &mut Polls, now: &mut u64, yields: u64) -> Vec<u64> {
+        let (begun, mut slept) = (*now, Vec::new());
+        while *now < begun + 1_000_000_000 {
+            let way = polls.note(false, *now);
+            match way {
+                Between::Nothing => *now += 100,
+                Between::Yield | Between::Sleep => {
+                    if way == Between::Sleep {
+                        slept.push(*now - begun);
+                    }
+                    *now += yields;
+                    polls.resume(*now);
+                    polls.note(true, *now);
+                }
+            }
+        }
+        slept
+    }
+
+    #[test]
+    fn a_thread_that_shares_its_processor_sleeps_soon_and_then_ever_less_often() {
+        let (mut polls, mut now) = (Polls::NEW, 1_000_000);
+        polls.note(true, now);
+        let slept = sleeps(&mut polls, &mut now, 3000);
+        assert!(slept[0] < 200_000, "{slept:?}");
+        let apart: Vec<_> = slept
+            .windows(2)
+            .map(|two| (two[1] - two[0]) / 1_000_000)
+            .collect();
+        assert_eq!(apart[..6], [1, 2, 4, 8, 16, 32]);
+        assert!(
+            apart[6..].iter().all(|&apart_ms| apart_ms == 32),
+            "{apart:?}"
+        );
+        // It got another processor, and shares that one, too.
+        for _ in 0..10 {
+            polls.note(true, now);
+        }
+        let again = sleeps(&mut polls, &mut now, 3000);
+        assert!(again.len() + 1 >= slept.len(), "{again:?}");
+    }
+
+    #[test]
+    fn a_thread_that_does_not_share_its_processor_never_sleeps() {
+        let (mut polls, mut now) = (Polls::NEW, 1_000_000);
+        polls.note(true, now);
+        assert!(sleeps(&mut polls, &mut now, 300).is_empty());
+        assert!(sleeps(&mut polls, &mut now, 3_000_000).is_empty());
     }
 }
