@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use libc::{POLLIN, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, pollfd, sockaddr, socklen_t};
 use portolan::stream::Direction;
-use portolan::{Listener, Stream, StreamListener};
+use portolan::{ListenOptions, Listener, Stream, StreamListener};
 use portolan_abi_layout::guard::{Result, last_errno, set_errno};
 use rustix::io::Errno;
 use socket2::SockAddr;
@@ -20,7 +20,7 @@ use crate::sharing::{Guest, Host};
 use crate::socket::{Kind, Listening, Phase, Socket, enter};
 use crate::table::Table;
 use crate::wait::{OnSignal, wait_for, wait_kernel};
-use crate::{names, real, report};
+use crate::{names, options, real, report};
 
 /// Interval between attempts to listen on a port that another process holds.
 const RETRY: Duration = Duration::from_secs(1);
@@ -121,7 +121,8 @@ fn open(socket: &Socket, number: c_int, is_used: bool) -> Option<Arc<Backlog>> {
         }
         made => made.ok(),
     };
-    let listener = match Listener::bind_to(address) {
+    let only_v6 = ListenOptions::default().only_v6(options::is_only_v6(number));
+    let listener = match Listener::bind_to_with(address, &only_v6) {
         Ok(listener) => StreamListener::new(listener, settings().options.clone()),
         Err(error) => {
             match error.errno() {

@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use libc::{
-    FIONBIO, FIONREAD, IP_OPTIONS, IPPROTO_IP, IPPROTO_TCP, SO_DOMAIN, SO_ERROR, SO_KEEPALIVE,
-    SO_PROTOCOL, SO_RCVTIMEO, SO_SNDTIMEO, SO_ZEROCOPY, SOL_SOCKET, TCP_INFO, TCP_KEEPIDLE,
-    TIOCOUTQ, socklen_t, timeval,
+    FIONBIO, FIONREAD, IP_OPTIONS, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, IPV6_V6ONLY, SO_DOMAIN,
+    SO_ERROR, SO_KEEPALIVE, SO_PROTOCOL, SO_RCVTIMEO, SO_SNDTIMEO, SO_ZEROCOPY, SOL_SOCKET,
+    TCP_INFO, TCP_KEEPIDLE, TIOCOUTQ, socklen_t, timeval,
 };
 use portolan::stream::Direction;
 use portolan_abi_layout::guard::{Result, failed, last_errno};
@@ -194,25 +194,32 @@ pub(crate) fn keep_alive(socket: &Socket, number: c_int) {
     let Some(stream) = socket.stream() else {
         return;
     };
-    let ask = |level: c_int, name: c_int| {
-        let mut value: c_int = 0;
-        let mut length = size_of::<c_int>() as socklen_t;
-        // SAFETY: `value` has `length` bytes.
-        unsafe {
-            real::getsockopt(
-                number,
-                level,
-                name,
-                std::ptr::from_mut(&mut value).cast(),
-                &mut length,
-            )
-        };
-        value
-    };
-    let is_on = ask(SOL_SOCKET, SO_KEEPALIVE) != 0;
-    let seconds = u64::try_from(ask(IPPROTO_TCP, TCP_KEEPIDLE)).unwrap_or(0);
+    let is_on = ask(number, SOL_SOCKET, SO_KEEPALIVE) != 0;
+    let seconds = u64::try_from(ask(number, IPPROTO_TCP, TCP_KEEPIDLE)).unwrap_or(0);
     let interval = (is_on && seconds > 0).then(|| Duration::from_secs(seconds));
     stream.set_keepalive(interval);
+}
+
+/// Whether a socket at `[::]` leaves IPv4 to others.
+pub(crate) fn is_only_v6(number: c_int) -> bool {
+    ask(number, IPPROTO_IPV6, IPV6_V6ONLY) != 0
+}
+
+/// An option of the kernel's socket; 0 if it has none.
+fn ask(number: c_int, level: c_int, name: c_int) -> c_int {
+    let mut value: c_int = 0;
+    let mut length = size_of::<c_int>() as socklen_t;
+    // SAFETY: `value` has `length` bytes.
+    unsafe {
+        real::getsockopt(
+            number,
+            level,
+            name,
+            std::ptr::from_mut(&mut value).cast(),
+            &mut length,
+        )
+    };
+    value
 }
 
 /// `ioctl`. `None` if libc must do it.

@@ -160,6 +160,20 @@ fn two_processes_have_rsockets_and_a_peer_without_them_has_tcp() {
 }
 
 #[test]
+fn a_server_has_rsockets_at_one_port_for_ipv4_and_for_ipv6_alone() {
+    let folder = Folder::with("families", "families.c");
+    let (on_tcp, _) = run(&folder, "timeout 60 $tcp");
+    assert_eq!(on_tcp, "IPv4: 4\nIPv6: 6\ndone\n");
+    let (on_rsockets, report) = run(&folder, "timeout 60 $rsockets");
+    assert_eq!(on_rsockets, on_tcp);
+    assert!(report.contains("rsockets 2 connected"), "{report}");
+    assert!(
+        report.contains("2 accepted, 0 handed over; TCP 0"),
+        "{report}"
+    );
+}
+
+#[test]
 fn the_child_of_a_server_ends_when_its_client_is_killed() {
     let folder = Folder::new("killed");
     for kind in ["tcp", "rsockets"] {

@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* The result, or the name of errno if it is negative. */
-static const char *told(long result)
+static inline const char *told(long result)
 {
 	static char text[64];
 

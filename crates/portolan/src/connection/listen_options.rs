@@ -25,6 +25,9 @@ pub struct ListenOptions {
     pub backlog: u32,
     /// Provider; `None`: the address decides ([`crate::provider::at`]), and the wildcard address has all.
     pub provider: Option<Arc<dyn Provider>>,
+    /// Whether the address of all of IPv6 (`[::]`) leaves IPv4 to others. By default it serves IPv4, too, as a socket without
+    /// `IPV6_V6ONLY` does.
+    pub only_v6: bool,
 }
 
 impl Default for ListenOptions {
@@ -33,6 +36,7 @@ impl Default for ListenOptions {
             transport: Transport::default(),
             backlog: 128,
             provider: None,
+            only_v6: false,
         }
     }
 }
@@ -42,5 +46,6 @@ setters! {
         transport: Transport,
         backlog: u32,
         provider: Arc<dyn Provider>,
+        only_v6: bool,
     }
 }

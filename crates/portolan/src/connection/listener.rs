@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use portolan_port_sharing::room;
-use portolan_provider::cm::{ConnParam, Ece, EventType};
+use portolan_provider::cm::{ConnParam, Ece, EventType, IdOption};
 use portolan_provider::error::PrivateData;
 use portolan_provider::error::errno::EINVAL;
 use portolan_provider::traits::Provider;
@@ -73,6 +73,9 @@ impl Door {
         let events = EventChannel::open_on(provider)?;
         let id = CmId::with_service(&events, options.transport.service())?;
         let explain = |error: Error| error.between(Some(address.into()), None);
+        if options.only_v6 && address.is_ipv6() {
+            id.set_option(IdOption::AfOnly(true)).map_err(explain)?;
+        }
         id.bind(address).map_err(explain)?;
         id.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX))
             .map_err(explain)?;

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::thread;
 
 use portolan::wire::cm::Ece;
-use portolan::{Access, Connection, Connector, Listener, Options, RemoteMemory};
+use portolan::{
+    Access, Cause, Connection, Connector, ListenOptions, Listener, Options, RemoteMemory,
+};
 
 use crate::harness::*;
 use crate::process::Peer;
@@ -191,6 +193,24 @@ fn ipv4_and_ipv6_connect_to_specific_and_wildcard_listeners() {
         assert_eq!(active.peer_addr(), Some(address), "{bound}");
         assert_eq!(passive.local_addr(), Some(address), "{bound}");
         assert_eq!(active.local_addr(), passive.peer_addr(), "{bound}");
+        send_all(&active, b"over");
+        assert_eq!(&passive.receive_within(PATIENCE).unwrap()[..], b"over");
+    }
+}
+
+#[test]
+fn a_listener_for_ipv6_alone_leaves_its_port_to_one_for_ipv4() {
+    let for_v4 = listener("0.0.0.0:0");
+    let port = for_v4.local_addr().unwrap().port();
+    let everywhere = SocketAddr::new("::".parse().unwrap(), port);
+    let for_both = ListenOptions::default().provider(provider());
+    let error = Listener::bind_to_with(everywhere, &for_both).unwrap_err();
+    assert!(matches!(error.cause, Cause::AddressInUse { .. }), "{error}");
+    let alone = for_both.only_v6(true);
+    let for_v6 = Listener::bind_to_with(everywhere, &alone).unwrap();
+    for (listener, reached) in [(&for_v4, "127.0.0.1"), (&for_v6, "::1")] {
+        let address = SocketAddr::new(reached.parse().unwrap(), port);
+        let (active, passive) = pair_at(connector(), listener, address, &options());
         send_all(&active, b"over");
         assert_eq!(&passive.receive_within(PATIENCE).unwrap()[..], b"over");
     }
