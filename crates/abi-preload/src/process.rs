@@ -4,6 +4,9 @@
 
 use std::time::{Duration, Instant};
 
+use portolan::provider::{configure_software, local_memory, trust};
+use portolan::software::SoftwareConfig;
+
 use crate::descriptors::is_table_owner;
 use crate::socket::SOCKETS;
 use crate::{handover, pump, report};
@@ -21,8 +24,20 @@ static AT_EXIT: extern "C" fn() = at_exit;
 
 extern "C" fn at_load() {
     is_table_owner();
+    // If the environment is wrong, whoever opens the device is told.
+    let _ = configure();
     // SAFETY: the library is never unloaded (`-z nodelete`), so the handlers stay valid.
     unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) };
+}
+
+/// Makes this process refuse at once what arrives for a listener that it has just closed. Then the client has TCP, and the
+/// kernel's socket may still listen. By default it would wait, because the listener may open again.
+fn configure() -> portolan::Result<()> {
+    let mut config = SoftwareConfig::default();
+    config.cm.listener_wait = Duration::ZERO;
+    config.stack.group.trust = trust()?;
+    config.stack.local_memory = local_memory()?;
+    configure_software(config)
 }
 
 unsafe extern "C" fn before_fork() {

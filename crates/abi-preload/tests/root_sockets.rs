@@ -174,6 +174,16 @@ fn a_server_has_rsockets_at_one_port_for_ipv4_and_for_ipv6_alone() {
 }
 
 #[test]
+fn a_client_of_a_worker_of_another_user_has_tcp_without_a_wait() {
+    let folder = Folder::with("users", "users.c");
+    let (on_tcp, _) = run(&folder, "timeout 60 $tcp");
+    assert_eq!(on_tcp, "quick\ndone\n");
+    let (on_rsockets, report) = run(&folder, "timeout 60 $rsockets");
+    assert_eq!(on_rsockets, on_tcp, "{report}");
+    assert!(report.contains("TCP 5 connected"), "{report}");
+}
+
+#[test]
 fn the_child_of_a_server_ends_when_its_client_is_killed() {
     let folder = Folder::new("killed");
     for kind in ["tcp", "rsockets"] {
