@@ -184,6 +184,17 @@ fn a_client_of_a_worker_of_another_user_has_tcp_without_a_wait() {
 }
 
 #[test]
+fn a_program_that_was_started_by_vfork_keeps_nothing_open() {
+    let folder = Folder::with("vfork", "vfork.c");
+    let (on_tcp, _) = run(&folder, "timeout 60 $tcp");
+    let expected = "read: 1\nend: 0\nconnect after the close: ECONNREFUSED\ndone\n";
+    assert_eq!(on_tcp, expected);
+    let (on_rsockets, report) = run(&folder, "timeout 60 $rsockets");
+    assert_eq!(on_rsockets, on_tcp, "{report}");
+    assert!(report.contains("rsockets 1 connected"), "{report}");
+}
+
+#[test]
 fn the_child_of_a_server_ends_when_its_client_is_killed() {
     let folder = Folder::new("killed");
     for kind in ["tcp", "rsockets"] {
