@@ -126,7 +126,7 @@ fn open(socket: &Socket, number: c_int, is_used: bool) -> Option<Arc<Backlog>> {
         Ok(listener) => StreamListener::new(listener, settings().options.clone()),
         Err(error) => {
             match error.errno() {
-                // An rdma_cm program has it.
+                // An rdma_cm program has it, or a socket that shares its port (`SO_REUSEPORT`).
                 libc::EADDRINUSE => {}
                 _ => report::complain("listeners stay TCP's", &error),
             }

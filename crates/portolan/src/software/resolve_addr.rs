@@ -83,6 +83,10 @@ fn look_up(
     let source_ip = pinned(source).unwrap_or(route.source);
     // A link-local source must be on the link to the destination.
     let interface = scope_of(destination).unwrap_or(route.interface_index);
+    // 127.0.0.2, for example: packets to it stay on this host, and nobody answers.
+    if route.is_on_this_machine() && core.find_device(destination.ip(), interface).is_none() {
+        return Err(core.no_device(destination.ip()));
+    }
     let device = core.find_device(source_ip, interface).ok_or_else(|| {
         let unknown = || {
             let destination = destination.ip();

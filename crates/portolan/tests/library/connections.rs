@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
+use std::time::Instant;
 
 use portolan::wire::cm::Ece;
 use portolan::{
-    Access, Cause, Connection, Connector, ListenOptions, Listener, Options, RemoteMemory,
+    Access, Cause, Connection, Connector, ListenOptions, Listener, Options, RemoteMemory, Step,
 };
 
 use crate::harness::*;
@@ -214,6 +215,17 @@ fn a_listener_for_ipv6_alone_leaves_its_port_to_one_for_ipv4() {
         send_all(&active, b"over");
         assert_eq!(&passive.receive_within(PATIENCE).unwrap()[..], b"over");
     }
+}
+
+#[test]
+fn an_address_of_this_host_that_no_interface_has_is_refused_at_once() {
+    let listener = listener("0.0.0.0:0");
+    let port = listener.local_addr().unwrap().port();
+    let begun = Instant::now();
+    let nobodys = SocketAddr::new("127.0.0.2".parse().unwrap(), port);
+    let error = connector().connect_to(nobodys).unwrap_err();
+    assert!(begun.elapsed() < PATIENCE / 2, "{error}");
+    assert_eq!(error.step, Step::ResolveAddress, "{error}");
 }
 
 #[test]

@@ -84,6 +84,7 @@ impl Polls {
             };
             if !has_lent {
                 self.sleep_interval = SLEEP_INTERVAL_MIN_NANOS;
+                self.sleeps_from = self.sleeps_from.min(now + SLEEP_INTERVAL_MIN_NANOS);
             }
         }
         if found_something || was_away {
