@@ -4,10 +4,11 @@
 
 use std::time::{Duration, Instant};
 
-use portolan::provider::{configure_software, local_memory, trust};
+use portolan::provider::{PROVIDER_ENV, chosen, configure_software, local_memory, pin, trust};
 use portolan::software::SoftwareConfig;
 
 use crate::descriptors::is_table_owner;
+use crate::settings::settings;
 use crate::socket::SOCKETS;
 use crate::{handover, pump, report};
 
@@ -24,10 +25,22 @@ static AT_EXIT: extern "C" fn() = at_exit;
 
 extern "C" fn at_load() {
     is_table_owner();
-    // If the environment is wrong, whoever opens the device is told.
-    let _ = configure();
+    read_environment();
     // SAFETY: the library is never unloaded (`-z nodelete`), so the handlers stay valid.
     unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) };
+}
+
+/// Reads all settings, because a program may clear its environment, as nginx does.
+fn read_environment() {
+    settings();
+    report::place();
+    // If a value is wrong, whoever opens the device is told.
+    let _ = configure();
+    if std::env::var_os(PROVIDER_ENV).is_some()
+        && let Ok(choice) = chosen()
+    {
+        pin(Some(choice));
+    }
 }
 
 /// Makes this process refuse at once what arrives for a listener that it has just closed. Then the client has TCP, and the

@@ -1,7 +1,9 @@
 //! Counts how the program's sockets connected. `PORTOLAN_SOCKETS_REPORT` enables the report.
 
+use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::io::Write;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::settings::program;
@@ -17,6 +19,14 @@ pub(crate) static TCP_CONNECTS: AtomicU64 = AtomicU64::new(0);
 pub(crate) static TCP_ACCEPTS: AtomicU64 = AtomicU64::new(0);
 /// Streams handed over to other processes.
 pub(crate) static HANDED_OVER: AtomicU64 = AtomicU64::new(0);
+
+/// The value of [`REPORT_ENV`]. Called at load: a program may clear its environment.
+pub(crate) fn place() -> Option<&'static OsStr> {
+    static PLACE: OnceLock<Option<OsString>> = OnceLock::new();
+    PLACE
+        .get_or_init(|| std::env::var_os(REPORT_ENV))
+        .as_deref()
+}
 
 pub(crate) fn count(what: &AtomicU64) {
     what.fetch_add(1, Ordering::Relaxed);
@@ -37,7 +47,7 @@ pub(crate) fn forget() {
 
 /// Writes this process's line at exit, if the report is enabled and the process had connections.
 pub(crate) fn finish() {
-    let Some(place) = std::env::var_os(REPORT_ENV) else {
+    let Some(place) = place() else {
         return;
     };
     let [connected, accepted, tcp_connects, tcp_accepts, handed_over] = [

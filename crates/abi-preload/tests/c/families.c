@@ -1,5 +1,6 @@
 /*
- * A server that listens at one port for IPv4 and, with another socket, for IPv6 only. A child connects to both.
+ * A server that listens at one port for IPv4 and, with another socket, for IPv6 only. A child connects to both. As nginx, it
+ * clears its environment first.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -56,6 +57,7 @@ int main(void)
 	int pipes[2], first, second, status;
 	char go;
 
+	need(clearenv() == 0, "clearenv");
 	need(pipe(pipes) == 0, "pipe");
 	four.sin_port = six.sin6_port = htons(PORT);
 	if (fork() == 0) {
