@@ -4,6 +4,7 @@
 
 #[cfg(feature = "tokio")]
 mod abandoned;
+mod addresses;
 #[cfg(feature = "tokio")]
 mod async_low;
 mod at_once;
