@@ -52,9 +52,6 @@ pub struct Config {
     /// equals the kernel's. The number of sends and the total time do not change. 0 uses the kernel's constant
     /// interval.
     pub retry_backoff_shift: u8,
-    /// The same for a peer at the own address. Its answer takes less than a millisecond, unless it has ended just now and
-    /// taken the message along.
-    pub local_retry_backoff_shift: u8,
     /// Maximum lifetime of a packet in the network (`CMA_IBOE_PACKET_LIFETIME`), exponent.
     pub packet_lifetime_exp: u8,
     /// The time that our MRA messages request (`CMA_CM_MRA_SETTING`), exponent.
@@ -99,7 +96,6 @@ impl Default for Config {
             response_timeout_exp: 20,
             max_cm_retries: 15,
             retry_backoff_shift: 3,
-            local_retry_backoff_shift: 6,
             packet_lifetime_exp: 18,
             mra_timeout_exp: 24,
             longest_grant_exp: 24,

@@ -28,12 +28,9 @@ impl Cm {
         let Some(mad) = self.encode(tid, &message.into()) else {
             return;
         };
+        let backoff_shift = self.config.retry_backoff_shift;
         let Some(id) = self.ids.get_mut(number) else {
             return;
-        };
-        let backoff_shift = match id.mad_path().is_some_and(MadPath::is_to_itself) {
-            true => self.config.local_retry_backoff_shift,
-            false => self.config.retry_backoff_shift,
         };
         let patience = id.patience();
         let (Some((timeout, retries)), Some(slot)) = (patience, id.request_mut()) else {

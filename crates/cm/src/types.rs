@@ -99,11 +99,6 @@ impl MadPath {
         }
     }
 
-    /// Whether the peer has the own address.
-    pub(crate) fn is_to_itself(&self) -> bool {
-        self.lids.is_none() && self.local == self.remote
-    }
-
     /// Whether both ends are those of `other`.
     pub(crate) fn has_ends_of(&self, other: &MadPath) -> bool {
         let ends = |path: &MadPath| (path.host(), path.local, path.lids);

@@ -350,11 +350,7 @@ impl Net {
     }
 
     pub(crate) fn resolve(&mut self, id: IdNumber) {
-        self.resolve_at(id, ip(1));
-    }
-
-    fn resolve_at(&mut self, id: IdNumber, destination: IpAddr) {
-        self.resolve_address_of(id, destination);
+        self.resolve_address(id);
         let (now, timeout) = (self.now, Duration::from_secs(2));
         self.cm(0).resolve_route(now, id, timeout).unwrap();
         self.drain();
@@ -362,11 +358,7 @@ impl Net {
     }
 
     pub(crate) fn resolve_address(&mut self, id: IdNumber) {
-        self.resolve_address_of(id, ip(1));
-    }
-
-    fn resolve_address_of(&mut self, id: IdNumber, destination: IpAddr) {
-        let destination = SocketAddr::new(destination, PORT);
+        let destination = SocketAddr::new(ip(1), PORT);
         let (now, timeout) = (self.now, Duration::from_secs(2));
         self.cm(0)
             .resolve_addr(now, id, None, destination, timeout)
@@ -381,18 +373,6 @@ impl Net {
         let now = self.now;
         self.cm(0)
             .connect(now, id, &param(qpn, b"request"), Ece::default())
-            .unwrap();
-        id
-    }
-
-    /// An id of host 0 that has sent its REQ to its own address.
-    pub(crate) fn connecting_to_itself(&mut self) -> IdNumber {
-        let service = self.service;
-        let id = self.cm(0).create_id(UserId(10), service).unwrap();
-        self.resolve_at(id, ip(0));
-        let now = self.now;
-        self.cm(0)
-            .connect(now, id, &param(0x10, b"request"), Ece::default())
             .unwrap();
         id
     }
