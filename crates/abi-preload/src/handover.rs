@@ -147,13 +147,13 @@ pub(crate) fn before_exec() {
         let Some(socket) = SOCKETS.get(number) else {
             continue;
         };
-        // SAFETY: F_GETFD reads a descriptor's flags and takes no pointer.
-        let flags = unsafe { real::fcntl(number, libc::F_GETFD, 0) };
-        let stays = flags >= 0 && flags & libc::FD_CLOEXEC == 0;
         if socket.owner.is_owner() {
             // A child of vfork has the parent's memory, and an exec may fail. The socket must still end when it is closed.
             continue;
         }
+        // SAFETY: F_GETFD reads a descriptor's flags and takes no pointer.
+        let flags = unsafe { real::fcntl(number, libc::F_GETFD, 0) };
+        let stays = flags >= 0 && flags & libc::FD_CLOEXEC == 0;
         if stays && socket.kind() == Kind::Connected {
             ask(socket.id);
         }

@@ -25,7 +25,8 @@ static AT_EXIT: extern "C" fn() = at_exit;
 
 extern "C" fn at_load() {
     is_table_owner();
-    read_environment();
+    // A program must not fail because of this. The panic hook has printed the message.
+    let _ = std::panic::catch_unwind(read_environment);
     // SAFETY: the library is never unloaded (`-z nodelete`), so the handlers stay valid.
     unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) };
 }
@@ -34,9 +35,9 @@ extern "C" fn at_load() {
 fn read_environment() {
     settings();
     report::place();
-    // If a value is wrong, whoever opens the device is told.
+    // If a value is wrong, whoever opens the device is told, unless the environment is cleared by then.
     let _ = configure();
-    if std::env::var_os(PROVIDER_ENV).is_some()
+    if std::env::var_os(PROVIDER_ENV).is_some_and(|value| !value.is_empty())
         && let Ok(choice) = chosen()
     {
         pin(Some(choice));

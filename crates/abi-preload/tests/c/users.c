@@ -42,21 +42,20 @@ static void serve(int listener)
 
 static void call(void)
 {
-	long begun, took, best = 1000000;
+	long begun;
 	char byte = 'x';
-	int i, fd;
+	int i, fd, quick = 0;
 
 	for (i = 0; i < TIMES; i++) {
 		fd = socket(AF_INET, SOCK_STREAM, 0);
 		begun = now_ms();
 		need(connect(fd, (struct sockaddr *)&here, sizeof(here)) == 0, "connect");
-		took = now_ms() - begun;
-		best = took < best ? took : best;
+		quick += now_ms() - begun < 300;
 		need(write(fd, &byte, 1) == 1, "write");
 		need(read(fd, &byte, 1) == 1, "read");
 		close(fd);
 	}
-	printf("%s\n", best < 300 ? "quick" : "slow");
+	printf("%s\n", quick > TIMES / 2 ? "most are quick" : "most are slow");
 }
 
 int main(void)

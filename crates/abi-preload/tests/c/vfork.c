@@ -1,5 +1,5 @@
 /*
- * A server that starts another program by vfork while it has a stream and a listener, and closes both afterwards. Its
+ * A server that has a stream and a listener calls an exec that fails, starts another program by vfork, and then closes both. Its
  * client says whether it learns of that.
  */
 #define _GNU_SOURCE
@@ -18,8 +18,10 @@ static void start_another(void)
 {
 	char *arguments[] = { "true", NULL };
 	int status;
-	pid_t child = vfork();
+	pid_t child;
 
+	need(execv("/nowhere", arguments) == -1, "exec");
+	child = vfork();
 	if (child == 0) {
 		execvp("true", arguments);
 		_exit(1);

@@ -26,7 +26,7 @@ pub struct ListenOptions {
     /// Provider; `None`: the address decides ([`crate::provider::at`]), and the wildcard address has all.
     pub provider: Option<Arc<dyn Provider>>,
     /// Whether the address of all of IPv6 (`[::]`) leaves IPv4 to others. By default it serves IPv4, too, as a socket without
-    /// `IPV6_V6ONLY` does.
+    /// `IPV6_V6ONLY` does. Without effect for other addresses.
     pub only_v6: bool,
 }
 

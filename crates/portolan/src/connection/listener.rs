@@ -73,7 +73,7 @@ impl Door {
         let events = EventChannel::open_on(provider)?;
         let id = CmId::with_service(&events, options.transport.service())?;
         let explain = |error: Error| error.between(Some(address.into()), None);
-        if options.only_v6 && address.is_ipv6() {
+        if options.only_v6 && address.is_ipv6() && address.ip().is_unspecified() {
             id.set_option(IdOption::AfOnly(true)).map_err(explain)?;
         }
         id.bind(address).map_err(explain)?;

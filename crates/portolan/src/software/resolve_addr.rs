@@ -84,7 +84,7 @@ fn look_up(
     // A link-local source must be on the link to the destination.
     let interface = scope_of(destination).unwrap_or(route.interface_index);
     // 127.0.0.2, for example: packets to it stay on this host, and nobody answers.
-    if route.is_on_this_machine() && core.find_device(destination.ip(), interface).is_none() {
+    if route.is_on_this_machine() && !is_known(core, destination.ip(), interface) {
         return Err(core.no_device(destination.ip()));
     }
     let device = core.find_device(source_ip, interface).ok_or_else(|| {
@@ -108,6 +108,16 @@ fn look_up(
         resolved,
         asks.then(|| (route.next_hop(), route.interface_index)),
     ))
+}
+
+/// Whether an address of this host is a device's. The loopback interface's addresses hardly change, so that the interfaces are not
+/// read again for each connect to 127.0.0.53.
+fn is_known(core: &Core, ip: IpAddr, interface: u32) -> bool {
+    let device = match ip.is_loopback() {
+        true => core.bound_device(ip, interface),
+        false => core.find_device(ip, interface),
+    };
+    device.is_some()
 }
 
 /// The device for an address of this host, as the table of local routes has it: an interface's own address is the source

@@ -193,6 +193,7 @@ reads_of_the_kernels() {
 # machine off
 the_other_ends() {
     remote "set_network 1500 0; dmesg | grep -e 'BUG:' -e 'WARNING:' -e 'Oops' -e 'refcount_t' -e 'blocked for more' || true"
+    set_network 1500 0
     complaints=$(echo "$remote_said" | sed '$d')
     # Not with `remote`: that machine may be gone before its answer has arrived, and then nobody repeats the answer.
     echo 'touch /tmp/end' | timeout 30 nc -w 10 "$(address kernel 4)" $control_port || true

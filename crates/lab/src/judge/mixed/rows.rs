@@ -155,7 +155,7 @@ impl Row {
     /// The step's time limit, above those of its programs.
     pub(super) fn limit(&self) -> Duration {
         match self.group {
-            Group::EverySize => Duration::from_secs(3 * 3600),
+            Group::EverySize => Duration::from_secs(6 * 3600),
             _ => Duration::from_secs(900),
         }
     }

@@ -33,6 +33,8 @@ const SLEEP: Duration = Duration::from_micros(1);
 const SLEEP_INTERVAL_MIN_NANOS: u64 = 1_000_000;
 /// See [`SLEEP_INTERVAL_MIN_NANOS`].
 const SLEEP_INTERVAL_MAX_NANOS: u64 = 32_000_000;
+/// The interval after a sleep that took long, for example because the process has a large timer slack.
+const SLEEP_INTERVAL_SLOW_NANOS: u64 = 1_000_000_000;
 
 /// What a thread does between two polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +56,8 @@ struct Polls {
     has_lent: bool,
     /// Number of answers in a row that arrived so.
     lent: u8,
+    /// Number of answers in a row that arrived otherwise.
+    alone: u8,
     /// When it may sleep again to get another processor.
     sleeps_from: u64,
     /// The time after that sleep until the next.
@@ -66,6 +70,7 @@ impl Polls {
         ended: 0,
         has_lent: false,
         lent: 0,
+        alone: 0,
         sleeps_from: 0,
         sleep_interval: SLEEP_INTERVAL_MIN_NANOS,
     };
@@ -82,7 +87,12 @@ impl Polls {
                 true => self.lent.saturating_add(1),
                 false => 0,
             };
-            if !has_lent {
+            self.alone = match has_lent {
+                true => 0,
+                false => self.alone.saturating_add(1),
+            };
+            if self.alone == SHARED_FROM {
+                // It has a processor of its own.
                 self.sleep_interval = SLEEP_INTERVAL_MIN_NANOS;
                 self.sleeps_from = self.sleeps_from.min(now + SLEEP_INTERVAL_MIN_NANOS);
             }
@@ -102,8 +112,17 @@ impl Polls {
             return Between::Yield;
         }
         self.sleeps_from = now + self.sleep_interval;
-        self.sleep_interval = (2 * self.sleep_interval).min(SLEEP_INTERVAL_MAX_NANOS);
+        self.sleep_interval =
+            (2 * self.sleep_interval).min(SLEEP_INTERVAL_MAX_NANOS.max(self.sleep_interval));
         Between::Sleep
+    }
+
+    /// Records the end of a sleep.
+    fn awake(&mut self, now: u64) {
+        if now.saturating_sub(self.ended) >= SHARED_MAX_NANOS {
+            self.sleep_interval = SLEEP_INTERVAL_SLOW_NANOS;
+            self.sleeps_from = now + SLEEP_INTERVAL_SLOW_NANOS;
+        }
     }
 
     /// Records that the yield or sleep has returned.
@@ -131,7 +150,9 @@ pub(crate) fn after_poll(found_something: bool, now: u64, clock: impl FnOnce() -
             Between::Nothing => {}
             Between::Sleep if portolan_threads::processors() > 1 => {
                 std::thread::sleep(SLEEP);
-                polls.resume(clock());
+                let now = clock();
+                polls.awake(now);
+                polls.resume(now);
             }
             Between::Yield | Between::Sleep => {
                 std::thread::yield_now();
@@ -297,6 +318,18 @@ mod tests {
         }
         let again = sleeps(&mut polls, &mut now, 3000);
         assert!(again.len() + 1 >= slept.len(), "{again:?}");
+    }
+
+    #[test]
+    fn a_thread_whose_sleep_took_long_does_not_sleep_again_for_a_second() {
+        let (mut polls, mut now) = (Polls::NEW, 1_000_000);
+        polls.note(true, now);
+        assert!(!sleeps(&mut polls, &mut now, 3000).is_empty());
+        polls.ended = now;
+        now += 5_000_000;
+        polls.awake(now);
+        assert!(sleeps(&mut polls, &mut now, 3000).is_empty());
+        assert_eq!(sleeps(&mut polls, &mut now, 3000).len(), 1);
     }
 
     #[test]
