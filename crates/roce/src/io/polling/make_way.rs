@@ -33,7 +33,9 @@ const SLEEP: Duration = Duration::from_micros(1);
 const SLEEP_INTERVAL_MIN_NANOS: u64 = 1_000_000;
 /// See [`SLEEP_INTERVAL_MIN_NANOS`].
 const SLEEP_INTERVAL_MAX_NANOS: u64 = 32_000_000;
-/// The interval after a sleep that took long, for example because the process has a large timer slack.
+/// A sleep that takes longer costs too much, for example because the process has a large timer slack.
+const SLEEP_MAX_NANOS: u64 = 1_000_000;
+/// The interval after such a sleep.
 const SLEEP_INTERVAL_SLOW_NANOS: u64 = 1_000_000_000;
 
 /// What a thread does between two polls.
@@ -119,7 +121,7 @@ impl Polls {
 
     /// Records the end of a sleep.
     fn awake(&mut self, now: u64) {
-        if now.saturating_sub(self.ended) >= SHARED_MAX_NANOS {
+        if now.saturating_sub(self.ended) > SLEEP_MAX_NANOS {
             self.sleep_interval = SLEEP_INTERVAL_SLOW_NANOS;
             self.sleeps_from = now + SLEEP_INTERVAL_SLOW_NANOS;
         }
