@@ -121,8 +121,8 @@ fn open(socket: &Socket, number: c_int, is_used: bool) -> Option<Arc<Backlog>> {
         }
         made => made.ok(),
     };
-    let only_v6 = ListenOptions::default().only_v6(options::is_only_v6(number));
-    let listener = match Listener::bind_to_with(address, &only_v6) {
+    let how = ListenOptions::default().only_v6(options::is_only_v6(number));
+    let listener = match Listener::bind_to_with(address, &how) {
         Ok(listener) => StreamListener::new(listener, settings().options.clone()),
         Err(error) => {
             match error.errno() {

@@ -4,8 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use portolan::provider::{PROVIDER_ENV, chosen, configure_software, local_memory, pin, trust};
-use portolan::software::SoftwareConfig;
+use portolan::provider::{PROVIDER_ENV, chosen, configure_software, of_environment, pin};
 
 use crate::descriptors::is_table_owner;
 use crate::settings::settings;
@@ -35,7 +34,7 @@ extern "C" fn at_load() {
 fn read_environment() {
     settings();
     report::place();
-    // If a value is wrong, whoever opens the device is told, unless the environment is cleared by then.
+    // Ignores a wrong value. Opening the device reads it again and reports it, unless the program has cleared its environment.
     let _ = configure();
     if std::env::var_os(PROVIDER_ENV).is_some_and(|value| !value.is_empty())
         && let Ok(choice) = chosen()
@@ -47,10 +46,8 @@ fn read_environment() {
 /// Makes this process refuse at once what arrives for a listener that it has just closed. Then the client has TCP, and the
 /// kernel's socket may still listen. By default it would wait, because the listener may open again.
 fn configure() -> portolan::Result<()> {
-    let mut config = SoftwareConfig::default();
+    let mut config = of_environment()?;
     config.cm.listener_wait = Duration::ZERO;
-    config.stack.group.trust = trust()?;
-    config.stack.local_memory = local_memory()?;
     configure_software(config)
 }
 

@@ -311,7 +311,8 @@ pub fn set_tap(tap: Option<Arc<dyn Tap>>) -> Result<()> {
 }
 
 /// The configuration used if the program sets none.
-fn of_environment() -> Result<SoftwareConfig> {
+#[doc(hidden)]
+pub fn of_environment() -> Result<SoftwareConfig> {
     let mut config = SoftwareConfig::default();
     config.stack.group.trust = trust()?;
     config.stack.local_memory = local_memory()?;

@@ -83,7 +83,7 @@ fn look_up(
     let source_ip = pinned(source).unwrap_or(route.source);
     // A link-local source must be on the link to the destination.
     let interface = scope_of(destination).unwrap_or(route.interface_index);
-    // 127.0.0.2, for example: packets to it stay on this host, and nobody answers.
+    // Packets to 127.0.0.2, for example, stay on this host, and no software device answers them.
     if route.is_on_this_machine() && !is_known(core, destination.ip(), interface) {
         return Err(core.no_device(destination.ip()));
     }

@@ -25,7 +25,7 @@ const SHARED_MIN_NANOS: u64 = 1_000;
 /// A yield in which only the other end ran takes less than this.
 const SHARED_MAX_NANOS: u64 = 200_000;
 /// Number of answers in a row that arrived during a yield, after which the other end shares the processor.
-const SHARED_FROM: u8 = 4;
+const SHARED_FROM: i8 = 4;
 
 /// How long a thread sleeps to get another processor. The kernel adds its timer slack, by default 50 µs.
 const SLEEP: Duration = Duration::from_micros(1);
@@ -56,10 +56,8 @@ struct Polls {
     ended: u64,
     /// Whether another thread ran, and not for long, when it yielded after its last poll.
     has_lent: bool,
-    /// Number of answers in a row that arrived so.
-    lent: u8,
-    /// Number of answers in a row that arrived otherwise.
-    alone: u8,
+    /// Number of answers in a row that arrived so. If negative, that arrived otherwise.
+    lent: i8,
     /// When it may sleep again to get another processor.
     sleeps_from: u64,
     /// The time after that sleep until the next.
@@ -72,7 +70,6 @@ impl Polls {
         ended: 0,
         has_lent: false,
         lent: 0,
-        alone: 0,
         sleeps_from: 0,
         sleep_interval: SLEEP_INTERVAL_MIN_NANOS,
     };
@@ -86,14 +83,10 @@ impl Polls {
         let has_lent = std::mem::replace(&mut self.has_lent, false);
         if found_something {
             self.lent = match has_lent {
-                true => self.lent.saturating_add(1),
-                false => 0,
+                true => self.lent.max(0).saturating_add(1),
+                false => self.lent.min(0).saturating_sub(1),
             };
-            self.alone = match has_lent {
-                true => 0,
-                false => self.alone.saturating_add(1),
-            };
-            if self.alone == SHARED_FROM {
+            if self.lent == -SHARED_FROM {
                 // It has a processor of its own.
                 self.sleep_interval = SLEEP_INTERVAL_MIN_NANOS;
                 self.sleeps_from = self.sleeps_from.min(now + SLEEP_INTERVAL_MIN_NANOS);
@@ -114,20 +107,22 @@ impl Polls {
             return Between::Yield;
         }
         self.sleeps_from = now + self.sleep_interval;
-        self.sleep_interval =
-            (2 * self.sleep_interval).min(SLEEP_INTERVAL_MAX_NANOS.max(self.sleep_interval));
+        if self.sleep_interval < SLEEP_INTERVAL_MAX_NANOS {
+            self.sleep_interval *= 2;
+        }
         Between::Sleep
     }
 
-    /// Records the end of a sleep.
+    /// As [`Polls::resume`], after a sleep.
     fn awake(&mut self, now: u64) {
         if now.saturating_sub(self.ended) > SLEEP_MAX_NANOS {
             self.sleep_interval = SLEEP_INTERVAL_SLOW_NANOS;
             self.sleeps_from = now + SLEEP_INTERVAL_SLOW_NANOS;
         }
+        self.resume(now);
     }
 
-    /// Records that the yield or sleep has returned.
+    /// Records that the yield has returned.
     fn resume(&mut self, now: u64) {
         let took = now.saturating_sub(self.ended);
         self.has_lent = (SHARED_MIN_NANOS..SHARED_MAX_NANOS).contains(&took);
@@ -152,9 +147,7 @@ pub(crate) fn after_poll(found_something: bool, now: u64, clock: impl FnOnce() -
             Between::Nothing => {}
             Between::Sleep if portolan_threads::processors() > 1 => {
                 std::thread::sleep(SLEEP);
-                let now = clock();
-                polls.awake(now);
-                polls.resume(now);
+                polls.awake(clock());
             }
             Between::Yield | Between::Sleep => {
                 std::thread::yield_now();
