@@ -21,6 +21,8 @@ const SKIPS_MAX: u32 = 256;
 #[derive(Debug)]
 pub struct Spin {
     polls: bool,
+    /// How long a wait polls.
+    lasts: Duration,
     /// A wait polls at least this often, unless that takes too long.
     polls_min: u32,
     /// Number of further waits that skip polling.
@@ -46,6 +48,7 @@ impl Default for Spin {
     fn default() -> Self {
         Self {
             polls: crate::processors() > 1,
+            lasts: SPIN,
             polls_min: 0,
             skips: AtomicU32::new(0),
             penalty: AtomicU32::new(0),
@@ -60,6 +63,14 @@ impl Spin {
     pub fn at_least(polls_min: u32) -> Self {
         Self {
             polls_min,
+            ..Self::default()
+        }
+    }
+
+    /// As the default, but waits poll for this time, at most 1 ms.
+    pub fn lasting(time: Duration) -> Self {
+        Self {
+            lasts: time.min(LONGEST),
             ..Self::default()
         }
     }
@@ -83,7 +94,7 @@ impl Spin {
             self.polls
         };
         let (times, left) = match polls {
-            true => ([SPIN, LONGEST], self.polls_min),
+            true => ([self.lasts, LONGEST], self.polls_min),
             false => ([Duration::ZERO; 2], 0),
         };
         Polling {
@@ -167,6 +178,19 @@ mod tests {
         assert!(spin.goes_on_at(&mut polling, start + SPIN / 2));
         assert!(!spin.goes_on_at(&mut polling, start + SPIN_AND_A_BIT));
         assert!(spin.goes_on_at(&mut spin.start_at(start), start + SPIN / 2));
+    }
+
+    #[test]
+    fn a_waiter_with_a_time_of_its_own_polls_for_that_time() {
+        let time = 4 * SPIN;
+        let spin = Spin {
+            polls: true,
+            ..Spin::lasting(time)
+        };
+        let start = Instant::now();
+        let mut polling = spin.start_at(start);
+        assert!(spin.goes_on_at(&mut polling, start + time - SPIN));
+        assert!(!spin.goes_on_at(&mut polling, start + time));
     }
 
     #[test]

@@ -72,6 +72,8 @@ mod error;
 mod linger;
 mod listener;
 mod options;
+#[cfg(feature = "tokio")]
+mod poller;
 mod queues;
 mod socket;
 #[allow(clippy::module_inception, reason = "the type's own file")]

@@ -11,6 +11,7 @@ use portolan_threads::lock::Mutex;
 
 use super::core::{Direction, Shared, Wait};
 use super::error::io_error;
+use super::poller::Poller;
 use super::stream::Stream;
 use crate::tasks::runtime::{self, Waited, watch};
 
@@ -20,15 +21,23 @@ const TURNS_MAX: u32 = 16;
 /// A stream whose descriptors the runtime watches.
 #[derive(Debug)]
 pub(super) struct Watched {
-    /// What other processes ring, if the stream waits for the device itself. Dropped before the stream, after which
-    /// another stream may have the same descriptor watched.
-    device: OnceLock<AsyncFd<runtime::Watched<DeviceFd>>>,
+    /// Set if the stream waits for the device itself. Dropped before the stream, after which another stream may have the
+    /// same descriptor watched.
+    device: OnceLock<WatchedDevice>,
     /// Locked while a task makes `device`: the runtime watches a descriptor once.
     makes_device: Mutex<()>,
     fd: AsyncFd<runtime::Watched<SignalFd>>,
     /// The waiting tasks, by direction. One of them polls the descriptors for both.
     tasks: Arc<Tasks>,
     pub(super) stream: Stream,
+}
+
+#[derive(Debug)]
+struct WatchedDevice {
+    /// What other processes ring.
+    fd: AsyncFd<runtime::Watched<DeviceFd>>,
+    /// `None` only if the current thread has left the runtime.
+    poller: Option<Poller>,
 }
 
 #[derive(Debug, Default)]
@@ -71,7 +80,11 @@ impl Watched {
         };
         let of_device = DeviceFd(core.clone(), fd.as_raw_fd());
         match watch(of_device, Step::Watch) {
-            Ok(made) => drop(self.device.set(made)),
+            Ok(fd) => {
+                let poller = Poller::start(core);
+                // Nobody else sets it, see the lock.
+                let _ = self.device.set(WatchedDevice { fd, poller });
+            }
             // For example while the runtime shuts down.
             Err(_) => core.leave_device(),
         }
@@ -79,8 +92,8 @@ impl Watched {
 
     /// Retries `call` until it does not block, or registers the task to be woken when it may not.
     ///
-    /// The task does not poll: that would keep one thread of the runtime from sleeping, and wake another one. While
-    /// nothing has arrived, further calls change nothing and make no system call.
+    /// The task does not poll: others would wait for it. Its [`Poller`] does. While nothing has arrived, further calls change
+    /// nothing and make no system call.
     pub(super) fn poll<T>(
         &self,
         context: &mut Context<'_>,
@@ -98,6 +111,9 @@ impl Watched {
             }
             let was_rung = self.was_rung(context, direction)?;
             if !was_rung && core.waits(direction, context.waker(), is_prepared) {
+                if let Some(poller) = self.poller() {
+                    poller.task_waits();
+                }
                 return Poll::Pending;
             }
             self.wait_for_device();
@@ -113,6 +129,10 @@ impl Watched {
         Poll::Pending
     }
 
+    fn poller(&self) -> Option<&Poller> {
+        self.device.get()?.poller.as_ref()
+    }
+
     /// Whether the descriptor has become readable since the last call. If not, the task will be woken when it does.
     fn was_rung(&self, context: &mut Context<'_>, direction: Direction) -> io::Result<bool> {
         self.tasks.0.lock()[direction as usize] = Some(context.waker().clone());
@@ -120,7 +140,7 @@ impl Watched {
         let mut both = Context::from_waker(&both);
         let mut was_rung = false;
         if let Some(device) = self.device.get()
-            && let Poll::Ready(guard) = device.poll_read_ready(&mut both)
+            && let Poll::Ready(guard) = device.fd.poll_read_ready(&mut both)
         {
             guard?.clear_ready();
             was_rung = true;

@@ -7,8 +7,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use portolan::stream::AsyncStream;
+use rustix::time::{ClockId, clock_gettime};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::time::sleep;
+use tokio::runtime::Handle;
+use tokio::time::{sleep, timeout};
 
 use crate::harness::*;
 use crate::own_waits::streams_of_two;
@@ -48,7 +50,7 @@ fn many_async_streams_of_two(count: usize) -> Vec<(AsyncStream, AsyncStream)> {
 }
 
 /// Reads at most 64 bytes.
-fn poll_read(stream: &mut AsyncStream, wakes: &Arc<Wakes>) -> Poll<usize> {
+fn poll_read(stream: &mut (impl AsyncRead + Unpin), wakes: &Arc<Wakes>) -> Poll<usize> {
     let waker = Waker::from(wakes.clone());
     let mut bytes = [0; 64];
     let mut into = ReadBuf::new(&mut bytes);
@@ -83,6 +85,62 @@ async fn a_read_that_finds_a_message_leaves_the_wake_up_of_a_waiting_write_in_pl
         active.read_exact(&mut vec![0; written]).await.unwrap();
         writes.first().await;
     }
+}
+
+#[tokio::test]
+async fn a_writing_task_goes_on_although_the_reading_one_does_not_come_when_it_is_woken() {
+    let (mut active, passive) = async_streams_of_two();
+    let (mut reads, mut writes) = passive.into_split();
+    let sent = pattern(400_000, 3);
+    for _ in 0..20 {
+        let writing = sent.clone();
+        let writing = tokio::spawn(async move {
+            writes.write_all(&writing).await.unwrap();
+            writes
+        });
+        // Until it waits for room.
+        sleep(Duration::from_millis(2)).await;
+        let wakes = Arc::default();
+        assert!(poll_read(&mut reads, &wakes).is_pending());
+        active.write_all(&[7; 64]).await.unwrap();
+        wakes.first().await;
+        let mut found = vec![0; sent.len()];
+        let all = timeout(PATIENCE, active.read_exact(&mut found)).await;
+        all.expect("the writer goes on").unwrap();
+        assert_same(&found, &sent);
+        writes = writing.await.unwrap();
+        assert_eq!(poll_read(&mut reads, &wakes), Poll::Ready(64));
+    }
+}
+
+#[tokio::test]
+async fn the_task_that_polls_ends_with_its_stream() {
+    let tasks = || Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    let mut pairs = many_async_streams_of_two(2);
+    assert!(tasks() > before, "nobody polls");
+    let deadline = Instant::now() + PATIENCE;
+    pairs.clear();
+    while tasks() > before {
+        assert!(Instant::now() < deadline, "it has not ended");
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_task_that_waits_for_long_uses_no_processor() {
+    let (mut active, mut passive) = async_streams_of_two();
+    let wakes = Arc::default();
+    active.write_all(&[7; 64]).await.unwrap();
+    passive.read_exact(&mut [0; 64]).await.unwrap();
+    assert!(poll_read(&mut passive, &wakes).is_pending());
+    let of_thread = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap();
+    let before = of_thread();
+    sleep(Duration::from_secs(1)).await;
+    let used = of_thread() - before;
+    assert!(used < Duration::from_millis(50), "{used:?}");
+    active.write_all(&[7; 64]).await.unwrap();
+    wakes.first().await;
 }
 
 #[tokio::test]

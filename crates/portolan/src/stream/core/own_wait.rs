@@ -140,18 +140,26 @@ impl Core {
         if self.collect_from(state, cq, Drive::No) {
             return true;
         }
-        let is_alone = !state.is_driven
-            && state.wanted == [false; 2]
-            && state.awaited == [0; 2]
-            && state.wakers.iter().all(Option::is_none);
-        if !is_alone {
+        if state.wakers.iter().any(Option::is_some) {
             own.device.drive();
             return self.collect_from(state, cq, Drive::No);
         }
-        // This caller handles what arrives for the stream, so its descriptor need not tell.
-        let is_called = signal.quietly(|| own.device.drive());
+        let is_called = self.drive_quietly(state, signal, own);
         let any = self.collect_from(state, cq, Drive::No);
         is_called && self.take_events(state) || any
+    }
+
+    /// Drives the device. The caller handles what arrives for the stream, so its descriptor need not tell, unless somebody
+    /// else waits for it. Returns whether events may have arrived that it did not tell.
+    pub(super) fn drive_quietly(&self, state: &State, signal: &Signal, own: &OwnWait) -> bool {
+        let is_alone = !state.is_driven && state.wanted == [false; 2] && state.awaited == [0; 2];
+        match is_alone {
+            true => signal.quietly(|| own.device.drive()),
+            false => {
+                own.device.drive();
+                false
+            }
+        }
     }
 
     /// Whether this stream waits for the device, and the device has something to read.

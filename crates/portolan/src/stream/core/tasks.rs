@@ -2,8 +2,17 @@
 
 use std::task::Waker;
 
-use super::{Core, Direction, Ready, Wait};
+use super::{Core, Direction, Ready, State, Wait};
 use crate::stream::queues::Drive;
+
+/// The result of [`Core::look_for_tasks`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// No task waits any more, or this stream does not wait for the device.
+    Enough,
+    /// Nothing for the tasks that wait.
+    Nothing,
+}
 
 impl Core {
     /// The task of a waker has come: what it finds itself need not wake it.
@@ -64,5 +73,38 @@ impl Core {
             }
         }
         Ready::of(&state).is(direction)
+    }
+
+    /// Drives the device once, and wakes the tasks for which something has arrived. Unless it returns [`Found::Enough`], the
+    /// caller must look again soon, or call [`Core::rest_for_tasks`]: meanwhile nobody rings for what arrives.
+    pub(crate) fn look_for_tasks(&self) -> Found {
+        let mut state = self.lock();
+        let Some((signal, own)) = self.own_wait() else {
+            return Found::Enough;
+        };
+        if state.wakers.iter().all(Option::is_none) {
+            return Found::Enough;
+        }
+        let has_events = self.drive_quietly(&state, signal, own);
+        let any = self.collect(&mut state, Drive::No);
+        self.handled(&mut state, any, has_events);
+        if state.woken.iter().all(Option::is_none) {
+            return Found::Nothing;
+        }
+        self.rest_for_remaining(&mut state);
+        Found::Enough
+    }
+
+    /// Ends the looks of [`Core::look_for_tasks`]: the tasks wait for the descriptor.
+    pub(crate) fn rest_for_tasks(&self) {
+        self.rest_for_remaining(&mut self.lock());
+    }
+
+    fn rest_for_remaining(&self, state: &mut State) {
+        let [reads, writes] = [0, 1].map(|at| state.wakers[at].is_some());
+        if reads || writes {
+            self.rest(state, writes);
+            self.check(state);
+        }
     }
 }
