@@ -12,11 +12,11 @@ use ::tokio::sync::Notify;
 use ::tokio::task::{AbortHandle, yield_now};
 use portolan_threads::spin::Spin;
 
-use super::core::{Core, Found, Shared};
+use super::core::{Core, Shared};
 
-/// How long it polls after a task began to wait. Longer than an answer takes that a task of the peer computes at once, with the
-/// wake-ups of the tasks in both processes.
-const POLLS_FOR: Duration = Duration::from_micros(200);
+/// How long it polls after a task began to wait. Longer than an answer takes that the peer computes at once, even if each end
+/// hands it from thread to thread on processors that sleep.
+const POLLS_FOR: Duration = Duration::from_micros(500);
 
 /// The polling task. It ends when this is dropped.
 #[derive(Debug)]
@@ -51,21 +51,19 @@ async fn poll_while_tasks_wait(core: Weak<Core>, waits: Arc<Notify>) {
     loop {
         waits.notified().await;
         let mut polling = spin.start();
-        let mut has_looked = false;
+        if !spin.goes_on(&mut polling) {
+            continue;
+        }
         loop {
-            let goes_on = spin.goes_on(&mut polling);
-            let Some(core) = core.upgrade() else { return };
-            if !goes_on {
-                if has_looked {
-                    core.rest_for_tasks();
-                }
+            let Some(stream) = core.upgrade() else { return };
+            if !stream.look_for_tasks() {
                 break;
             }
-            if core.look_for_tasks() != Found::Nothing {
+            if !spin.goes_on(&mut polling) {
+                stream.rest_for_tasks();
                 break;
             }
-            has_looked = true;
-            drop(core);
+            drop(stream);
             std::thread::yield_now();
             yield_now().await;
         }

@@ -43,6 +43,14 @@ struct WatchedDevice {
 #[derive(Debug, Default)]
 struct Tasks(Mutex<[Option<Waker>; 2]>);
 
+impl Tasks {
+    /// Whether the runtime wakes this task when it finds a descriptor readable.
+    fn wakes(&self, direction: Direction, waker: &Waker) -> bool {
+        let known = &self.0.lock()[direction as usize];
+        known.as_ref().is_some_and(|known| known.will_wake(waker))
+    }
+}
+
 impl Wake for Tasks {
     fn wake(self: Arc<Self>) {
         let tasks = std::mem::take(&mut *self.0.lock());
@@ -101,6 +109,11 @@ impl Watched {
         mut call: impl FnMut(&Stream, Wait) -> io::Result<T>,
     ) -> Poll<io::Result<T>> {
         let core = self.stream.core();
+        if self.tasks.wakes(direction, context.waker())
+            && core.still_waits(direction, context.waker())
+        {
+            return Poll::Pending;
+        }
         let mut is_prepared = false;
         for _ in 0..TURNS_MAX {
             // It need not be woken for what it finds itself.

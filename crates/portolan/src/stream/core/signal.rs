@@ -72,6 +72,11 @@ impl Signal {
         }
     }
 
+    #[cfg(feature = "tokio")]
+    pub(super) fn is_raised(&self) -> bool {
+        self.state.lock().is_raised
+    }
+
     /// Returns whether it was raised.
     pub(super) fn lower(&self) -> bool {
         let mut state = self.state.lock();

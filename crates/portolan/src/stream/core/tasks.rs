@@ -2,17 +2,8 @@
 
 use std::task::Waker;
 
-use super::{Core, Direction, Ready, State, Wait};
+use super::{Core, Direction, Readiness, Ready, State, Wait};
 use crate::stream::queues::Drive;
-
-/// The result of [`Core::look_for_tasks`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
-    /// No task waits any more, or this stream does not wait for the device.
-    Enough,
-    /// Nothing for the tasks that wait.
-    Nothing,
-}
 
 impl Core {
     /// The task of a waker has come: what it finds itself need not wake it.
@@ -23,6 +14,19 @@ impl Core {
         drop(state);
         // It may do anything when it is dropped.
         drop(former);
+    }
+
+    /// Whether nothing has happened since the task of this waker began to wait: it waits on.
+    pub(crate) fn still_waits(&self, direction: Direction, waker: &Waker) -> bool {
+        let Readiness::Called { signal, .. } = &self.readiness else {
+            return false;
+        };
+        let state = self.lock();
+        let known = state.wakers[direction as usize].as_ref();
+        known.is_some_and(|known| known.will_wake(waker))
+            && state.is_prepared[direction as usize]
+            && !signal.is_raised()
+            && !self.may_have_arrived()
     }
 
     /// As [`Core::prepare_flush`], for a task, which waits for the descriptor if this returns false.
@@ -75,24 +79,24 @@ impl Core {
         Ready::of(&state).is(direction)
     }
 
-    /// Drives the device once, and wakes the tasks for which something has arrived. Unless it returns [`Found::Enough`], the
-    /// caller must look again soon, or call [`Core::rest_for_tasks`]: meanwhile nobody rings for what arrives.
-    pub(crate) fn look_for_tasks(&self) -> Found {
+    /// Drives the device once, and wakes the tasks for which something has arrived. Returns whether nothing has, and tasks
+    /// wait for the device by this stream. Then the caller must look again soon, or call [`Core::rest_for_tasks`]: meanwhile
+    /// nobody rings for what arrives.
+    pub(crate) fn look_for_tasks(&self) -> bool {
         let mut state = self.lock();
-        let Some((signal, own)) = self.own_wait() else {
-            return Found::Enough;
+        let waits = state.wakers.iter().any(Option::is_some);
+        let Some((signal, own)) = self.own_wait().filter(|_| waits) else {
+            return false;
         };
-        if state.wakers.iter().all(Option::is_none) {
-            return Found::Enough;
-        }
         let has_events = self.drive_quietly(&state, signal, own);
         let any = self.collect(&mut state, Drive::No);
         self.handled(&mut state, any, has_events);
-        if state.woken.iter().all(Option::is_none) {
-            return Found::Nothing;
+        let is_fruitless = state.woken.iter().all(Option::is_none);
+        if any || has_events {
+            // If the caller does not come back, the device's own thread must find the notifications requested.
+            self.rest_for_remaining(&mut state);
         }
-        self.rest_for_remaining(&mut state);
-        Found::Enough
+        is_fruitless
     }
 
     /// Ends the looks of [`Core::look_for_tasks`]: the tasks wait for the descriptor.
