@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A program polls its queues once after it has armed one, or a few times, and then sleeps. If it polls more often, it
+/// A program polls its queues once after it has armed one of them, or a few times, and then sleeps. If it polls more often, it
 /// does not sleep: some programs (UCX) arm a queue for solicited completions and go on polling.
 const LAST_POLLS: u32 = 4;
 
@@ -20,7 +20,9 @@ impl LastPolls {
     /// Whether a poll that has found nothing may be the last one. Threads that poll at the same time may share one.
     pub(crate) fn is_one(&self) -> bool {
         let left = self.left.load(Ordering::Relaxed);
-        self.left.store(left.saturating_sub(1), Ordering::Relaxed);
+        if left > 0 {
+            self.left.store(left - 1, Ordering::Relaxed);
+        }
         left > 0
     }
 }

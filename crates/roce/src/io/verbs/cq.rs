@@ -95,11 +95,12 @@ impl Cq for SoftCq {
         if taken > 0 || out.is_empty() {
             return Ok(taken);
         }
-        if !self.host.drive() && !is_armed {
-            return Ok(0);
-        }
-        let (taken, is_armed) = self.core.poll(out);
-        if taken == 0 && is_armed && self.host.progress.last_polls().is_one() {
+        let taken = match self.host.drive() || is_armed {
+            true => self.core.poll(out).0,
+            false => 0,
+        };
+        // The armed queue may be another one: a stream that sleeps until it receives polls its other queue last.
+        if taken == 0 && self.host.progress.last_polls().is_one() {
             self.owner_leaves();
         }
         Ok(taken)
