@@ -78,7 +78,7 @@ pub enum MachineError {
         /// The last output of the kernel's console and of the steps.
         console_tail: String,
     },
-    /// The other machine of a pair ended but this one did not, and was stopped.
+    /// The other end of the machine's wire ended but the machine did not, and was stopped.
     #[error("the machine did not end after its peer ended; last of its console:\n{console_tail}")]
     LeftBehind {
         /// The last output of the kernel's console and of the steps.

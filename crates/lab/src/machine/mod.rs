@@ -19,7 +19,8 @@
 //! | `tree`, `cpio` | the guest's file tree and its archive |
 //! | `initramfs` | the contents of every machine: shell, modules, RDMA programs |
 //! | `job` | a run's programs, files, steps and deadline |
-//! | `pair` | two machines at once, and the wire between them |
+//! | `pair` | two machines at once |
+//! | `wire` | a machine's network: the wire to another machine, or a tap device of this host |
 //! | `host_clock` | the frequency of the host's time-stamp counter, for the machine's clock |
 //! | `qemu` | boots, waits with a deadline, brings results back |
 //! | `outcome` | the output, status and time of each step |
@@ -65,11 +66,12 @@ pub use kernel::Suite;
 pub use outcome::{Outcome, StepOutcome};
 pub use packages::{Package, ensure_installed};
 pub(crate) use shipped::{kernel_headers, shipped_text};
-pub use wire::Wire;
+pub use wire::{Tap, Wire};
 
 use emulator::Emulator;
 use kernel::Kernel;
 use tree::Tree;
+use wire::Link;
 
 /// A kernel machine ready to boot: kernel unpacked, base file tree assembled.
 ///
@@ -156,7 +158,15 @@ impl Machine {
     /// machine ends before its steps. A failed step is not an error but a status in the
     /// [`Outcome`].
     pub fn run(&self, job: &Job, live: &mut (dyn Write + Send)) -> Result<Outcome, MachineError> {
-        qemu::run(self, job, None, live)
+        qemu::run(self, job, Link::None, live)
+    }
+
+    /// As [`Machine::run`], with the machine's interface `eth0` at a tap device of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// As for [`Machine::run`], and [`MachineError::LeftBehind`] if the machine does not end after [`Tap::leave`].
+    pub fn run_at_tap(&self, job: &Job, tap: &Tap) -> Result<Outcome, MachineError> {
+        qemu::run(self, job, Link::Tap(tap), &mut std::io::sink())
     }
 
     /// Boots two fresh machines whose interfaces `eth0` are connected by a wire, and runs a job in

@@ -3,10 +3,9 @@
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::Mutex;
 use std::thread;
 
-use super::wire::{Wire, WireEnd};
+use super::wire::{FirstEnd, Link, Wire, WireEnd};
 use super::{Job, Machine, MachineError, Outcome, qemu};
 
 /// Runs a job in each of two machines. The results are in the order of the jobs. Each has its own
@@ -18,7 +17,7 @@ pub(crate) fn run_pair(
 ) -> Result<[Result<Outcome, MachineError>; 2], MachineError> {
     let (first, second) =
         UnixStream::pair().map_err(MachineError::io("create", Path::new("wire")))?;
-    let first_end = Mutex::new(None);
+    let first_end = FirstEnd::default();
     let end = |socket, number| WireEnd {
         socket,
         wire,
@@ -26,8 +25,8 @@ pub(crate) fn run_pair(
         first_end: &first_end,
     };
     let run = |job: &Job, end: WireEnd<'_>| {
-        let outcome = qemu::run(machine, job, Some(&end), &mut io::sink());
-        end.has_ended();
+        let outcome = qemu::run(machine, job, Link::Machine(&end), &mut io::sink());
+        end.first_end.note();
         outcome
     };
     let (first, second) = thread::scope(|scope| {

@@ -16,7 +16,7 @@ use super::command::{command, output, tail};
 use super::host_clock;
 use super::job::Clock;
 use super::outcome::{CAPTURE_FILE, CONSOLE_FILE, RESULTS_FOLDER, RunFolder, read_lossy};
-use super::wire::WireEnd;
+use super::wire::Link;
 use super::{Job, Machine, MachineError, Outcome};
 
 /// Memory for the base tree, programs with debug information, and the guest itself.
@@ -35,6 +35,8 @@ const PROCESSOR: &str = "max,-smap,-smep,-la57,-pku";
 const TRUST_COUNTER: &str = " tsc=reliable";
 /// Appended to the processor for jobs that measure; see [`Job::measuring`].
 const MEASURING_PROCESSOR: &str = ",-pclmulqdq";
+/// The same for jobs that move much data; see [`Job::copying_words`].
+const COPYING_PROCESSOR: &str = ",-erms,-fsrm";
 /// Time counted in instructions: 2^0 ns each, and no sleeping while idle.
 const COUNTED: &str = "shift=0,sleep=off";
 /// Size limit of the results. The file is sparse, so only written data take space.
@@ -62,7 +64,7 @@ const EMULATOR_FILE: &str = "emulator.log";
 pub(crate) fn run(
     machine: &Machine,
     job: &Job,
-    wire: Option<&WireEnd<'_>>,
+    link: Link<'_>,
     live: &mut (dyn Write + Send),
 ) -> Result<Outcome, MachineError> {
     let folder = run_folder(machine)?;
@@ -72,13 +74,13 @@ pub(crate) fn run(
     create_disk(&folder.path.join(DISK_FILE))?;
 
     let started = Instant::now();
-    let mut emulator = Running::start(machine, job, wire, &folder.path)?;
+    let mut emulator = Running::start(machine, job, link, &folder.path)?;
     let status = thread::scope(|scope| {
         if let Some(lines) = emulator.child.stdout.take() {
             let log = folder.path.join(STEPS_FILE);
             scope.spawn(move || relay(lines, &log, live));
         }
-        emulator.wait(started + job.deadline, wire)
+        emulator.wait(started + job.deadline, link)
     })?;
     let elapsed = started.elapsed();
     match status {
@@ -120,15 +122,18 @@ impl Running {
     fn start(
         machine: &Machine,
         job: &Job,
-        wire: Option<&WireEnd<'_>>,
+        link: Link<'_>,
         folder: &Path,
     ) -> Result<Self, MachineError> {
         let errors = folder.join(EMULATOR_FILE);
         let errors = File::create(&errors).map_err(MachineError::io("create", &errors))?;
-        let processor = match job.measures {
-            true => format!("{PROCESSOR}{MEASURING_PROCESSOR}"),
-            false => PROCESSOR.to_owned(),
-        };
+        let mut processor = PROCESSOR.to_owned();
+        if job.measures {
+            processor.push_str(MEASURING_PROCESSOR);
+        }
+        if job.copies_words {
+            processor.push_str(COPYING_PROCESSOR);
+        }
         let processors = job.processors.to_string();
         let memory_mib = match machine.shows_host_files {
             true => MEMORY_WITH_HOST_FILES_MIB,
@@ -170,13 +175,8 @@ impl Running {
         if machine.shows_host_files {
             emulator.args(["-virtfs", HOST_FILES]);
         }
-        match wire {
-            None => emulator.args(["-nic", "none"]),
-            Some(wire) => {
-                wire.open_to_children()?;
-                emulator.args(wire.emulator_arguments(Path::new(CAPTURE_FILE)))
-            }
-        };
+        link.open_to_children()?;
+        emulator.args(link.emulator_arguments(Path::new(CAPTURE_FILE)));
         if job.interactive {
             emulator.stdin(Stdio::inherit()).stdout(Stdio::inherit());
         } else {
@@ -194,10 +194,10 @@ impl Running {
     fn wait(
         &mut self,
         deadline: Instant,
-        wire: Option<&WireEnd<'_>>,
+        link: Link<'_>,
     ) -> Result<Option<ExitStatus>, MachineError> {
         let is_over = || {
-            let earlier = wire.and_then(WireEnd::deadline);
+            let earlier = link.deadline();
             Instant::now() >= earlier.map_or(deadline, |earlier| earlier.min(deadline))
         };
         let wait_error = MachineError::io("wait for", Path::new("the emulator"));

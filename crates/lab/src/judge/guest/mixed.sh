@@ -237,20 +237,6 @@ stream_pair() {
     must_say server '^custom '
 }
 
-# every_size_pair PROGRAM: rstream or riostream with all of its sizes
-every_size_pair() {
-    program_limit_s=10000
-    serve "$1" -S all -T v
-    await_service 7471
-    call "$1" -s "$to" -S all -T v
-    both_succeed
-    for end in client server; do
-        # 33 sizes, for latency and for bandwidth.
-        must_say $end '^[0-9.]*[km]*_lat ' 33
-        must_say $end '^[0-9.]*[km]*_bw ' 33
-    done
-}
-
 # stream_by_gid: rstream by a GID, which RoCE's addresses are not; see rdma_getaddrinfo's AF_IB
 stream_by_gid() {
     serve rstream -S 20000 -C 50 -f gid -b "::ffff:$to"

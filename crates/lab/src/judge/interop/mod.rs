@@ -17,8 +17,8 @@ pub use table::section;
 
 const LEADER: &str = include_str!("../guest/interop.sh");
 const LEADER_PATH: &str = "/job/interop.sh";
-const FOLLOWER: &str = include_str!("../guest/interop_kernel.sh");
-const FOLLOWER_PATH: &str = "/job/interop_kernel.sh";
+pub(super) const FOLLOWER: &str = include_str!("../guest/interop_kernel.sh");
+pub(super) const FOLLOWER_PATH: &str = "/job/interop_kernel.sh";
 /// The C program's source.
 const VERIFY_SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/c/verify.c");
 /// The program's name in the machines.

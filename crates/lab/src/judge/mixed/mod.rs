@@ -46,8 +46,8 @@ const LIBRARIES: [&str; 2] = ["libibverbs.so", "librdmacm.so"];
 const LIBRDMACM: &str = "librdmacm.so.1";
 /// Far longer than everything takes on a slow host.
 const DEADLINE: Duration = Duration::from_secs(3 * 3600);
-/// The same for all sizes.
-const DEADLINE_OF_EVERY_SIZE: Duration = Duration::from_secs(25 * 3600);
+/// A step's time limit, above those of its programs.
+const STEP_LIMIT: Duration = Duration::from_secs(900);
 
 /// The results of the programs on one kernel.
 #[derive(Debug)]
@@ -96,15 +96,12 @@ pub fn mixed(
         .program(LIBRDMACM, portolan.with_file_name(LIBRARIES[1]))
         .program("portolan", portolan)
         .program("nice", NICE)
-        .deadline(match group {
-            Group::EverySize => DEADLINE_OF_EVERY_SIZE,
-            _ => DEADLINE,
-        });
+        .deadline(DEADLINE);
     for program in PERFTEST {
         job = job.program(program.trim_start_matches("/usr/bin/"), program);
     }
     for (row, ends) in &plays {
-        job = job.step(play(row, *ends).limit(row.limit()));
+        job = job.step(play(row, *ends).limit(STEP_LIMIT));
     }
     job = job.step(step(
         "the kernel logs no bug or warning".to_owned(),

@@ -1,7 +1,6 @@
 //! The rows: pairs of programs and their ends.
 
 use std::fmt;
-use std::time::Duration;
 
 /// Clients of one persistent rping, and connections of one cmtime run.
 const CLIENTS: u32 = 100;
@@ -30,8 +29,6 @@ pub enum Group {
     Librdmacm,
     /// The programs of rdmacm-utils that use rsockets.
     Rsockets,
-    /// rstream and riostream with each of their sizes, up to 100,000 messages of each. This takes hours under emulation.
-    EverySize,
     /// The programs of ibverbs-utils.
     PingPongs,
     /// perftest: latency and bandwidth of every operation. Moving its data takes most of the time
@@ -98,7 +95,6 @@ impl fmt::Display for Group {
         f.write_str(match self {
             Self::Librdmacm => "librdmacm's programs",
             Self::Rsockets => "librdmacm's programs over rsockets",
-            Self::EverySize => "rstream and riostream with every size",
             Self::PingPongs => "libibverbs's ping-pongs",
             Self::Perftest => "perftest",
         })
@@ -112,7 +108,7 @@ impl Row {
             name: name.into(),
             script: script.into(),
             shows: Shows::End,
-            is_long: matches!(group, Group::EverySize | Group::Perftest),
+            is_long: group == Group::Perftest,
             only: None,
             quick: &[],
         }
@@ -152,14 +148,6 @@ impl Row {
         self.quick.iter().copied()
     }
 
-    /// The step's time limit, above those of its programs.
-    pub(super) fn limit(&self) -> Duration {
-        match self.group {
-            Group::EverySize => Duration::from_secs(6 * 3600),
-            _ => Duration::from_secs(900),
-        }
-    }
-
     /// The step's name.
     pub(super) fn step(&self, ends: Ends) -> String {
         format!("{}: {ends}", self.name)
@@ -175,7 +163,6 @@ impl Row {
 pub(super) fn all() -> Vec<Row> {
     let mut rows = librdmacm();
     rows.extend(rsockets());
-    rows.extend(every_size());
     rows.extend(ping_pongs());
     rows.extend(perftest());
     rows
@@ -208,7 +195,7 @@ fn librdmacm() -> Vec<Row> {
 }
 
 /// Each option that has an effect here: not what is the default anyway (`-T n`) or belongs to the programs' series of sizes
-/// (`-i`, and `-S all` of [`every_size`]). The ends of a stream compare the data.
+/// (`-i`, and `-S all` of [`every_size`](super::super::every_size)). The ends of a stream compare the data.
 fn rsockets() -> Vec<Row> {
     let row = |name: &str, script: String| Row::new(Group::Rsockets, name, script);
     let stream = |options: &str| {
@@ -261,15 +248,6 @@ fn rsockets() -> Vec<Row> {
         rows.push(datagrams(arrive, &format!("-S 1000 -C 50 {option}")));
     }
     rows
-}
-
-fn every_size() -> Vec<Row> {
-    let row = |program: &str| {
-        let name = format!("{program} -S all");
-        let script = format!("every_size_pair {program}");
-        Row::new(Group::EverySize, name, script).showing(Shows::Data)
-    };
-    vec![row("rstream"), row("riostream")]
 }
 
 fn ping_pongs() -> Vec<Row> {
