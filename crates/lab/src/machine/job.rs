@@ -30,7 +30,6 @@ pub struct Job {
     pub(crate) clock: Clock,
     pub(crate) processors: u32,
     pub(crate) measures: bool,
-    pub(crate) copies_words: bool,
     files: Vec<(String, String)>,
     programs: Vec<(String, PathBuf)>,
     pub(crate) steps: Vec<Step>,
@@ -106,7 +105,6 @@ impl Default for Job {
             clock: Clock::default(),
             processors: PROCESSORS_DEFAULT,
             measures: false,
-            copies_words: false,
             files: Vec::new(),
             programs: Vec::new(),
             steps: Vec::new(),
@@ -152,21 +150,11 @@ impl Job {
         self
     }
 
-    /// Reduces the effect of operations that are far more expensive under emulation. The kernel's
-    /// clock is the time-stamp counter, which programs can read directly, even if the host does not
-    /// trust it. The processor lacks carry-less multiplication, which would be emulated bit by bit,
-    /// so checksums use tables.
+    /// Reduces the effect of reading the clock, which is far more expensive under emulation. The kernel's clock is the
+    /// time-stamp counter, which programs can read directly, even if the host does not trust it.
     #[must_use]
     pub fn measuring(mut self) -> Self {
         self.measures = true;
-        self
-    }
-
-    /// Makes the kernel copy memory by words, not by the processor's instructions for strings, which are emulated byte by
-    /// byte. So much data passes in half the time.
-    #[must_use]
-    pub fn copying_words(mut self) -> Self {
-        self.copies_words = true;
         self
     }
 

@@ -28,15 +28,12 @@ const MEMORY_WITH_HOST_FILES_MIB: u32 = 4096;
 const COMMAND_LINE: &str = "console=ttyS0 rdinit=/init panic=-1 no_timer_check mitigations=off \
      nokaslr";
 /// Everything that can be emulated, except protections that slow down kernel entries and page table
-/// walks. Without them programs need about half the time.
-const PROCESSOR: &str = "max,-smap,-smep,-la57,-pku";
+/// walks (without them programs need about half the time), and instructions that take longer than the loops that do without
+/// them: those for strings are emulated byte by byte, carry-less multiplication, which checksums use, bit by bit.
+const PROCESSOR: &str = "max,-smap,-smep,-la57,-pku,-erms,-fsrm,-pclmulqdq";
 /// By default the kernel does not trust an emulated processor's counter, and uses a clock that only
 /// the kernel can read, slowly.
 const TRUST_COUNTER: &str = " tsc=reliable";
-/// Appended to the processor for jobs that measure; see [`Job::measuring`].
-const MEASURING_PROCESSOR: &str = ",-pclmulqdq";
-/// The same for jobs that move much data; see [`Job::copying_words`].
-const COPYING_PROCESSOR: &str = ",-erms,-fsrm";
 /// Time counted in instructions: 2^0 ns each, and no sleeping while idle.
 const COUNTED: &str = "shift=0,sleep=off";
 /// Size limit of the results. The file is sparse, so only written data take space.
@@ -127,13 +124,6 @@ impl Running {
     ) -> Result<Self, MachineError> {
         let errors = folder.join(EMULATOR_FILE);
         let errors = File::create(&errors).map_err(MachineError::io("create", &errors))?;
-        let mut processor = PROCESSOR.to_owned();
-        if job.measures {
-            processor.push_str(MEASURING_PROCESSOR);
-        }
-        if job.copies_words {
-            processor.push_str(COPYING_PROCESSOR);
-        }
         let processors = job.processors.to_string();
         let memory_mib = match machine.shows_host_files {
             true => MEMORY_WITH_HOST_FILES_MIB,
@@ -151,7 +141,7 @@ impl Running {
             ])
             // Software emulation even if the processor supports virtualisation, so that the machine
             // behaves the same on every host.
-            .args(["-machine", "q35", "-cpu", &processor])
+            .args(["-machine", "q35", "-cpu", PROCESSOR])
             .args(["-m", &memory_mib.to_string()])
             .args(match job.clock {
                 Clock::Host => vec!["-accel", "tcg,thread=multi", "-smp", &processors],

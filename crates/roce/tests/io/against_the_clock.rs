@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use portolan_provider::verbs::SendOp;
+use portolan_provider::verbs::{SendData, SendFlags, SendOp, SendWr, WorkCompletion};
 
 use crate::harness::{PATIENCE, Pair, Shape, expect, until};
 
@@ -43,5 +43,43 @@ fn a_write_reaches_a_program_that_just_stopped_polling_and_spins_on_memory_at_on
     }
     waits.sort();
     // If it were considered a poller for 2 ms, they would be slow.
+    assert!(waits[25] < Duration::from_micros(500), "{waits:?}");
+}
+
+#[test]
+fn a_message_reaches_a_program_at_once_that_polled_its_other_queue_last_before_its_sleep() {
+    let pair = Pair::new("127.0.0.1", Shape::default());
+    let (a, b) = (&pair.a, &pair.b);
+    let other = b.device.create_cq(16, None, 0).unwrap();
+    let mut waits = Vec::new();
+    for _ in 0..50 {
+        b.receive(1, b.sge(64, 64));
+        b.receive(2, b.sge(64, 64));
+        b.cq.arm(true).unwrap();
+        // As a stream does that sleeps until it receives: its sends complete at the other queue.
+        assert_eq!(other.poll(&mut [WorkCompletion::EMPTY]).unwrap(), 0);
+        // This wakes only the progress thread, as an acknowledgement does.
+        a.post(1, SendOp::Send, a.sge(0, 8));
+        std::thread::sleep(Duration::from_micros(200));
+        let sent = Instant::now();
+        let sge = [a.sge(0, 8)];
+        let solicited = SendWr {
+            wr_id: 2,
+            op: SendOp::Send,
+            data: SendData::Sges(&sge),
+            flags: SendFlags::SIGNALED | SendFlags::SOLICITED,
+            ud: None,
+            srq: None,
+        };
+        a.qp.post_send(&solicited).unwrap();
+        b.sleep(Instant::now() + PATIENCE);
+        waits.push(sent.elapsed());
+        for end in [b, a] {
+            end.expect(1);
+            end.expect(2);
+        }
+    }
+    waits.sort();
+    // If that poll counted as one of a poller, the progress thread would leave the message to it for 1 ms.
     assert!(waits[25] < Duration::from_micros(500), "{waits:?}");
 }

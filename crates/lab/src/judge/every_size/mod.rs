@@ -146,7 +146,6 @@ fn play_all(machine: &Machine, host: &Host<'_>, plays: &[Play], tell: &dyn Fn(&s
         .deadline(DEADLINE)
         .processors(1)
         .measuring()
-        .copying_words()
         .file(LIBRARY_PATH, LIBRARY)
         .file(FOLLOWER_PATH, FOLLOWER)
         .step(Step::new("rdma_rxe on an emulated machine", script).limit(DEADLINE));
