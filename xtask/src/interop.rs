@@ -32,6 +32,9 @@ pub(crate) struct Arguments {
     /// Play only the rows that contain this, and write nothing
     #[arg(long, value_name = "TEXT", requires = "programs")]
     only: Option<String>,
+    /// Continue a run of every size that was cut off: what the same build has passed is not played again
+    #[arg(long, requires = "programs")]
+    resume: bool,
 }
 
 /// The C programs, in groups of similar duration.
@@ -41,7 +44,7 @@ enum Programs {
     Librdmacm,
     /// Of rdmacm-utils, over rsockets
     Rsockets,
-    /// rstream and riostream with every size, Debian's end alone in a machine; takes much more than an hour
+    /// rstream and riostream with every size: two hours
     EverySize,
     /// Of ibverbs-utils
     PingPongs,
@@ -75,7 +78,7 @@ impl Programs {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let workspace = Workspace::here()?;
     if let Some(programs) = arguments.programs {
-        return run_programs(&workspace, programs, arguments.only.as_deref());
+        return run_programs(&workspace, programs, arguments);
     }
     let command = [
         "--package",
@@ -98,7 +101,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(told(results.iter().map(|result| &result.report)))
 }
 
-fn run_programs(workspace: &Workspace, programs: Programs, only: Option<&str>) -> Result<ExitCode> {
+fn run_programs(
+    workspace: &Workspace,
+    programs: Programs,
+    arguments: &Arguments,
+) -> Result<ExitCode> {
+    let only = arguments.only.as_deref();
+    ensure!(
+        !arguments.resume || programs.group().is_none(),
+        "--resume is for --programs every-size"
+    );
     workspace.cargo(&["shipped"])?;
     let cache = Cache::locate()?;
     let started = Instant::now();
@@ -114,7 +126,14 @@ fn run_programs(workspace: &Workspace, programs: Programs, only: Option<&str>) -
         None => {
             let results = kernels::on_each(|debian| {
                 let tell = |line: &str| println!("{line}");
-                judge::every_size(&cache, debian, &workspace.portolan, only, &tell)
+                judge::every_size(
+                    &cache,
+                    debian,
+                    &workspace.portolan,
+                    only,
+                    arguments.resume,
+                    &tell,
+                )
             })?;
             let section = judge::every_size_section(&results, started.elapsed());
             let reports = results.into_iter().map(|result| result.report);

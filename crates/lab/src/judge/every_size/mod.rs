@@ -5,6 +5,7 @@
 //! of its own. A tap device joins the two. The machine obeys this host by `guest/interop_kernel.sh`.
 
 mod far;
+mod kept;
 mod pair;
 mod table;
 
@@ -21,6 +22,7 @@ use super::interop::{FOLLOWER, FOLLOWER_PATH};
 use super::{LIBRARY, LIBRARY_PATH, Part, Report};
 use crate::machine::{Cache, Job, Machine, MachineError, Outcome, Step, Suite, Tap, checked};
 use far::Far;
+use kept::Kept;
 use pair::Host;
 pub use table::every_size_section;
 
@@ -94,7 +96,8 @@ fn plays(only: Option<&str>) -> Vec<Play> {
 }
 
 /// Plays the pairs, optionally only those whose names contain `only`, between the libraries beside the command `portolan`
-/// and Debian's over the rdma_rxe of the kernel of `debian`. `tell` gets a line when a pair has ended.
+/// and Debian's over the rdma_rxe of the kernel of `debian`. With `resumes`, pairs that the same command, libraries and
+/// kernel have passed in an earlier run are not played again. `tell` gets a line when a pair has ended.
 ///
 /// # Errors
 /// [`MachineError::Unavailable`] if this host cannot provide the machine; other variants if the machine or the network
@@ -104,20 +107,24 @@ pub fn every_size(
     debian: Suite,
     portolan: &Path,
     only: Option<&str>,
+    resumes: bool,
     tell: &(dyn Fn(&str) + Sync),
 ) -> Result<EverySize, MachineError> {
     let machine = Machine::prepare(cache, debian)?;
     let folder = cache.folder(&format!("every-size-{}", debian.codename()))?;
+    let passed = cache.folder(&format!("every-size-{}/passed", debian.codename()))?;
     let release = machine.kernel_release();
     // Its network namespace is that of what it starts, and ends with all of it.
     let judge = || {
         make_network()?;
+        let kept = Kept::open(&passed, portolan, release, resumes)
+            .map_err(MachineError::io("open", &passed))?;
         let host = Host {
             portolan,
             folder: &folder,
         };
         let tell = |line: &str| tell(&format!("Linux {release}: {line}"));
-        Ok(play_all(&machine, &host, &plays(only), &tell))
+        Ok(play_all(&machine, &host, &kept, &plays(only), &tell))
     };
     thread::scope(|scope| scope.spawn(judge).join())
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -138,7 +145,13 @@ fn make_network() -> Result<(), MachineError> {
     checked(Command::new("sh").args(["-ec", &script])).map(drop)
 }
 
-fn play_all(machine: &Machine, host: &Host<'_>, plays: &[Play], tell: &dyn Fn(&str)) -> EverySize {
+fn play_all(
+    machine: &Machine,
+    host: &Host<'_>,
+    kept: &Kept<'_>,
+    plays: &[Play],
+    tell: &dyn Fn(&str),
+) -> EverySize {
     let script = format!(
         ". {LIBRARY_PATH}\n. {FOLLOWER_PATH}\nset_up kernel\nset_network {MTU} 0\nadd_link\nobey\n"
     );
@@ -152,7 +165,7 @@ fn play_all(machine: &Machine, host: &Host<'_>, plays: &[Play], tell: &dyn Fn(&s
     let tap = Tap::new(TAP);
     let (played, parts, outcome) = thread::scope(|scope| {
         let running = scope.spawn(|| machine.run_at_tap(&job, &tap));
-        let (played, parts) = lead(host, plays, tell);
+        let (played, parts) = lead(host, kept, plays, tell);
         tap.leave();
         let outcome = running
             .join()
@@ -166,7 +179,12 @@ fn play_all(machine: &Machine, host: &Host<'_>, plays: &[Play], tell: &dyn Fn(&s
 }
 
 /// Plays the pairs with the machine, and ends it.
-fn lead(host: &Host<'_>, plays: &[Play], tell: &dyn Fn(&str)) -> (Vec<Played>, Vec<Part>) {
+fn lead(
+    host: &Host<'_>,
+    kept: &Kept<'_>,
+    plays: &[Play],
+    tell: &dyn Fn(&str),
+) -> (Vec<Played>, Vec<Part>) {
     let far = Far;
     let mut parts = vec![Part::measure("the two ends meet".to_owned(), || {
         far.meet().map(|()| String::new())
@@ -176,16 +194,13 @@ fn lead(host: &Host<'_>, plays: &[Play], tell: &dyn Fn(&str)) -> (Vec<Played>, V
         if parts[0].verdict.is_err() {
             break;
         }
-        let started = Instant::now();
-        let verdict = host.play(*play, &far);
-        let time = started.elapsed();
-        match &verdict {
-            Ok(()) => tell(&format!("{play}: data, {:.0} s", time.as_secs_f64())),
-            Err(why) => tell(&format!(
-                "{play}: FAILED, {:.0} s\n{why}",
-                time.as_secs_f64()
-            )),
-        }
+        let (verdict, time) = match kept.time(play) {
+            Some(time) => {
+                tell(&format!("{play}: passed in an earlier run"));
+                (Ok(()), time)
+            }
+            None => play_one(host, kept, *play, tell),
+        };
         played.push(Played {
             play: *play,
             has_passed: verdict.is_ok(),
@@ -197,12 +212,30 @@ fn lead(host: &Host<'_>, plays: &[Play], tell: &dyn Fn(&str)) -> (Vec<Played>, V
             elapsed: time,
         });
     }
-    parts.push(Part::measure(
-        "the kernel logs no bug or warning".to_owned(),
-        || far.tell("no_fault_of_the_kernels", far::SOON),
-    ));
     far.end();
     (played, parts)
+}
+
+fn play_one(
+    host: &Host<'_>,
+    kept: &Kept<'_>,
+    play: Play,
+    tell: &dyn Fn(&str),
+) -> (Result<(), String>, Duration) {
+    let started = Instant::now();
+    let verdict = host.play(play, &Far);
+    // A run that is cut off here reports nothing else of this machine.
+    let of_kernel = Far.tell("no_fault_of_the_kernels", far::SOON);
+    let time = started.elapsed();
+    let verdict = verdict
+        .and(of_kernel.map(drop))
+        .and_then(|()| kept.passed(&play, time).map_err(|error| error.to_string()));
+    let seconds = time.as_secs();
+    match &verdict {
+        Ok(()) => tell(&format!("{play}: data, {seconds} s")),
+        Err(why) => tell(&format!("{play}: FAILED, {seconds} s\n{why}")),
+    }
+    (verdict, time)
 }
 
 /// The findings at this host, after those of the machine.

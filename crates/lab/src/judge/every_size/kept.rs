@@ -1,0 +1,90 @@
+//! The pairs that have passed, in files, so that a run of hours can be continued where it was cut off.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::Play;
+
+/// Our libraries, which are beside the command.
+const LIBRARIES: [&str; 2] = ["libibverbs.so", "librdmacm.so"];
+
+/// The folder of the files of one kernel's run. Each has what was played, and the seconds that it took.
+#[derive(Debug)]
+pub(super) struct Kept<'a> {
+    folder: &'a Path,
+    /// What a result is valid for: the kernel, and a digest of our command and libraries.
+    valid_for: String,
+}
+
+impl<'a> Kept<'a> {
+    /// Continues a run if `is_resumed`, and begins one otherwise.
+    pub(super) fn open(
+        folder: &'a Path,
+        portolan: &Path,
+        release: &str,
+        is_resumed: bool,
+    ) -> io::Result<Self> {
+        let mut digest = DefaultHasher::new();
+        fs::read(portolan)?.hash(&mut digest);
+        for name in LIBRARIES {
+            fs::read(portolan.with_file_name(name))?.hash(&mut digest);
+        }
+        if !is_resumed {
+            fs::remove_dir_all(folder)?;
+        }
+        fs::create_dir_all(folder)?;
+        let valid_for = format!("{release} {:016x}", digest.finish());
+        Ok(Self { folder, valid_for })
+    }
+
+    /// How long a pair took that passed before.
+    pub(super) fn time(&self, play: &Play) -> Option<Duration> {
+        let text = fs::read_to_string(self.path(play)).ok()?;
+        let seconds = text.strip_prefix(&self.valid_for)?.trim().parse().ok()?;
+        Some(Duration::from_secs(seconds))
+    }
+
+    /// Keeps the result of a pair that has passed.
+    pub(super) fn passed(&self, play: &Play, time: Duration) -> io::Result<()> {
+        let (path, seconds) = (self.path(play), time.as_secs());
+        let whole = path.with_extension("new");
+        fs::write(&whole, format!("{} {seconds}\n", self.valid_for))?;
+        fs::rename(whole, path)
+    }
+
+    fn path(&self, play: &Play) -> PathBuf {
+        self.folder.join(play.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plays;
+    use super::*;
+
+    #[test]
+    fn a_resumed_run_has_what_the_same_programs_and_kernel_have_passed() {
+        let base = std::env::temp_dir().join(format!("portolan-lab-kept-{}", std::process::id()));
+        let (folder, portolan) = (base.join("run"), base.join("portolan"));
+        fs::create_dir_all(&folder).unwrap();
+        for name in ["portolan"].iter().chain(&LIBRARIES) {
+            fs::write(base.join(name), name).unwrap();
+        }
+        let open =
+            |release, is_resumed| Kept::open(&folder, &portolan, release, is_resumed).unwrap();
+        let played = plays(None);
+        let time = Duration::from_secs(1234);
+        open("6.1", false).passed(&played[0], time).unwrap();
+        assert_eq!(open("6.1", true).time(&played[0]), Some(time));
+        assert_eq!(open("6.1", true).time(&played[1]), None);
+        assert_eq!(open("7.3", true).time(&played[0]), None, "another kernel");
+        fs::write(base.join("librdmacm.so"), "changed").unwrap();
+        assert_eq!(open("6.1", true).time(&played[0]), None, "another library");
+        open("6.1", true).passed(&played[0], time).unwrap();
+        assert_eq!(open("6.1", false).time(&played[0]), None, "a new run");
+        fs::remove_dir_all(base).unwrap();
+    }
+}
