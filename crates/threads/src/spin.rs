@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 const SPIN: Duration = Duration::from_micros(50);
 /// The longest time for a thread that polls a minimal number of times.
 const LONGEST: Duration = Duration::from_millis(1);
-/// A single poll this long was interrupted: another thread had the processor.
+/// By default, a single poll this long was interrupted.
 const INTERRUPTED: Duration = Duration::from_micros(500);
 /// Number of waits that skip polling after an interruption. A sleeping thread gets the processor
 /// back when there is work for it; on a busy machine a polling thread only gets it back in its
@@ -23,6 +23,8 @@ pub struct Spin {
     polls: bool,
     /// How long a wait polls.
     lasts: Duration,
+    /// A single poll this long was interrupted: another thread or task had the processor.
+    interrupted: Duration,
     /// A wait polls at least this often, unless that takes too long.
     polls_min: u32,
     /// Number of further waits that skip polling.
@@ -49,6 +51,7 @@ impl Default for Spin {
         Self {
             polls: crate::processors() > 1,
             lasts: SPIN,
+            interrupted: INTERRUPTED,
             polls_min: 0,
             skips: AtomicU32::new(0),
             penalty: AtomicU32::new(0),
@@ -67,10 +70,12 @@ impl Spin {
         }
     }
 
-    /// As the default, but waits poll for this time, at most 1 ms.
+    /// As the default, but waits poll for this time, at most 1 ms. A single poll that takes half of it was interrupted.
     pub fn lasting(time: Duration) -> Self {
+        let lasts = time.min(LONGEST);
         Self {
-            lasts: time.min(LONGEST),
+            lasts,
+            interrupted: lasts / 2,
             ..Self::default()
         }
     }
@@ -112,7 +117,7 @@ impl Spin {
     fn goes_on_at(&self, polling: &mut Polling, now: Instant) -> bool {
         let took = now.saturating_duration_since(polling.last);
         polling.last = now;
-        if took >= INTERRUPTED {
+        if took >= self.interrupted {
             // The waits that now sleep at once must not count as polls that found nothing.
             self.is_hopeful.store(false, Ordering::Relaxed);
             self.skips.store(WAITS_WITHOUT, Ordering::Relaxed);
@@ -189,8 +194,15 @@ mod tests {
         };
         let start = Instant::now();
         let mut polling = spin.start_at(start);
-        assert!(spin.goes_on_at(&mut polling, start + time - SPIN));
+        for quarter in 1..4 {
+            assert!(spin.goes_on_at(&mut polling, start + quarter * time / 4));
+        }
         assert!(!spin.goes_on_at(&mut polling, start + time));
+        let mut polling = spin.start_at(start);
+        assert!(
+            !spin.goes_on_at(&mut polling, start + time / 2),
+            "interrupted"
+        );
     }
 
     #[test]

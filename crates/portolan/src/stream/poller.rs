@@ -12,11 +12,11 @@ use ::tokio::sync::Notify;
 use ::tokio::task::{AbortHandle, yield_now};
 use portolan_threads::spin::Spin;
 
-use super::core::{Core, Shared};
+use super::core::{Core, Found, Shared};
 
 /// How long it polls after a task began to wait. Longer than an answer takes that the peer computes at once, even if each end
 /// hands it from thread to thread on processors that sleep.
-const POLLS_FOR: Duration = Duration::from_micros(500);
+const POLLS_FOR: Duration = Duration::from_micros(300);
 
 /// The polling task. It ends when this is dropped.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl Poller {
         Some(Self { waits, task })
     }
 
-    /// A task is about to wait.
+    /// A task waits.
     pub(super) fn task_waits(&self) {
         self.waits.notify_one();
     }
@@ -54,18 +54,44 @@ async fn poll_while_tasks_wait(core: Weak<Core>, waits: Arc<Notify>) {
         if !spin.goes_on(&mut polling) {
             continue;
         }
-        loop {
-            let Some(stream) = core.upgrade() else { return };
-            if !stream.look_for_tasks() {
-                break;
-            }
-            if !spin.goes_on(&mut polling) {
-                stream.rest_for_tasks();
-                break;
-            }
-            drop(stream);
+        let mut looks = Looks {
+            core: &core,
+            must_rest: false,
+        };
+        while looks.find_nothing() && spin.goes_on(&mut polling) {
             std::thread::yield_now();
             yield_now().await;
+        }
+    }
+}
+
+/// Looks at the device, in a row. Ends them when it is dropped, also if the task is aborted.
+struct Looks<'a> {
+    core: &'a Weak<Core>,
+    /// Nobody rings for what arrives.
+    must_rest: bool,
+}
+
+impl Looks<'_> {
+    /// Looks once. Returns whether to look again.
+    fn find_nothing(&mut self) -> bool {
+        let found = self.core.upgrade().map(|core| core.look_for_tasks());
+        match found {
+            Some(Found::Nothing) => self.must_rest = true,
+            // The task comes, and looks itself or rests.
+            Some(Found::ForTasks) => self.must_rest = false,
+            Some(Found::NoTasks) | None => {}
+        }
+        found == Some(Found::Nothing)
+    }
+}
+
+impl Drop for Looks<'_> {
+    fn drop(&mut self) {
+        if self.must_rest
+            && let Some(core) = self.core.upgrade()
+        {
+            core.rest_after_looks();
         }
     }
 }

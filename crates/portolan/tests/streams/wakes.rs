@@ -128,7 +128,7 @@ async fn the_task_that_polls_ends_with_its_stream() {
 }
 
 #[tokio::test]
-async fn a_task_that_waits_for_long_uses_no_processor() {
+async fn while_a_task_waits_for_long_its_runtime_sleeps() {
     let (mut active, mut passive) = async_streams_of_two();
     let wakes = Arc::default();
     active.write_all(&[7; 64]).await.unwrap();

@@ -165,8 +165,9 @@ fn play_all(
     let tap = Tap::new(TAP);
     let (played, parts, outcome) = thread::scope(|scope| {
         let running = scope.spawn(|| machine.run_at_tap(&job, &tap));
+        let leaves = Leaves(&tap);
         let (played, parts) = lead(host, kept, plays, tell);
-        tap.leave();
+        drop(leaves);
         let outcome = running
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -175,6 +176,15 @@ fn play_all(
     EverySize {
         report: report(machine, &job, parts, outcome),
         plays: played,
+    }
+}
+
+/// Leaves the machine when it is dropped, also in a panic.
+struct Leaves<'a>(&'a Tap);
+
+impl Drop for Leaves<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
     }
 }
 

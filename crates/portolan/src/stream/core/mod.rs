@@ -30,6 +30,8 @@ pub use own_wait::SocketSleep;
 use readiness::Readiness;
 pub use ready::{Direction, Ready};
 pub(crate) use signal::Signal;
+#[cfg(feature = "tokio")]
+pub(super) use tasks::Found;
 
 use super::check_peer;
 use super::error::io_error;

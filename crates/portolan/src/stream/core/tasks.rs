@@ -5,6 +5,18 @@ use std::task::Waker;
 use super::{Core, Direction, Readiness, Ready, State, Wait};
 use crate::stream::queues::Drive;
 
+/// The result of [`Core::look_for_tasks`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// A task was woken.
+    ForTasks,
+    /// Nothing for the tasks that wait. Nobody rings for what arrives, until the next look or
+    /// [`Core::rest_after_looks`].
+    Nothing,
+    /// No task waits, or this stream does not wait for the device. It has not looked.
+    NoTasks,
+}
+
 impl Core {
     /// The task of a waker has come: what it finds itself need not wake it.
     pub(crate) fn come(&self, direction: Direction, waker: &Waker) {
@@ -16,7 +28,7 @@ impl Core {
         drop(former);
     }
 
-    /// Whether nothing has happened since the task of this waker began to wait: it waits on.
+    /// Whether nothing has happened since the task of this waker began to wait that nobody handles: it waits on.
     pub(crate) fn still_waits(&self, direction: Direction, waker: &Waker) -> bool {
         let Readiness::Called { signal, .. } = &self.readiness else {
             return false;
@@ -79,36 +91,44 @@ impl Core {
         Ready::of(&state).is(direction)
     }
 
-    /// Drives the device once, and wakes the tasks for which something has arrived. Returns whether nothing has, and tasks
-    /// wait for the device by this stream. Then the caller must look again soon, or call [`Core::rest_for_tasks`]: meanwhile
-    /// nobody rings for what arrives.
-    pub(crate) fn look_for_tasks(&self) -> bool {
+    /// Drives the device once, and wakes the tasks for which something has arrived.
+    pub(crate) fn look_for_tasks(&self) -> Found {
         let mut state = self.lock();
-        let waits = state.wakers.iter().any(Option::is_some);
-        let Some((signal, own)) = self.own_wait().filter(|_| waits) else {
-            return false;
+        let Some((signal, own)) = self.own_wait().filter(|_| state.has_tasks()) else {
+            return Found::NoTasks;
         };
         let has_events = self.drive_quietly(&state, signal, own);
         let any = self.collect(&mut state, Drive::No);
         self.handled(&mut state, any, has_events);
-        let is_fruitless = state.woken.iter().all(Option::is_none);
-        if any || has_events {
+        if (any || has_events) && state.has_tasks() {
             // If the caller does not come back, the device's own thread must find the notifications requested.
-            self.rest_for_remaining(&mut state);
+            self.rest_for_tasks(&mut state);
         }
-        is_fruitless
+        match state.woken.iter().any(Option::is_some) {
+            true => Found::ForTasks,
+            false => Found::Nothing,
+        }
     }
 
-    /// Ends the looks of [`Core::look_for_tasks`]: the tasks wait for the descriptor.
-    pub(crate) fn rest_for_tasks(&self) {
-        self.rest_for_remaining(&mut self.lock());
+    /// Ends the looks of [`Core::look_for_tasks`].
+    pub(crate) fn rest_after_looks(&self) {
+        let mut state = self.lock();
+        if state.has_tasks() {
+            self.rest_for_tasks(&mut state);
+        } else if let Some((_, own)) = self.own_wait() {
+            self.rest_waiting(own);
+        }
     }
 
-    fn rest_for_remaining(&self, state: &mut State) {
-        let [reads, writes] = [0, 1].map(|at| state.wakers[at].is_some());
-        if reads || writes {
-            self.rest(state, writes);
-            self.check(state);
-        }
+    fn rest_for_tasks(&self, state: &mut State) {
+        let writes = state.wakers[Direction::Write as usize].is_some();
+        self.rest(state, writes);
+        self.check(state);
+    }
+}
+
+impl State {
+    fn has_tasks(&self) -> bool {
+        self.wakers.iter().any(Option::is_some)
     }
 }

@@ -107,6 +107,10 @@ impl DeviceWait for RingWait {
             self.links().waiter_bell().reset();
         }
         self.host.drive_briefly();
+        if !self.waits() {
+            // It was given up meanwhile. Another owner may rest, and this caller need not come again.
+            self.host.poller_leaves();
+        }
     }
 
     fn has_more(&self) -> bool {

@@ -59,11 +59,11 @@ impl SoftCq {
             .ok_or_else(|| foreign(Step::CreateQp, "completion queue of this device"))
     }
 
-    /// The thread that has armed the queue is about to sleep. The progress thread takes over now, and need not find out
+    /// The thread that has armed this queue, or another one, is about to sleep. The progress thread takes over now, and need not find out
     /// that no thread polls.
-    fn owner_leaves(&self) {
+    fn owner_leaves(&self, is_armed: bool) {
         self.host.settle_deferred();
-        if !self.is_followed_by_call() {
+        if !(is_armed && self.is_followed_by_call()) {
             self.host.poller_leaves();
         }
     }
@@ -95,13 +95,12 @@ impl Cq for SoftCq {
         if taken > 0 || out.is_empty() {
             return Ok(taken);
         }
-        let taken = match self.host.drive() || is_armed {
-            true => self.core.poll(out).0,
-            false => 0,
+        let (taken, is_armed) = match self.host.drive() || is_armed {
+            true => self.core.poll(out),
+            false => (0, false),
         };
-        // The armed queue may be another one: a stream that sleeps until it receives polls its other queue last.
-        if taken == 0 && self.host.progress.last_polls().is_one() {
-            self.owner_leaves();
+        if taken == 0 && self.host.progress.last_polls().is_one(is_armed) {
+            self.owner_leaves(is_armed);
         }
         Ok(taken)
     }
@@ -135,7 +134,7 @@ impl Cq for SoftCq {
         self.host.entry.check(Step::PollCq)?;
         self.core.arm(solicited_only);
         self.host.progress.last_polls().begin();
-        self.owner_leaves();
+        self.owner_leaves(true);
         Ok(())
     }
 
