@@ -70,12 +70,12 @@ impl Spin {
         }
     }
 
-    /// As the default, but waits poll for this time, at most 1 ms. A single poll that takes half of it was interrupted.
+    /// As the default, but waits poll for this time, at most 1 ms. A single poll that takes all of it was interrupted.
     pub fn lasting(time: Duration) -> Self {
         let lasts = time.min(LONGEST);
         Self {
             lasts,
-            interrupted: lasts / 2,
+            interrupted: lasts,
             ..Self::default()
         }
     }
@@ -198,11 +198,13 @@ mod tests {
             assert!(spin.goes_on_at(&mut polling, start + quarter * time / 4));
         }
         assert!(!spin.goes_on_at(&mut polling, start + time));
-        let mut polling = spin.start_at(start);
-        assert!(
-            !spin.goes_on_at(&mut polling, start + time / 2),
-            "interrupted"
-        );
+        // One that is interrupted for this time counts so, not as one that found nothing.
+        assert!(!spin.goes_on_at(&mut spin.start_at(start), start + time));
+        let skipped = (0..WAITS_WITHOUT).filter(|_| {
+            let mut polling = spin.start_at(start);
+            !spin.goes_on_at(&mut polling, start)
+        });
+        assert_eq!(skipped.count(), WAITS_WITHOUT as usize);
     }
 
     #[test]
