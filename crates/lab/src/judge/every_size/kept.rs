@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::Play;
+use super::pair::OPTIONS;
 
 /// Our libraries, which are beside the command.
 const LIBRARIES: [&str; 2] = ["libibverbs.so", "librdmacm.so"];
@@ -15,7 +16,7 @@ const LIBRARIES: [&str; 2] = ["libibverbs.so", "librdmacm.so"];
 #[derive(Debug)]
 pub(super) struct Kept<'a> {
     folder: &'a Path,
-    /// What a result is valid for: the kernel, and a digest of our command and libraries.
+    /// What a result is valid for: the kernel, a digest of our command and libraries, and the programs' options.
     valid_for: String,
 }
 
@@ -36,7 +37,7 @@ impl<'a> Kept<'a> {
             fs::remove_dir_all(folder)?;
         }
         fs::create_dir_all(folder)?;
-        let valid_for = format!("{release} {:016x}", digest.finish());
+        let valid_for = format!("{release} {:016x} {OPTIONS}", digest.finish());
         Ok(Self { folder, valid_for })
     }
 

@@ -11,7 +11,7 @@ use super::{OWN_ADDRESS, Ours, PROGRAMS, Play};
 
 /// The options of both ends. Both compare all data. Their calls block: an end that polled would take processor time from the
 /// other, and each message would last until the end of a time slice.
-const OPTIONS: &str = "-S all -T v -T b";
+pub(super) const OPTIONS: &str = "-S all -T v -T b";
 /// The port where the programs listen by default.
 const PORT: u16 = 7471;
 /// Number of sizes. Each is measured twice.
