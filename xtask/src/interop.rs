@@ -135,7 +135,8 @@ fn run_programs(
                     &tell,
                 )
             })?;
-            let section = judge::every_size_section(&results, started.elapsed());
+            let took = (!arguments.resume).then(|| started.elapsed());
+            let section = judge::every_size_section(&results, took);
             let reports = results.into_iter().map(|result| result.report);
             (section, reports.collect())
         }

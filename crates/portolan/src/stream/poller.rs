@@ -26,12 +26,12 @@ pub(super) struct Poller {
 }
 
 impl Poller {
-    /// Starts it on the current runtime. `None` outside of any.
-    pub(super) fn start(core: &Shared) -> Option<Self> {
+    /// Starts it.
+    pub(super) fn start(runtime: &Handle, core: &Shared) -> Self {
         let waits = Arc::new(Notify::new());
         let polling = poll_while_tasks_wait(Arc::downgrade(core), waits.clone());
-        let task = Handle::try_current().ok()?.spawn(polling).abort_handle();
-        Some(Self { waits, task })
+        let task = runtime.spawn(polling).abort_handle();
+        Self { waits, task }
     }
 
     /// A task waits.

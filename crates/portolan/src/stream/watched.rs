@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 
 use ::tokio::io::unix::AsyncFd;
+use ::tokio::runtime::Handle;
 use portolan_provider::{Result, Step};
 use portolan_threads::lock::Mutex;
 
@@ -36,8 +37,7 @@ pub(super) struct Watched {
 struct WatchedDevice {
     /// What other processes ring.
     fd: AsyncFd<runtime::Watched<DeviceFd>>,
-    /// `None` only if the current thread has left the runtime.
-    poller: Option<Poller>,
+    poller: Poller,
 }
 
 #[derive(Debug, Default)]
@@ -87,14 +87,14 @@ impl Watched {
             return;
         };
         let of_device = DeviceFd(core.clone(), fd.as_raw_fd());
-        match watch(of_device, Step::Watch) {
-            Ok(fd) => {
-                let poller = Poller::start(core);
+        match (Handle::try_current(), watch(of_device, Step::Watch)) {
+            (Ok(runtime), Ok(fd)) => {
+                let poller = Poller::start(&runtime, core);
                 // Nobody else sets it, see the lock.
                 let _ = self.device.set(WatchedDevice { fd, poller });
             }
             // For example while the runtime shuts down.
-            Err(_) => core.leave_device(),
+            _ => core.leave_device(),
         }
     }
 
@@ -124,8 +124,8 @@ impl Watched {
             }
             let was_rung = self.was_rung(context, direction)?;
             if !was_rung && core.waits(direction, context.waker(), is_prepared) {
-                if let Some(poller) = self.poller() {
-                    poller.task_waits();
+                if let Some(device) = self.device.get() {
+                    device.poller.task_waits();
                 }
                 return Poll::Pending;
             }
@@ -140,10 +140,6 @@ impl Watched {
         // Much arrives that is not for this task. Others get a turn.
         context.waker().wake_by_ref();
         Poll::Pending
-    }
-
-    fn poller(&self) -> Option<&Poller> {
-        self.device.get()?.poller.as_ref()
     }
 
     /// Whether the descriptor has become readable since the last call. If not, the task will be woken when it does.

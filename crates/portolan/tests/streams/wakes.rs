@@ -1,5 +1,6 @@
 //! Which tasks of tokio are woken, and when. The streams are between two processes of a host, each a provider of its own.
 
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,6 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use portolan::stream::AsyncStream;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::runtime::Handle;
@@ -114,11 +116,41 @@ async fn a_writing_task_goes_on_although_the_reading_one_does_not_come_when_it_i
 }
 
 #[tokio::test]
+async fn a_task_is_woken_for_a_message_that_no_descriptor_signals() {
+    if std::thread::available_parallelism().unwrap().get() == 1 {
+        // Then no task polls: the sender needs the processor.
+        return;
+    }
+    let (mut active, mut passive) = async_streams_of_two();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let wakes = Arc::default();
+        assert!(poll_read(&mut passive, &wakes).is_pending());
+        // The polling task looks for the first time.
+        tokio::task::yield_now().await;
+        active.write_all(&[7; 64]).await.unwrap();
+        wakes.first().await;
+        let fd = passive.get_ref().as_fd();
+        let is_signalled = poll(
+            &mut [PollFd::new(&fd, PollFlags::IN)],
+            Some(&Timespec::default()),
+        );
+        while poll_read(&mut passive, &wakes) != Poll::Ready(64) {
+            sleep(Duration::from_millis(1)).await;
+        }
+        if is_signalled == Ok(0) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "each message was signalled");
+    }
+}
+
+#[tokio::test]
 async fn the_task_that_polls_ends_with_its_stream() {
     let tasks = || Handle::current().metrics().num_alive_tasks();
     let before = tasks();
     let mut pairs = many_async_streams_of_two(2);
-    assert!(tasks() > before, "nobody polls");
+    assert!(tasks() > before, "no task polls");
     let deadline = Instant::now() + PATIENCE;
     pairs.clear();
     while tasks() > before {

@@ -21,24 +21,25 @@ pub(super) struct Kept<'a> {
 }
 
 impl<'a> Kept<'a> {
-    /// Continues a run if `is_resumed`, and begins one otherwise.
-    pub(super) fn open(
-        folder: &'a Path,
-        portolan: &Path,
-        release: &str,
-        is_resumed: bool,
-    ) -> io::Result<Self> {
+    /// The results of earlier runs.
+    pub(super) fn open(folder: &'a Path, portolan: &Path, release: &str) -> io::Result<Self> {
         let mut digest = DefaultHasher::new();
         fs::read(portolan)?.hash(&mut digest);
         for name in LIBRARIES {
             fs::read(portolan.with_file_name(name))?.hash(&mut digest);
         }
-        if !is_resumed {
-            fs::remove_dir_all(folder)?;
-        }
-        fs::create_dir_all(folder)?;
         let valid_for = format!("{release} {:016x} {OPTIONS}", digest.finish());
         Ok(Self { folder, valid_for })
+    }
+
+    /// Forgets the results of these pairs.
+    pub(super) fn forget(&self, plays: &[Play]) -> io::Result<()> {
+        plays
+            .iter()
+            .try_for_each(|play| match fs::remove_file(self.path(play)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            })
     }
 
     /// How long a pair took that passed before.
@@ -67,25 +68,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_resumed_run_has_what_the_same_programs_and_kernel_have_passed() {
+    fn a_later_run_has_what_the_same_programs_and_kernel_have_passed() {
         let base = std::env::temp_dir().join(format!("portolan-lab-kept-{}", std::process::id()));
         let (folder, portolan) = (base.join("run"), base.join("portolan"));
         fs::create_dir_all(&folder).unwrap();
         for name in ["portolan"].iter().chain(&LIBRARIES) {
             fs::write(base.join(name), name).unwrap();
         }
-        let open =
-            |release, is_resumed| Kept::open(&folder, &portolan, release, is_resumed).unwrap();
+        let open = |release| Kept::open(&folder, &portolan, release).unwrap();
         let played = plays(None);
         let time = Duration::from_secs(1234);
-        open("6.1", false).passed(&played[0], time).unwrap();
-        assert_eq!(open("6.1", true).time(&played[0]), Some(time));
-        assert_eq!(open("6.1", true).time(&played[1]), None);
-        assert_eq!(open("7.3", true).time(&played[0]), None, "another kernel");
+        for play in &played[..2] {
+            open("6.1").passed(play, time).unwrap();
+        }
+        assert_eq!(open("6.1").time(&played[0]), Some(time));
+        assert_eq!(open("6.1").time(&played[2]), None, "never played");
+        assert_eq!(open("7.3").time(&played[0]), None, "another kernel");
+        open("6.1").forget(&[played[0], played[2]]).unwrap();
+        assert_eq!(open("6.1").time(&played[0]), None, "forgotten");
+        assert_eq!(open("6.1").time(&played[1]), Some(time));
         fs::write(base.join("librdmacm.so"), "changed").unwrap();
-        assert_eq!(open("6.1", true).time(&played[0]), None, "another library");
-        open("6.1", true).passed(&played[0], time).unwrap();
-        assert_eq!(open("6.1", false).time(&played[0]), None, "a new run");
+        assert_eq!(open("6.1").time(&played[1]), None, "another library");
         fs::remove_dir_all(base).unwrap();
     }
 }

@@ -117,14 +117,19 @@ pub fn every_size(
     // Its network namespace is that of what it starts, and ends with all of it.
     let judge = || {
         make_network()?;
-        let kept = Kept::open(&passed, portolan, release, resumes)
-            .map_err(MachineError::io("open", &passed))?;
+        let kept =
+            Kept::open(&passed, portolan, release).map_err(MachineError::io("read", portolan))?;
+        let plays = plays(only);
+        if !resumes {
+            kept.forget(&plays)
+                .map_err(MachineError::io("clean", &passed))?;
+        }
         let host = Host {
             portolan,
             folder: &folder,
         };
         let tell = |line: &str| tell(&format!("Linux {release}: {line}"));
-        Ok(play_all(&machine, &host, &kept, &plays(only), &tell))
+        Ok(play_all(&machine, &host, &kept, &plays, &tell))
     };
     thread::scope(|scope| scope.spawn(judge).join())
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))

@@ -5,16 +5,15 @@ use std::time::Duration;
 
 use super::{EverySize, Ours, PROGRAMS, Played};
 
-/// Formats the results of all kernels. The whole run took `elapsed`.
+/// Formats the results of all kernels. The run took `elapsed`; `None` if it continued an earlier one.
 #[must_use]
-pub fn every_size_section(results: &[EverySize], elapsed: Duration) -> String {
-    let mut text = String::new();
-    let minutes = elapsed.as_secs().div_ceil(60);
-    // Writing to a string cannot fail.
-    let _ = writeln!(
-        text,
-        "All of it took {minutes} minutes, with Debian's end on an emulated processor: the times compare with each other and \
-         with nothing else.\n"
+pub fn every_size_section(results: &[EverySize], elapsed: Option<Duration>) -> String {
+    let took = match elapsed {
+        Some(elapsed) => format!("All of it took {} minutes", elapsed.as_secs().div_ceil(60)),
+        None => "It was played in several runs of the same build".to_owned(),
+    };
+    let mut text = format!(
+        "{took}, with Debian's end on an emulated processor: the times compare with each other and with nothing else.\n\n"
     );
     let kernels: Vec<_> = results
         .iter()

@@ -28,7 +28,7 @@ impl Core {
         drop(former);
     }
 
-    /// Whether nothing has happened since the task of this waker began to wait that nobody handles: it waits on.
+    /// Whether the task of this waker waits already, and will be woken for whatever happens next.
     pub(crate) fn still_waits(&self, direction: Direction, waker: &Waker) -> bool {
         let Readiness::Called { signal, .. } = &self.readiness else {
             return false;

@@ -59,8 +59,8 @@ impl SoftCq {
             .ok_or_else(|| foreign(Step::CreateQp, "completion queue of this device"))
     }
 
-    /// The thread that has armed this queue, or another one, is about to sleep. The progress thread takes over now, and need not find out
-    /// that no thread polls.
+    /// The thread that has armed this queue, or another one, is about to sleep. The progress thread takes over now, and
+    /// need not find out that no thread polls.
     fn owner_leaves(&self, is_armed: bool) {
         self.host.settle_deferred();
         if !(is_armed && self.is_followed_by_call()) {
