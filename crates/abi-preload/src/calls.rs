@@ -14,7 +14,7 @@ use portolan_abi_layout::pieces::{check, pieces, single};
 use rustix::io::Errno;
 
 use crate::descriptors::{self, has_object, lookup, release};
-use crate::epoll::{self, SETS, waiting};
+use crate::epoll::{self, Early, waiting};
 use crate::poll::{self, Sets};
 use crate::socket::Kind;
 use crate::transfer::{self, Moved, receive};
@@ -160,9 +160,15 @@ pub(crate) unsafe fn wait_set(
     mask: *const sigset_t,
     plain: impl FnOnce() -> c_int,
 ) -> Option<c_int> {
-    let Some(known) = SETS.get(set) else {
+    let Some(known) = epoll::known(set) else {
         let started = Instant::now();
+        let early = Early::begin(set);
+        if early.is_none() && epoll::known(set).is_some() {
+            // SAFETY: the caller's promises.
+            return unsafe { wait_set(set, events, most, timeout, mask, plain) };
+        }
         let answer = plain();
+        drop(early);
         let Ok(found) = usize::try_from(answer) else {
             return Some(answer);
         };

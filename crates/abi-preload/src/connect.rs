@@ -22,7 +22,7 @@ use crate::background::{Place, Task, make_bell};
 use crate::settings::settings;
 use crate::socket::{Attempt, Attending, Kind, Phase, Socket, Unattended};
 use crate::wait::{OnSignal, wait_readable};
-use crate::{names, real, report};
+use crate::{inheritance, names, real, report};
 
 /// How long connects to an address without rsockets go straight to TCP.
 const MEMORY: Duration = Duration::from_secs(30);
@@ -216,6 +216,7 @@ fn step(socket: &Socket) -> (Progress, Option<Box<Attempt>>) {
 fn established(socket: &Socket, mut phase: MutexGuard<'_, Phase>, stream: Stream) {
     let former = std::mem::replace(&mut *phase, Phase::Nothing);
     socket.connect(stream);
+    inheritance::connected(socket);
     report::count(&report::CONNECTED);
     drop(phase);
     socket.tell_change();
@@ -298,14 +299,22 @@ fn start(number: c_int, destination: &SockAddr) -> Option<Attempt> {
     if !is_wanted || is_remembered(address.ip()) {
         return None;
     }
-    let source = names::local(number).map(names::plain);
-    let source = source.filter(|source| !source.ip().is_unspecified());
-    // The kernel holds this port for TCP, so the rsocket uses an ephemeral port.
-    let source = source.map(|source| SocketAddr::new(source.ip(), 0));
-    let options = settings().options.clone().source(source);
-    let connecting = portolan::provider::towards(source, address)
-        .and_then(|chosen| Unconnected::new_on(chosen.provider))
-        .and_then(|unconnected| unconnected.connect(address, &options));
+    let bound = names::local(number).map(names::plain);
+    let by_route = bound.filter(|source| !source.ip().is_unspecified());
+    let begin = |source: Option<SocketAddr>| {
+        let options = settings().options.clone().source(source);
+        portolan::provider::towards(by_route, address)
+            .and_then(|chosen| Unconnected::new_on(chosen.provider))
+            .and_then(|unconnected| unconnected.connect(address, &options))
+    };
+    // The kernel holds the program's port for TCP only: another rsocket may have the RDMA port of its number.
+    let with_port = bound.filter(|source| source.port() != 0);
+    let connecting = with_port
+        .and_then(|source| begin(Some(source)).ok())
+        .map_or_else(
+            || begin(by_route.map(|source| SocketAddr::new(source.ip(), 0))),
+            Ok,
+        );
     match connecting {
         Ok(connecting) => Some(Attempt {
             connecting,

@@ -6,15 +6,15 @@ use std::ffi::c_int;
 use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 
-use libc::{O_NONBLOCK, SPLICE_F_NONBLOCK, iovec, off_t};
-use portolan::Stream;
+use libc::{SPLICE_F_NONBLOCK, iovec, off_t};
 use portolan::stream::Direction;
 use portolan_abi_layout::guard::{Result, last_errno};
 use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::real;
 use crate::socket::Socket;
-use crate::transfer::{Moved, of_io, send};
+use crate::transfer::{Moved, failed_read, failed_write, of_io, send};
 use crate::wait::{Woken, wait_direction};
 
 /// Bytes per copy.
@@ -89,58 +89,32 @@ pub(crate) fn to_stream(from: c_int, socket: &Socket, length: usize, flags: u32)
         return Ok(None);
     };
     let may_wait = flags & SPLICE_F_NONBLOCK == 0 && !socket.is_nonblocking();
-    while !stream.ready_or_watch(false, true).writable {
-        if !may_wait {
-            socket.note_blocked(Direction::Write);
-            return Err(Errno::AGAIN);
-        }
-        if wait_direction(socket, stream, Direction::Write, None)? == Woken::HandedOver {
-            return Ok(None);
-        }
+    // Before a copy is made of what may not fit.
+    if !may_wait && !stream.ready_or_watch(false, true).writable {
+        socket.note_blocked(Direction::Write);
+        return Err(Errno::AGAIN);
     }
-    let length = PIECE_BYTES.min(length);
-    if !may_wait {
-        return splice_now(from, socket, stream, length, flags);
-    }
-    let mut buffer = vec![0u8; length];
-    let read = read_pipe(from, &mut buffer)?;
-    // These bytes have left the pipe and must be sent, even if that blocks.
-    let mut sent = 0;
-    while sent < read {
-        match stream.try_write(&buffer[sent..read]) {
-            Ok(length) => sent += length,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                wait_direction(socket, stream, Direction::Write, None)?;
-            }
-            Err(error) => return Err(of_io(&error)),
-        }
-    }
-    Ok(Some(sent))
-}
-
-/// Moves what the stream has room for from a pipe. A copy is sent, so what does not fit stays in the pipe.
-fn splice_now(from: c_int, socket: &Socket, stream: &Stream, length: usize, flags: u32) -> Moved {
-    let (out, into) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    let (out, into) = pipe_with(PipeFlags::CLOEXEC)?;
+    // A copy is sent, so what does not fit stays in the pipe, and nothing is lost if a signal ends the call.
     // SAFETY: tee takes no pointers.
-    let copied = unsafe { libc::tee(from, into.as_raw_fd(), length, flags & SPLICE_F_NONBLOCK) };
+    let copied = unsafe { libc::tee(from, into.as_raw_fd(), PIECE_BYTES.min(length), flags) };
     let copied = usize::try_from(copied).map_err(|_| last_errno())?;
-    let mut buffer = vec![0u8; copied];
     if copied == 0 {
         return Ok(Some(0));
     }
-    let copied = read_pipe(out.as_raw_fd(), &mut buffer)?;
+    let mut buffer = vec![0u8; copied];
+    let copied = rustix::io::read(&out, &mut buffer[..])?;
     let mut sent = 0;
     while sent < copied {
         match stream.try_write(&buffer[sent..copied]) {
             Ok(length) => sent += length,
             Err(_) if sent > 0 => break,
-            Err(error) => {
-                let errno = of_io(&error);
-                if errno == Errno::AGAIN {
-                    socket.note_blocked(Direction::Write);
+            Err(error) if error.kind() == ErrorKind::WouldBlock && may_wait => {
+                if wait_direction(socket, stream, Direction::Write, None)? == Woken::HandedOver {
+                    return Ok(None);
                 }
-                return Err(errno);
             }
+            Err(error) => return Err(failed_write(socket, &error)),
         }
     }
     // Takes them from the pipe, to the one that is empty again: a read would also take the rest of a packet (O_DIRECT).
@@ -148,12 +122,6 @@ fn splice_now(from: c_int, socket: &Socket, stream: &Stream, length: usize, flag
     // SAFETY: splice without offsets takes no pointers.
     unsafe { real::splice(from, null, into.as_raw_fd(), null, sent, flags) };
     Ok(Some(sent))
-}
-
-fn read_pipe(from: c_int, into: &mut [u8]) -> Result<usize> {
-    // SAFETY: the slice's own length.
-    let read = unsafe { real::read(from, into.as_mut_ptr().cast(), into.len()) };
-    usize::try_from(read).map_err(|_| last_errno())
 }
 
 /// `splice` from a stream to a pipe.
@@ -174,46 +142,29 @@ pub(crate) fn from_stream(socket: &Socket, to: c_int, length: usize, flags: u32)
                     return Ok(None);
                 }
             }
-            Err(error) => {
-                let errno = of_io(&error);
-                if errno == Errno::AGAIN {
-                    socket.note_blocked(Direction::Read);
-                }
-                return Err(errno);
-            }
+            Err(error) => return failed_read(socket, &error),
         }
     };
-    let written = write_to_pipe(to, &buffer[..peeked], may_wait)?;
-    if written > 0 {
-        let taken = stream.try_read(&mut buffer[..written]);
+    let spliced = splice_into(to, &buffer[..peeked], flags)?;
+    if spliced > 0 {
+        let taken = stream.try_read(&mut buffer[..spliced]);
         let taken = taken.map_err(|error| of_io(&error))?;
         socket.consume(taken);
     }
-    Ok(Some(written))
+    Ok(Some(spliced))
 }
 
-/// Writes to a pipe. Does not block unless `may_wait`.
-fn write_to_pipe(to: c_int, bytes: &[u8], may_wait: bool) -> Result<usize> {
-    // SAFETY: F_GETFL reads a descriptor's flags and takes no pointer.
-    let flags = unsafe { real::fcntl(to, libc::F_GETFL, 0) };
-    let waits = flags & O_NONBLOCK == 0;
-    if waits && !may_wait {
-        let mut fds = [libc::pollfd {
-            fd: to,
-            events: libc::POLLOUT,
-            revents: 0,
-        }];
-        // SAFETY: the array has one entry.
-        if unsafe { real::poll(fds.as_mut_ptr(), 1, 0) } <= 0 {
-            return Err(Errno::AGAIN);
-        }
+/// Splices bytes into a pipe: as many as it has room for, of which it waits for the first.
+fn splice_into(to: c_int, bytes: &[u8], flags: u32) -> Result<usize> {
+    if bytes.is_empty() {
+        return Ok(0);
     }
-    // POLLOUT guarantees room for PIPE_BUF bytes only.
-    let length = match waits && !may_wait {
-        true => bytes.len().min(libc::PIPE_BUF),
-        false => bytes.len(),
-    };
-    // SAFETY: `length` is at most the slice's length.
-    let written = unsafe { real::write(to, bytes.as_ptr().cast(), length) };
-    usize::try_from(written).map_err(|_| last_errno())
+    let (out, into) = pipe_with(PipeFlags::CLOEXEC)?;
+    // A user's pipes may be short. The end that is read stays as it is, because Linux waits only if both pipes do.
+    rustix::io::ioctl_fionbio(&into, true)?;
+    let written = rustix::io::write(&into, bytes)?;
+    let null = std::ptr::null_mut();
+    // SAFETY: splice without offsets takes no pointers.
+    let spliced = unsafe { real::splice(out.as_raw_fd(), null, to, null, written, flags) };
+    usize::try_from(spliced).map_err(|_| last_errno())
 }

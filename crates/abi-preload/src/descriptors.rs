@@ -11,7 +11,7 @@ use libc::{
     SOCK_STREAM,
 };
 
-use crate::epoll::SETS;
+use crate::epoll::{self, INSTANCES};
 use crate::handover;
 use crate::real;
 use crate::settings::settings;
@@ -20,7 +20,7 @@ use crate::socket::{Kind, Listening, Phase, SOCKETS, Socket, enter, leave};
 /// Whether this library has an object for the number. Costs two loads.
 #[inline]
 pub(crate) fn has_object(number: c_int) -> bool {
-    SOCKETS.has(number) || SETS.has(number)
+    SOCKETS.has(number) || INSTANCES.has(number)
 }
 
 /// The number's socket; `None` if the kernel handles the number.
@@ -59,11 +59,14 @@ fn inherited(number: c_int, socket: Arc<Socket>) -> Option<Arc<Socket>> {
             Some(Socket::new(family, Kind::Listening, phase, is_nonblocking))
         }
         Kind::Connected => {
-            handover::ask(socket.id);
+            handover::ask(&socket);
             None
         }
         Kind::Connecting | Kind::Refused | Kind::Plain => None,
     };
+    if let Some(new) = &new {
+        socket.copy_settings(new);
+    }
     forget(number);
     let new = Arc::new(new?);
     enter(number, &new);
@@ -98,19 +101,15 @@ pub(crate) fn release(number: c_int) {
             false => forget(number),
         }
     }
-    if let Some(set) = SETS.take(number)
-        && !set.owner.is_owner()
-    {
-        std::mem::forget(set);
-    }
+    epoll::closed(number);
 }
 
 /// [`release`] for the numbers from `first` to `last`, inclusive.
 pub(crate) fn release_range(first: c_uint, last: c_uint) {
     let range = (first as usize, last as usize);
     let sockets = SOCKETS.numbers(range.0, range.1);
-    let sets = SETS.numbers(range.0, range.1);
-    for number in sockets.chain(sets).collect::<Vec<_>>() {
+    let instances = INSTANCES.numbers(range.0, range.1);
+    for number in sockets.chain(instances).collect::<Vec<_>>() {
         release(number);
     }
 }
@@ -138,8 +137,8 @@ pub(crate) fn duplicate(number: c_int, new: c_int) {
     }
     if let Some(socket) = lookup(number) {
         enter(new, &socket);
-    } else if let Some(set) = SETS.get(number) {
-        drop(SETS.put(new, set));
+    } else {
+        epoll::duplicated(number, new);
     }
 }
 

@@ -270,8 +270,13 @@ exports! {
 
     fn sendmmsg(fd: c_int, vector: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
         if lookup(fd).is_none() {
-            // SAFETY: the program passes what libc's function takes.
-            return unsafe { real::sendmmsg(fd, vector, count, flags) };
+            // SAFETY: the program passes what libc's function takes. `vector` has `count` messages.
+            return unsafe {
+                if !vector.is_null() {
+                    (0..count as usize).for_each(|at| messages::give_streams(&raw const (*vector.add(at)).msg_hdr));
+                }
+                real::sendmmsg(fd, vector, count, flags)
+            };
         }
         for at in 0..count {
             // SAFETY: `vector` has `count` messages.
@@ -333,6 +338,16 @@ exports! {
             // SAFETY: the program passes what libc's function takes.
             None => unsafe { real::select(count, reads, writes, except, timeout) },
         }
+    }
+
+    fn epoll_create(size: c_int) -> c_int {
+        // SAFETY: no pointers.
+        epoll::created(unsafe { real::epoll_create(size) })
+    }
+
+    fn epoll_create1(flags: c_int) -> c_int {
+        // SAFETY: no pointers.
+        epoll::created(unsafe { real::epoll_create1(flags) })
     }
 
     fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {

@@ -66,6 +66,8 @@ pub(crate) fn share(socket: &Socket) {
             let _ = rustix::io::ioctl_fionbio(&theirs, true);
         }
         let _ = rustix::io::ioctl_fionbio(&ours, true);
+        let questions = QUESTIONS.load(Ordering::Acquire);
+        socket.questions.store(questions, Ordering::Release);
         for number in numbers {
             // SAFETY: neither call takes a pointer. The number keeps its close-on-exec flag.
             unsafe {
@@ -132,12 +134,14 @@ fn give(id: u64) {
     }
 }
 
-/// Asks the parent to relay a stream. Does nothing if the parent relays it already.
-pub(crate) fn ask(id: u64) {
-    let questions: RawFd = QUESTIONS.load(Ordering::Acquire);
+/// Asks the process that has a stream to relay it. Does nothing if it relays the stream already.
+pub(crate) fn ask(socket: &Socket) {
+    // Not this process's own pipe: it may have had children meanwhile.
+    let questions: RawFd = socket.questions.load(Ordering::Acquire);
     if questions >= 0 {
-        // SAFETY: the pointer and length describe `id`. An error is harmless: the stream ends with its parent.
-        unsafe { real::write(questions, std::ptr::from_ref(&id).cast(), size_of::<u64>()) };
+        let id = std::ptr::from_ref(&socket.id).cast();
+        // SAFETY: the pointer and length describe the id. An error is harmless: the stream ends with its process.
+        unsafe { real::write(questions, id, size_of::<u64>()) };
     }
 }
 
@@ -155,7 +159,7 @@ pub(crate) fn before_exec() {
         let flags = unsafe { real::fcntl(number, libc::F_GETFD, 0) };
         let stays = flags >= 0 && flags & libc::FD_CLOEXEC == 0;
         if stays && socket.kind() == Kind::Connected {
-            ask(socket.id);
+            ask(&socket);
         }
         std::mem::forget(socket);
     }

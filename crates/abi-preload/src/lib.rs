@@ -35,6 +35,7 @@ mod epoll;
 #[cfg(not(test))]
 mod export;
 mod handover;
+mod inheritance;
 mod listen;
 mod look;
 mod messages;

@@ -20,7 +20,7 @@ use crate::sharing::{Guest, Host};
 use crate::socket::{Kind, Listening, Phase, Socket, enter};
 use crate::table::Table;
 use crate::wait::{OnSignal, wait_for, wait_kernel};
-use crate::{names, options, real, report};
+use crate::{inheritance, names, options, real, report};
 
 /// Interval between attempts to listen on a port that another process holds.
 const RETRY: Duration = Duration::from_secs(1);
@@ -207,20 +207,13 @@ pub(crate) unsafe fn accept(
             report::count(&report::ACCEPTED);
             let is_nonblocking = flags & SOCK_NONBLOCK != 0;
             let accepted = Socket::accepted(socket.family, newcomer, is_nonblocking);
+            inheritance::pass_on(socket, number, &accepted, new);
             enter(new, &Arc::new(accepted));
             return Ok(new);
         }
-        if is_readable(number) {
-            // SAFETY: the caller's promise.
-            let new = unsafe { real::accept4(number, place, length, flags) };
-            match (new, last_errno()) {
-                (0.., _) => {
-                    report::count(&report::TCP_ACCEPTS);
-                    return Ok(new);
-                }
-                (_, Errno::AGAIN) => {}
-                (_, errno) => return Err(errno),
-            }
+        // SAFETY: the caller's promise.
+        if let Some(new) = unsafe { accept_tcp(socket, number, place, length, flags) }? {
+            return Ok(new);
         }
         if socket.is_nonblocking() {
             socket.note_blocked(Direction::Read);
@@ -245,6 +238,39 @@ pub(crate) unsafe fn accept(
                 wait_kernel(number, Direction::Read, Some(left), OnSignal::of(until))?;
             }
         }
+    }
+}
+
+/// Accepts a TCP connection if there is one.
+///
+/// # Safety
+/// As for [`accept`].
+unsafe fn accept_tcp(
+    socket: &Socket,
+    number: c_int,
+    place: *mut sockaddr,
+    length: *mut socklen_t,
+    flags: c_int,
+) -> Result<Option<c_int>> {
+    // One thread at a time: another one could take the connection first, and then this one would sleep in the kernel,
+    // where no stream wakes it.
+    let Some(_accepting) = socket.try_accepting() else {
+        // It needs the processor to end.
+        std::thread::yield_now();
+        return Ok(None);
+    };
+    if !is_readable(number) {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise.
+    let new = unsafe { real::accept4(number, place, length, flags) };
+    match (new, last_errno()) {
+        (0.., _) => {
+            report::count(&report::TCP_ACCEPTS);
+            Ok(Some(new))
+        }
+        (_, Errno::AGAIN) => Ok(None),
+        (_, errno) => Err(errno),
     }
 }
 

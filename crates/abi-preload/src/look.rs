@@ -146,7 +146,10 @@ fn connected(socket: &Socket, events: c_short, next: Next<'_>) -> Look {
             ready
         }
     };
-    let found = of_ready(ready);
+    let mut found = of_ready(ready);
+    if socket.is_failure_told() {
+        found &= !POLLERR;
+    }
     Look {
         events: found & (events | POLLERR | POLLHUP),
         edge: Edge {

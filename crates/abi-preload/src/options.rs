@@ -8,14 +8,13 @@ use std::time::Duration;
 
 use libc::{
     FIONBIO, FIONREAD, IP_OPTIONS, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, IPV6_V6ONLY, SO_DOMAIN,
-    SO_ERROR, SO_KEEPALIVE, SO_PROTOCOL, SO_RCVTIMEO, SO_SNDTIMEO, SO_ZEROCOPY, SOL_SOCKET,
-    TCP_INFO, TCP_KEEPIDLE, TIOCOUTQ, socklen_t, timeval,
+    SO_ERROR, SO_PROTOCOL, SO_ZEROCOPY, SOL_SOCKET, TCP_INFO, TIOCOUTQ, socklen_t,
 };
-use portolan::stream::Direction;
 use portolan_abi_layout::guard::{Result, failed, last_errno};
 use rustix::io::Errno;
 
 use crate::connect::advance;
+use crate::inheritance::{self, number_of};
 use crate::socket::{Kind, Socket};
 use crate::transfer::of_io;
 use crate::{names, real};
@@ -122,6 +121,8 @@ fn error(socket: &Socket) -> Option<c_int> {
     match (socket.kind(), socket.stream()) {
         (_, Some(stream)) => {
             let of_stream = stream.take_error().ok().flatten();
+            // Once, by this or by a read or write.
+            let of_stream = of_stream.filter(|_| socket.tell_failure());
             Some(of_stream.map_or(noted, |error| of_io(&error).raw_os_error()))
         }
         (Kind::Connecting | Kind::Refused, None) => Some(noted),
@@ -150,23 +151,8 @@ pub(crate) unsafe fn set(
     if answer != 0 {
         return answer;
     }
-    match (level, name) {
-        (SOL_SOCKET, SO_RCVTIMEO | SO_SNDTIMEO) => {
-            let direction = match name {
-                SO_RCVTIMEO => Direction::Read,
-                _ => Direction::Write,
-            };
-            // SAFETY: the kernel has accepted the value, so it is a readable `timeval`.
-            let time = unsafe { value.cast::<timeval>().read_unaligned() };
-            let us = time
-                .tv_sec
-                .saturating_mul(1_000_000)
-                .saturating_add(time.tv_usec);
-            socket.set_timeout_us(direction, u64::try_from(us).unwrap_or(0));
-        }
-        (SOL_SOCKET, SO_KEEPALIVE) | (IPPROTO_TCP, TCP_KEEPIDLE) => keep_alive(socket, number),
-        _ => {}
-    }
+    // SAFETY: the kernel has just accepted the value.
+    unsafe { inheritance::took(socket, number, (level, name), value) };
     0
 }
 
@@ -189,37 +175,9 @@ pub(crate) unsafe fn set_of_kernel(
     }
 }
 
-/// Sets the stream's keepalive interval to TCP's `TCP_KEEPIDLE`.
-pub(crate) fn keep_alive(socket: &Socket, number: c_int) {
-    let Some(stream) = socket.stream() else {
-        return;
-    };
-    let is_on = ask(number, SOL_SOCKET, SO_KEEPALIVE) != 0;
-    let seconds = u64::try_from(ask(number, IPPROTO_TCP, TCP_KEEPIDLE)).unwrap_or(0);
-    let interval = (is_on && seconds > 0).then(|| Duration::from_secs(seconds));
-    stream.set_keepalive(interval);
-}
-
 /// Whether a socket at `[::]` leaves IPv4 to others.
 pub(crate) fn is_only_v6(number: c_int) -> bool {
-    ask(number, IPPROTO_IPV6, IPV6_V6ONLY) != 0
-}
-
-/// An option of the kernel's socket; 0 if it has none.
-fn ask(number: c_int, level: c_int, name: c_int) -> c_int {
-    let mut value: c_int = 0;
-    let mut length = size_of::<c_int>() as socklen_t;
-    // SAFETY: `value` has `length` bytes.
-    unsafe {
-        real::getsockopt(
-            number,
-            level,
-            name,
-            std::ptr::from_mut(&mut value).cast(),
-            &mut length,
-        )
-    };
-    value
+    number_of(number, IPPROTO_IPV6, IPV6_V6ONLY) != 0
 }
 
 /// `ioctl`. `None` if libc must do it.
@@ -246,7 +204,8 @@ pub(crate) unsafe fn control(
     let found = if request == FIONREAD as usize {
         stream.ready().unread_bytes as c_int
     } else if request == TIOCOUTQ as usize {
-        0
+        // The peer does not say how much it has, but whether it has all.
+        c_int::from(stream.wait_delivered(Duration::ZERO).is_err())
     } else {
         return None;
     };

@@ -12,11 +12,11 @@ use rustix::io::Errno;
 
 use portolan::stream::SocketSleep;
 
-use crate::descriptors::{has_object, lookup};
-use crate::epoll::{Set, own};
+use crate::descriptors::lookup;
+use crate::epoll::{Set, has_streams, own};
 use crate::look::{Next, look};
 use crate::real;
-use crate::socket::{Attending, Kind, Socket};
+use crate::socket::{Attending, Kind, SOCKETS, Socket};
 use crate::wait::{Waits, readable, timespec_of};
 
 /// Maximum sleep for events that no descriptor signals: deadlines of connects, and handover of a stream.
@@ -38,9 +38,10 @@ fn object(fd: c_int) -> Object {
     own(fd).map_or(Object::Kernel, Object::Set)
 }
 
-/// Whether no descriptor has an object of this library, so that the kernel's poll(2) suffices.
+/// Whether no descriptor concerns this library, so that the kernel's poll(2) suffices.
 pub(crate) fn is_kernels(fds: &[pollfd]) -> bool {
-    !fds.iter().any(|fd| has_object(fd.fd))
+    !fds.iter()
+        .any(|fd| SOCKETS.has(fd.fd) || has_streams(fd.fd))
 }
 
 /// `ppoll`. Returns the number of descriptors with events.
@@ -55,7 +56,7 @@ pub(crate) unsafe fn poll(
     timeout: Option<Duration>,
     mask: *const sigset_t,
 ) -> Result<c_int> {
-    let until = timeout.map(|timeout| Instant::now() + timeout);
+    let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     let mut is_found = look_briefly(fds, until);
     // One entry for each of the program's entries, then the streams' own descriptors.
     let mut kernels: Vec<pollfd> = Vec::with_capacity(2 * fds.len());
@@ -226,14 +227,15 @@ impl Sets {
         }
     }
 
-    /// Whether no number in the sets has an object of this library, so that the kernel's select(2) suffices.
+    /// Whether no number in the sets concerns this library, so that the kernel's select(2) suffices.
     ///
     /// # Safety
     /// As for [`Sets::has`].
     pub(crate) unsafe fn is_kernels(self) -> bool {
         !(0..self.count).any(|number| {
             // SAFETY: the caller's promise.
-            has_object(number) && (0..3).any(|set| unsafe { self.has(set, number) })
+            (0..3).any(|set| unsafe { self.has(set, number) })
+                && (SOCKETS.has(number) || has_streams(number))
         })
     }
 }

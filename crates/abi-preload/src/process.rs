@@ -58,6 +58,7 @@ unsafe extern "C" fn before_fork() {
 unsafe extern "C" fn in_child() {
     is_table_owner();
     report::forget();
+    pump::forget();
 }
 
 /// Delivers written data before the process exits, as the kernel does for TCP.
@@ -83,9 +84,9 @@ extern "C" fn at_exit() {
             crate::descriptors::release(number);
         }
         drop(own);
-        // Those that the program closed before it ended.
-        portolan::stream::deliver_dropped(until.saturating_duration_since(Instant::now()));
         pump::wait_until(until);
+        // Those of the pumps, and those that the program closed before it ended.
+        portolan::stream::deliver_dropped(until.saturating_duration_since(Instant::now()));
         report::finish();
     };
     // The panic hook has printed the message.

@@ -61,18 +61,36 @@ enum Outcome {
     Over,
 }
 
-/// Number of running pumps.
+/// Number of running pumps, and of those about to start.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// Waits until all pumps have ended, for an exiting process.
 pub(crate) fn wait_until(deadline: Instant) {
-    while SERVICE.get_or_make(|| None).is_some()
-        && RUNNING.load(Ordering::Acquire) > 0
-        && Instant::now() < deadline
-    {
+    while RUNNING.load(Ordering::Acquire) > 0 && Instant::now() < deadline {
         std::thread::sleep(LOOK_AGAIN);
     }
+}
+
+/// An exiting process waits until this is dropped.
+pub(crate) struct Starting;
+
+impl Starting {
+    pub(crate) fn begin() -> Self {
+        RUNNING.fetch_add(1, Ordering::AcqRel);
+        Self
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        RUNNING.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// In a forked child: the pumps are the parent's.
+pub(crate) fn forget() {
+    RUNNING.store(0, Ordering::Release);
 }
 
 /// Starts a pump. If the thread cannot be created, the stream ends.
@@ -288,6 +306,11 @@ impl Pump {
                     moved = true;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(moved),
+                // The peer takes no more. What it has sent before still goes to the process, whose writes fail from now on.
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => {
+                    let _ = shutdown(&self.pair, Side::Read);
+                    half.filled(0);
+                }
                 Err(_) => return Err(()),
             }
         }

@@ -18,12 +18,12 @@ use std::time::{Duration, Instant};
 use portolan::Stream;
 use portolan::stream::{Connecting, Direction, Ready};
 use portolan_threads::fork::ForkGuard;
-use portolan_threads::lock::Mutex;
+use portolan_threads::lock::{Mutex, MutexGuard};
 use portolan_threads::spin::Spin;
 
 use crate::background::Place;
 use crate::backlog::{Backlog, Newcomer};
-use crate::pump;
+use crate::pump::{self, Starting};
 use crate::sharing::{Guest, Host};
 use crate::table::Table;
 use crate::watchers::{Watcher, Watchers};
@@ -131,6 +131,14 @@ pub(crate) struct Socket {
     blocked: [AtomicU32; 2],
     /// For `SO_ERROR`.
     pub(crate) error: AtomicI32,
+    /// The program knows that the stream is broken.
+    is_failure_told: AtomicBool,
+    /// Options that the program has set, as bits of [`crate::inheritance`].
+    options: AtomicU32,
+    /// A thread accepts a TCP connection.
+    accepting: Mutex<()>,
+    /// The pipe through which children ask for the stream, or -1.
+    pub(crate) questions: AtomicI32,
     /// This side's end of the socket pair that has replaced the descriptor since a fork.
     pair: Mutex<Option<OwnedFd>>,
     is_shared: AtomicBool,
@@ -160,6 +168,10 @@ impl Socket {
             consumed_bytes: AtomicU64::new(0),
             blocked: [const { AtomicU32::new(0) }; 2],
             error: AtomicI32::new(0),
+            is_failure_told: AtomicBool::new(false),
+            options: AtomicU32::new(0),
+            accepting: Mutex::default(),
+            questions: AtomicI32::new(-1),
             pair: Mutex::default(),
             is_shared: AtomicBool::new(false),
             is_told: AtomicBool::new(false),
@@ -229,6 +241,37 @@ impl Socket {
 
     pub(crate) fn set_timeout_us(&self, direction: Direction, us: u64) {
         self.timeouts_us[direction as usize].store(us, Ordering::Relaxed);
+    }
+
+    /// The options that the program has set.
+    pub(crate) fn options(&self) -> u32 {
+        self.options.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_option(&self, bit: u32) {
+        self.options.fetch_or(bit, Ordering::Relaxed);
+    }
+
+    /// Gives a new socket what the program has set on this one, perhaps in a parent, whose locks may be held.
+    pub(crate) fn copy_settings(&self, to: &Self) {
+        to.note_option(self.options());
+        for (its, own) in to.timeouts_us.iter().zip(&self.timeouts_us) {
+            its.store(own.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether the program hears only now that the stream is broken. TCP tells it once.
+    pub(crate) fn tell_failure(&self) -> bool {
+        !self.is_failure_told.swap(true, Ordering::AcqRel)
+    }
+
+    pub(crate) fn is_failure_told(&self) -> bool {
+        self.is_failure_told.load(Ordering::Acquire)
+    }
+
+    /// Lets one thread accept TCP connections at a time.
+    pub(crate) fn try_accepting(&self) -> Option<MutexGuard<'_, ()>> {
+        self.accepting.try_lock()
     }
 
     /// One of the socket's descriptors, or -1.
@@ -317,6 +360,7 @@ impl Socket {
 
     /// Starts to relay the data: a pump copies it between the stream and the pair. The descriptors become the kernel's.
     pub(crate) fn hand_over(&self) {
+        let _starting = Starting::begin();
         let Some(pair) = self.pair.lock().take() else {
             return;
         };

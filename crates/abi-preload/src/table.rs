@@ -2,17 +2,19 @@
 
 use std::ffi::c_int;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwapOption;
 
-/// Numbers from here on never have objects.
-pub(crate) const NUMBERS_MAX: usize = 65_536;
+/// Numbers from here on never have objects: Linux's default limit (`fs.nr_open`).
+pub(crate) const NUMBERS_MAX: usize = 1 << 20;
 
 pub(crate) struct Table<T> {
     /// Checked first: most numbers have no object, and then a call costs one load.
     used: [AtomicBool; NUMBERS_MAX],
     slots: [ArcSwapOption<T>; NUMBERS_MAX],
+    /// All numbers that have had objects are below.
+    end: AtomicUsize,
 }
 
 impl<T> Table<T> {
@@ -20,6 +22,7 @@ impl<T> Table<T> {
         Self {
             used: [const { AtomicBool::new(false) }; NUMBERS_MAX],
             slots: [const { ArcSwapOption::const_empty() }; NUMBERS_MAX],
+            end: AtomicUsize::new(0),
         }
     }
 
@@ -47,6 +50,7 @@ impl<T> Table<T> {
     /// Sets a number's object and returns the former one. Does nothing for numbers beyond the table.
     pub(crate) fn put(&self, number: c_int, object: Arc<T>) -> Option<Arc<T>> {
         let at = Self::at(number)?;
+        self.end.fetch_max(at + 1, Ordering::AcqRel);
         let former = self.slots[at].swap(Some(object));
         self.used[at].store(true, Ordering::Release);
         former
@@ -63,7 +67,8 @@ impl<T> Table<T> {
 
     /// The numbers from `first` to `last`, inclusive, that have objects.
     pub(crate) fn numbers(&self, first: usize, last: usize) -> impl Iterator<Item = c_int> {
-        let end = last.saturating_add(1).min(NUMBERS_MAX);
+        let end = last.saturating_add(1);
+        let end = end.min(self.end.load(Ordering::Acquire));
         let numbers = first.min(end)..end;
         numbers
             .filter(|at| self.used[*at].load(Ordering::Acquire))

@@ -112,7 +112,7 @@ pub(crate) unsafe fn receive(socket: &Socket, into: &[iovec], flags: c_int) -> M
                     }
                 }
                 Err(_) if total > 0 => return Ok(Some(total)),
-                Err(error) => return Err(of_io(&error)),
+                Err(error) => return failed_read(socket, &error),
             }
         }
     }
@@ -183,7 +183,7 @@ pub(crate) unsafe fn send(socket: &Socket, from: &[iovec], flags: c_int) -> Move
                 }
                 Err(_) if total > 0 => return Ok(Some(total)),
                 Err(error) => {
-                    let errno = of_io(&error);
+                    let errno = failed_write(socket, &error);
                     if errno == Errno::PIPE && flags & MSG_NOSIGNAL == 0 {
                         // SAFETY: raise takes no pointer.
                         unsafe { libc::raise(libc::SIGPIPE) };
@@ -221,6 +221,31 @@ fn wait_or_end(
         0 => end,
         total => Ok(Some(total)),
     })
+}
+
+/// What a read returns that has failed. TCP tells an error once; then a stream is at its end.
+pub(crate) fn failed_read(socket: &Socket, error: &io::Error) -> Moved {
+    match of_io(error) {
+        Errno::AGAIN => {
+            socket.note_blocked(Direction::Read);
+            Err(Errno::AGAIN)
+        }
+        errno if socket.tell_failure() => Err(errno),
+        _ => Ok(Some(0)),
+    }
+}
+
+/// The error of a write that has failed. TCP tells another one than `EPIPE` once.
+pub(crate) fn failed_write(socket: &Socket, error: &io::Error) -> Errno {
+    match of_io(error) {
+        Errno::AGAIN => {
+            socket.note_blocked(Direction::Write);
+            Errno::AGAIN
+        }
+        Errno::PIPE => Errno::PIPE,
+        errno if socket.tell_failure() => errno,
+        _ => Errno::PIPE,
+    }
 }
 
 /// The errno that TCP would report for a stream's error.

@@ -133,6 +133,99 @@ fn a_socket_that_enters_a_set_wakes_a_thread_that_waits_or_is_about_to() {
     assert!(report.contains("rsockets 1 connected"), "{report}");
 }
 
+/// Plays a case of `instances.c` on TCP and on rsockets. Returns the report of the latter.
+fn instances(case: &str, on_tcp: &str) -> String {
+    let name = case.split(' ').next().unwrap();
+    let folder = Folder::with(name, "instances.c");
+    let (said, _) = run(&folder, &format!("timeout 100 $tcp {case}"));
+    assert!(said.ends_with(on_tcp), "{said}");
+    let (on_rsockets, report) = run(&folder, &format!("timeout 100 $rsockets {case}"));
+    assert_eq!(on_rsockets, said, "{report}");
+    report
+}
+
+#[test]
+fn sockets_that_enter_an_epoll_instance_by_a_duplicate_of_its_descriptor_are_reported_by_all_of_them()
+ {
+    let report = instances("copies", "an end that was added later: 1\ndone\n");
+    assert!(report.contains("rsockets 1 connected"), "{report}");
+}
+
+#[test]
+fn two_threads_that_add_the_first_sockets_of_an_epoll_instance_lose_none() {
+    let report = instances("first 300", "lost: 0\ndone\n");
+    assert!(report.contains("rsockets 2 connected"), "{report}");
+}
+
+#[test]
+fn a_thread_that_another_one_forestalls_at_a_tcp_connection_accepts_the_next_rsocket() {
+    let report = instances("accepts 50", "all were served: 1\ndone\n");
+    let own = "rsockets 50 connected, 50 accepted, 0 handed over; TCP 0 connected, 50 accepted";
+    assert!(report.contains(own), "{report}");
+}
+
+#[test]
+fn a_program_on_tokio_has_rsockets() {
+    let folder = Folder::new("tokio");
+    let this = std::env::current_exe().unwrap();
+    let library = this.with_file_name("librspreload.so");
+    let process = format!(
+        "timeout 60 {} --ignored --exact process_on_tokio --nocapture",
+        this.display()
+    );
+    let expected = "20 clients have their bytes back";
+    let (on_tcp, _) = run(&folder, &process);
+    assert!(on_tcp.contains(expected), "{on_tcp}");
+    let script = format!("export LD_PRELOAD={}; {process}", library.display());
+    let (on_rsockets, report) = run(&folder, &script);
+    assert!(on_rsockets.contains(expected), "{on_rsockets}");
+    let own = "rsockets 20 connected, 20 accepted, 0 handed over; TCP 0 connected";
+    assert!(report.contains(own), "{report}");
+}
+
+#[test]
+#[ignore = "a process of another test"]
+fn process_on_tokio() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    const BYTES: usize = 100_000;
+    let serve = async |listener: TcpListener| {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let (mut from, mut to) = stream.split();
+                tokio::io::copy(&mut from, &mut to).await.unwrap();
+                to.shutdown().await.unwrap();
+            });
+        }
+    };
+    let call = async |number: u8| {
+        let stream = TcpStream::connect("127.0.0.1:7100").await.unwrap();
+        let (mut from, mut to) = stream.into_split();
+        let sender = tokio::spawn(async move {
+            to.write_all(&vec![number; BYTES]).await.unwrap();
+            to.shutdown().await.unwrap();
+        });
+        let mut back = Vec::new();
+        from.read_to_end(&mut back).await.unwrap();
+        sender.await.unwrap();
+        assert_eq!(back, vec![number; BYTES]);
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = { runtime }.worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:7100").await.unwrap();
+        tokio::spawn(serve(listener));
+        let clients: Vec<_> = (0..20).map(|number| tokio::spawn(call(number))).collect();
+        let count = clients.len();
+        for client in clients {
+            client.await.unwrap();
+        }
+        println!("{count} clients have their bytes back");
+    });
+}
+
 #[test]
 fn two_processes_have_rsockets_and_a_peer_without_them_has_tcp() {
     let folder = Folder::new("peers");
@@ -215,15 +308,21 @@ fn a_program_or_port_that_the_settings_leave_out_stays_tcps() {
     let folder = Folder::new("settings");
     let rules = folder.0.join("rules");
     std::fs::write(&rules, "other * stream tcp\n").unwrap();
-    for setting in [
-        format!("PORTOLAN_SOCKETS_CONFIG={}", rules.display()),
-        "PORTOLAN_SOCKETS_PORTS=!7100".to_owned(),
+    let rules = format!("PORTOLAN_SOCKETS_CONFIG={}", rules.display());
+    let by_tcp = "rsockets 0 connected, 0 accepted, 0 handed over; TCP ";
+    // A program that the settings leave out has nothing to report.
+    for (setting, of_client) in [
+        (rules.as_str(), None),
+        ("PORTOLAN_SOCKETS_PORTS=!7100", Some(by_tcp)),
     ] {
         let script =
             format!("export {setting}; $rsockets serve > /dev/null & $rsockets call; wait $!");
         let (said, report) = run(&folder, &script);
         assert!(said.contains("the data are right"), "{said}");
+        assert_eq!(report.is_empty(), of_client.is_none(), "{report}");
+        assert!(report.contains(of_client.unwrap_or_default()), "{report}");
         assert!(!report.contains("rsockets 1"), "{report}");
+        let _ = std::fs::remove_file(folder.0.join("report"));
     }
 }
 

@@ -1,6 +1,5 @@
 //! Streams whose device calls: what it reports, and the polling of a waiting thread.
 
-use std::ffi::c_int;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -126,17 +125,4 @@ impl Set {
         self.kernel(libc::EPOLL_CTL_ADD, bell, &event).ok()?;
         Some(&**self.device.get_or_init(|| device))
     }
-}
-
-/// Whether a set is itself in another one. `/proc` lists the members of each.
-pub(super) fn is_in_another_set(number: c_int) -> bool {
-    let Ok(all) = std::fs::read_dir("/proc/self/fdinfo") else {
-        return true;
-    };
-    let member = number.to_string();
-    all.flatten().any(|entry| {
-        let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
-        let mut members = text.lines().filter_map(|line| line.strip_prefix("tfd:"));
-        members.any(|line| line.split_ascii_whitespace().next() == Some(&member))
-    })
 }

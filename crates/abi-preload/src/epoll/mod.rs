@@ -1,7 +1,7 @@
 //! epoll(7) sets that contain streams.
 //!
 //! The program's set is still the kernel's and contains all kernel descriptors. The streams' descriptors are in a
-//! second set, which is itself in the first set, marked by its event data. So a set without streams costs nothing, and
+//! second set, which is itself in the first set, marked by its event data. So a set without streams costs next to nothing, and
 //! the kernel reports other descriptors as usual: level-triggered, edge-triggered or one-shot.
 //!
 //! A wait checks only hot streams: those that were ready at the last wait, and those that their device or the second
@@ -12,6 +12,7 @@
 #![allow(unsafe_code, reason = "events of the program, and calls of libc")]
 
 mod driving;
+mod instance;
 pub(crate) mod waiting;
 
 use std::collections::{HashMap, VecDeque};
@@ -30,13 +31,14 @@ use portolan_threads::fork::ForkGuard;
 use portolan_threads::lock::Mutex;
 use portolan_threads::spin::Spin;
 use rustix::event::{EventfdFlags, epoll, eventfd};
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
-use self::driving::is_in_another_set;
+#[cfg(not(test))]
+pub(crate) use self::instance::{Early, created, known, note_member};
+pub(crate) use self::instance::{INSTANCES, closed, duplicated, has_streams, own};
 use crate::look::{Edge, Next, look};
 use crate::real;
 use crate::socket::{Kind, Socket, Watch};
-use crate::table::Table;
 use crate::watchers::Watcher;
 
 /// Event data of the second set in the first. An unlikely value, because it must differ from the program's own data.
@@ -59,12 +61,14 @@ const ORDINARY: u32 = (libc::EPOLLIN
 /// Maximum of events taken from the second set at a time.
 const BATCH: usize = 64;
 
-/// Epoll sets that contain streams, by descriptor number.
-pub(crate) static SETS: Table<Set> = Table::new();
+/// Least number of the library's descriptors of sets: the program may be about to use the number that it has just closed.
+const NUMBER_MIN: RawFd = 512;
 
 pub(crate) struct Set {
     pub(crate) owner: ForkGuard,
-    number: c_int,
+    /// The program's set, in a descriptor of this library: the program may close the number that it added streams with, and
+    /// use another one.
+    kernels: OwnedFd,
     /// The second set.
     streams: OwnedFd,
     /// Wakes waiters when the interests change.
@@ -72,6 +76,8 @@ pub(crate) struct Set {
     /// Whether the bell rings.
     is_ringing: AtomicBool,
     sleepers: AtomicU32,
+    /// Threads that began to wait before the set had streams. The bell rings until they are awake.
+    early: Arc<AtomicU32>,
     /// The kernel's waits on the set's own descriptor are not this library's: it is in another set, or was polled.
     has_outsiders: AtomicBool,
     interests: Mutex<Interests>,
@@ -128,11 +134,9 @@ pub(crate) fn control(
     socket: &Arc<Socket>,
     event: Option<epoll_event>,
 ) -> Result<()> {
-    let known = own(set);
-    let set = match known {
-        Some(set) => set,
-        None if operation == EPOLL_CTL_ADD => Set::make(set)?,
-        None => return Err(Errno::NOENT),
+    let set = match operation {
+        EPOLL_CTL_ADD => instance::entered(set)?.set_or_make(set)?,
+        _ => own(set).ok_or(Errno::NOENT)?,
     };
     match operation {
         EPOLL_CTL_ADD => set.add(number, socket, event.ok_or(Errno::FAULT)?),
@@ -142,38 +146,24 @@ pub(crate) fn control(
     }
 }
 
-/// A set with streams that this process owns, rather than its parent.
-pub(crate) fn own(number: c_int) -> Option<Arc<Set>> {
-    SETS.get(number).filter(|set| set.owner.is_owner())
-}
-
-/// Notes that a descriptor, perhaps that of a set, enters another set.
-pub(crate) fn note_member(number: c_int) {
-    if let Some(set) = own(number) {
-        set.has_outsiders.store(true, Ordering::SeqCst);
-        set.wake();
-    }
-}
-
 impl Set {
-    fn make(number: c_int) -> Result<Arc<Self>> {
-        if !Table::<Self>::has_room(number) {
-            return Err(Errno::MFILE);
-        }
+    fn make(number: c_int, early: Arc<AtomicU32>) -> Result<Arc<Self>> {
+        let kernels = fcntl_dupfd_cloexec(borrowed(number), NUMBER_MIN)?;
         let streams = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let data = epoll::EventData::new_u64(BELL);
         epoll::add(&streams, &bell, data, epoll::EventFlags::IN)?;
-        // Threads may already wait for the kernel's set.
+        // Threads may already wait for the program's set.
         rustix::io::write(&bell, &1u64.to_ne_bytes())?;
-        let set = Arc::new_cyclic(|this| Self {
+        Ok(Arc::new_cyclic(|this| Self {
             owner: ForkGuard::new(),
-            number,
+            kernels,
             streams,
             bell,
             is_ringing: AtomicBool::new(true),
             sleepers: AtomicU32::new(0),
-            has_outsiders: AtomicBool::new(is_in_another_set(number)),
+            early,
+            has_outsiders: AtomicBool::new(false),
             interests: Mutex::default(),
             reports: Mutex::default(),
             must_look: AtomicBool::new(false),
@@ -181,17 +171,19 @@ impl Set {
             device: OnceLock::new(),
             spin: Spin::default(),
             this: this.clone(),
-        });
-        // A former set at this number is the parent's: drop nothing of it.
-        std::mem::forget(SETS.put(number, set.clone()));
-        // Last, because it wakes threads, which look for the set.
+        }))
+    }
+
+    /// Adds the second set to the program's.
+    fn attach(&self) -> Result<()> {
         let data = epoll::EventData::new_u64(MARK);
-        let added = epoll::add(borrowed(number), &set.streams, data, epoll::EventFlags::IN);
-        if let Err(errno) = added {
-            drop(SETS.take(number));
-            return Err(errno);
-        }
-        Ok(set)
+        epoll::add(&self.kernels, &self.streams, data, epoll::EventFlags::IN)
+    }
+
+    /// The kernel's waits on the set are not all this library's.
+    fn note_outsiders(&self) {
+        self.has_outsiders.store(true, Ordering::SeqCst);
+        self.wake();
     }
 
     fn add(&self, number: c_int, socket: &Arc<Socket>, event: epoll_event) -> Result<()> {
@@ -262,7 +254,7 @@ impl Set {
     fn kernel(&self, operation: c_int, number: c_int, event: &epoll_event) -> Result<()> {
         let mut event = *event;
         // SAFETY: the event is a valid local variable.
-        match unsafe { real::epoll_ctl(self.number, operation, number, &mut event) } {
+        match unsafe { real::epoll_ctl(self.kernels.as_raw_fd(), operation, number, &mut event) } {
             0 => Ok(()),
             _ => Err(last_errno()),
         }
@@ -298,8 +290,9 @@ impl Set {
     /// Makes a waiter look again. One that is on its way to sleep sees the mark.
     fn wake(&self) {
         self.must_look.store(true, Ordering::SeqCst);
-        let is_awaited =
-            self.sleepers.load(Ordering::SeqCst) > 0 || self.has_outsiders.load(Ordering::Relaxed);
+        let is_awaited = self.sleepers.load(Ordering::SeqCst) > 0
+            || self.early.load(Ordering::SeqCst) > 0
+            || self.has_outsiders.load(Ordering::Relaxed);
         if is_awaited && !self.is_ringing.swap(true, Ordering::AcqRel) {
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
@@ -378,6 +371,7 @@ impl Set {
         }
         for event in events {
             match event.data.u64() {
+                BELL if self.early.load(Ordering::SeqCst) > 0 => {}
                 BELL => {
                     let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
                     self.is_ringing.store(false, Ordering::Release);

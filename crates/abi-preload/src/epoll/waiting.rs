@@ -1,6 +1,7 @@
 //! Waits on sets.
 
 use std::ffi::c_int;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -58,7 +59,7 @@ impl Set {
         if events.is_empty() {
             return Err(Errno::INVAL);
         }
-        let until = timeout.map(|timeout| Instant::now() + timeout);
+        let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut turns = None;
         loop {
             let mut found = self.collect_driving(events, &mut turns, until);
@@ -79,7 +80,7 @@ impl Set {
                     // Told before this sleeper was known.
                     sleep = Some(Duration::ZERO);
                 }
-                let kernels = kernel_wait(self.number, room, sleep, mask);
+                let kernels = kernel_wait(self.kernels.as_raw_fd(), room, sleep, mask);
                 self.sleepers.fetch_sub(1, Ordering::AcqRel);
                 let kernels = match kernels {
                     Ok(kernels) => kernels,

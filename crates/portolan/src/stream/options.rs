@@ -149,7 +149,7 @@ impl StreamOptions {
 /// Retries of packets, and of messages that find no receive: the maximum. For the latter it means forever.
 const RETRIES: u8 = 7;
 /// Minimum interval between keepalives.
-const KEEPALIVE_MIN: Duration = Duration::from_millis(1);
+pub(super) const KEEPALIVE_MIN: Duration = Duration::from_millis(1);
 
 /// The error for a device that cannot send messages in the way that its type requires.
 pub(super) fn no_messages() -> Error {

@@ -12,6 +12,7 @@ use portolan_rsocket::{Close, Iomap, Phase};
 
 use super::core::{Core, Direction, Ready, Shared, Wait};
 use super::linger;
+use super::options::KEEPALIVE_MIN;
 use crate::cm::CmId;
 use crate::deadline;
 
@@ -218,8 +219,10 @@ impl Stream {
         Ok(self.core().timeout(Direction::Write))
     }
 
-    /// Checks at this interval that an idle peer is alive. A peer that does not answer breaks the stream.
+    /// Checks at this interval, at least a millisecond, that the peer is alive. A peer that does not answer breaks the
+    /// stream.
     pub fn set_keepalive(&self, interval: Option<Duration>) {
+        let interval = interval.map(|interval| interval.max(KEEPALIVE_MIN));
         *self.core().keepalive.lock() = interval;
         linger::keep_alive(self.core());
     }

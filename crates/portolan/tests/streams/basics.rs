@@ -6,8 +6,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use portolan::provider::verbs::Access;
+use portolan::software::StackConfig;
+use portolan::software::survey::survey;
 use portolan::stream::{Iomap, Sge};
-use portolan::{Cause, SharedMemory, Stream};
+use portolan::{Cause, SharedMemory, Stream, StreamListener};
 
 use crate::harness::*;
 use crate::pair::*;
@@ -262,15 +264,53 @@ fn mapped_memory_is_written_before_the_message_that_announces_it() {
 }
 
 #[test]
-fn keepalives_leave_an_idle_stream_alone() {
-    let lively = stream_options().keepalive(Some(Duration::from_millis(5)));
-    let (mut active, mut passive) = streams_with(&lively, stream_options());
-    thread::sleep(Duration::from_millis(200));
+fn keepalives_go_out_on_an_idle_stream_and_leave_it_alone() {
+    let port = free_port();
+    let provider = start(port);
+    let listener = StreamListener::new(
+        listener_on(provider.clone(), "127.0.0.1:0"),
+        stream_options(),
+    );
+    let address = listener.local_addr().unwrap();
+    let options = stream_options().provider(provider);
+    let (mut active, mut passive) = thread::scope(|scope| {
+        let active = scope.spawn(|| Stream::connect_to(address, &options).unwrap());
+        let (passive, _) = listener.accept_within(PATIENCE).unwrap();
+        (active.join().unwrap(), passive)
+    });
+    let sent_packets = || {
+        let mut group = StackConfig::default().group;
+        group.port = port;
+        group.name_prefix = GROUP_PREFIX.into();
+        let seen = survey(&group, PATIENCE).unwrap().expect("a group");
+        seen.members[0].report.as_ref().unwrap().counters["sent_packets"]
+    };
+    // Messages and acknowledgements.
+    let sent_in = |time| {
+        let before = sent_packets();
+        thread::sleep(time);
+        sent_packets() - before
+    };
+    let idle = sent_in(Duration::from_millis(300));
+    assert!(idle < 10, "{idle}");
+    active.set_keepalive(Some(Duration::from_millis(5)));
+    eventually("keepalives are sent", || {
+        sent_in(Duration::from_millis(300)) >= 20
+    });
+    // The shortest is a millisecond; the longest never comes.
+    active.set_keepalive(Some(Duration::ZERO));
+    let often = sent_in(Duration::from_millis(300));
+    assert!(often < 1000, "{often}");
+    active.set_keepalive(Some(Duration::MAX));
+    passive.set_keepalive(None);
     active.write_all(b"alive").unwrap();
     let mut found = [0; 5];
     passive.read_exact(&mut found).unwrap();
-    let writes = active.id();
-    assert_eq!(&found, b"alive", "{writes:?}");
+    assert_eq!(&found, b"alive");
+    active.set_keepalive(None);
+    eventually("keepalives end", || {
+        sent_in(Duration::from_millis(300)) < 10
+    });
 }
 
 #[test]

@@ -13,7 +13,8 @@ use crate::connection::ends_connection;
 use crate::stream::queues::{BATCH, Drive, Reaped};
 
 impl Core {
-    /// Sends a keepalive if one is due. Returns when to call again, or `None` once the stream is over.
+    /// Sends a keepalive if one is due. Returns when to call again, or `None` once the stream is over or no clock reaches
+    /// that time.
     pub(crate) fn keep_alive(&self, now: Instant) -> Option<Instant> {
         let interval = (*self.keepalive.lock())?;
         let mut state = self.lock();
@@ -21,7 +22,7 @@ impl Core {
         if matches!(state.endpoint.phase(), Phase::Disconnected | Phase::Failed) {
             return None;
         }
-        let due = state.last_message + interval;
+        let due = state.last_message.checked_add(interval)?;
         if now < due {
             return Some(due);
         }
@@ -31,7 +32,7 @@ impl Core {
         {
             self.post(&mut state, &post, &[]);
         }
-        Some(now + interval)
+        now.checked_add(interval)
     }
 
     /// Handles completions, and events if requested. Returns whether there were any.

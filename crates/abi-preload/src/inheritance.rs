@@ -1,0 +1,123 @@
+//! Options that pass from the program's socket to its stream, and from a listener to what it accepts (socket(7)).
+//!
+//! The kernel's socket of an accepted stream is new. So it gets the options that the program has set on the listener.
+
+#![allow(unsafe_code, reason = "options of the kernel's sockets")]
+
+use std::ffi::{c_int, c_void};
+use std::time::Duration;
+
+use libc::{
+    IP_TOS, IP_TTL, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, IPV6_TCLASS, SO_KEEPALIVE, SO_LINGER,
+    SO_OOBINLINE, SO_PRIORITY, SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, TCP_CORK, TCP_KEEPCNT,
+    TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_NODELAY, TCP_USER_TIMEOUT, socklen_t, timeval,
+};
+use portolan::stream::Direction;
+
+use crate::real;
+use crate::socket::Socket;
+
+/// What passes to accepted sockets.
+const INHERITED: [(c_int, c_int); 15] = [
+    (SOL_SOCKET, SO_RCVTIMEO),
+    (SOL_SOCKET, SO_SNDTIMEO),
+    (IPPROTO_TCP, TCP_KEEPIDLE),
+    (SOL_SOCKET, SO_KEEPALIVE),
+    (SOL_SOCKET, SO_LINGER),
+    (SOL_SOCKET, SO_OOBINLINE),
+    (SOL_SOCKET, SO_PRIORITY),
+    (IPPROTO_TCP, TCP_CORK),
+    (IPPROTO_TCP, TCP_KEEPCNT),
+    (IPPROTO_TCP, TCP_KEEPINTVL),
+    (IPPROTO_TCP, TCP_NODELAY),
+    (IPPROTO_TCP, TCP_USER_TIMEOUT),
+    (IPPROTO_IP, IP_TOS),
+    (IPPROTO_IP, IP_TTL),
+    (IPPROTO_IPV6, IPV6_TCLASS),
+];
+/// The longest of their values: a `timeval`.
+const VALUE_MAX: usize = size_of::<timeval>();
+
+/// The kernel's socket at `number` has got an option: the stream heeds it, too, and accepted sockets will.
+///
+/// # Safety
+/// `value` is the option's, which the kernel has accepted.
+pub(crate) unsafe fn took(
+    socket: &Socket,
+    number: c_int,
+    (level, name): (c_int, c_int),
+    value: *const c_void,
+) {
+    let known = INHERITED.iter().position(|known| *known == (level, name));
+    let Some(at) = known else { return };
+    socket.note_option(1 << at);
+    match (level, name) {
+        (SOL_SOCKET, SO_RCVTIMEO | SO_SNDTIMEO) => {
+            let direction = match name {
+                SO_RCVTIMEO => Direction::Read,
+                _ => Direction::Write,
+            };
+            // SAFETY: the caller's promise.
+            let time = unsafe { value.cast::<timeval>().read_unaligned() };
+            let us = time
+                .tv_sec
+                .saturating_mul(1_000_000)
+                .saturating_add(time.tv_usec);
+            socket.set_timeout_us(direction, u64::try_from(us).unwrap_or(0));
+        }
+        (SOL_SOCKET, SO_KEEPALIVE) | (IPPROTO_TCP, TCP_KEEPIDLE) => keep_alive(socket, number),
+        _ => {}
+    }
+}
+
+/// Passes a listener's options on to a socket that it has accepted.
+pub(crate) fn pass_on(listener: &Socket, from: c_int, accepted: &Socket, to: c_int) {
+    let options = listener.options();
+    if options == 0 {
+        return;
+    }
+    for (at, (level, name)) in INHERITED.into_iter().enumerate() {
+        if options & 1 << at == 0 {
+            continue;
+        }
+        let mut value = [0u8; VALUE_MAX];
+        let mut length = value.len() as socklen_t;
+        let place = value.as_mut_ptr().cast::<c_void>();
+        // SAFETY: `value` has `length` bytes.
+        unsafe {
+            if real::getsockopt(from, level, name, place, &mut length) == 0
+                && real::setsockopt(to, level, name, place, length) == 0
+            {
+                took(accepted, to, (level, name), place);
+            }
+        }
+    }
+}
+
+/// Sets the stream's keepalive interval to TCP's `TCP_KEEPIDLE`, if there is a stream.
+fn keep_alive(socket: &Socket, number: c_int) {
+    let Some(stream) = socket.stream() else {
+        return;
+    };
+    let is_on = number_of(number, SOL_SOCKET, SO_KEEPALIVE) != 0;
+    let seconds = u64::try_from(number_of(number, IPPROTO_TCP, TCP_KEEPIDLE)).unwrap_or(0);
+    let interval = (is_on && seconds > 0).then(|| Duration::from_secs(seconds));
+    stream.set_keepalive(interval);
+}
+
+/// The socket has got its stream. Options that the program set before take effect.
+pub(crate) fn connected(socket: &Socket) {
+    if socket.options() != 0 {
+        keep_alive(socket, socket.number());
+    }
+}
+
+/// An option of the kernel's socket; 0 if it has none.
+pub(crate) fn number_of(number: c_int, level: c_int, name: c_int) -> c_int {
+    let mut value: c_int = 0;
+    let mut length = size_of::<c_int>() as socklen_t;
+    let place = std::ptr::from_mut(&mut value).cast();
+    // SAFETY: `value` has `length` bytes.
+    unsafe { real::getsockopt(number, level, name, place, &mut length) };
+    value
+}

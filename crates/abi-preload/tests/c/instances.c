@@ -1,0 +1,220 @@
+/*
+ * Epoll instances and listeners that threads share. Prints what each case finds, one per line. The output must be the same on
+ * TCP and on rsockets.
+ * instances copies: sockets are added through one descriptor of an instance, and another one waits.
+ * instances first N: N times, two threads add the first sockets of an instance.
+ * instances accepts N: N times, two threads wait for connections, and the one that gets TCP's keeps it.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include "told.h"
+
+static struct sockaddr_in here;
+static int listener;
+
+static void pair(int ends[2])
+{
+	ends[0] = socket(AF_INET, SOCK_STREAM, 0);
+	need(connect(ends[0], (struct sockaddr *)&here, sizeof(here)) == 0, "connect");
+	ends[1] = accept(listener, NULL, NULL);
+	need(ends[1] >= 0, "accept");
+}
+
+static void add(int set, int fd, int operation)
+{
+	struct epoll_event event = { .events = EPOLLIN, .data.u64 = (uint64_t)fd };
+
+	need(epoll_ctl(set, operation, fd, &event) == 0, "epoll_ctl");
+}
+
+/* The number that the event is about, or how many there are if not one. */
+static long waited(int set, int timeout_ms)
+{
+	struct epoll_event events[8];
+	int found = epoll_wait(set, events, 8, timeout_ms);
+
+	return found == 1 ? (long)events[0].data.u64 : -1000 - found;
+}
+
+static void *wait_once(void *set)
+{
+	return (void *)waited(*(int *)set, 20000);
+}
+
+static void copies(void)
+{
+	int ends[2], set = epoll_create1(EPOLL_CLOEXEC), copy, other;
+	pthread_t waiter;
+	void *found;
+	char byte;
+
+	copy = fcntl(set, F_DUPFD_CLOEXEC, 0);
+	pair(ends);
+	pthread_create(&waiter, NULL, wait_once, &set);
+	usleep(200000);
+	add(copy, ends[1], EPOLL_CTL_ADD);
+	printf("nothing yet: %ld\n", waited(copy, 50));
+	need(write(ends[0], "x", 1) == 1, "write");
+	pthread_join(waiter, &found);
+	printf("the thread that waits for the original: %d\n", (long)found == ends[1]);
+	printf("the copy: %d\n", waited(copy, 20000) == ends[1]);
+	printf("the original: %d\n", waited(set, 20000) == ends[1]);
+	close(set);
+	/* Something else may have the original's number. */
+	other = dup(0);
+	add(copy, ends[1], EPOLL_CTL_MOD);
+	printf("the copy alone: %d\n", waited(copy, 20000) == ends[1]);
+	add(copy, ends[0], EPOLL_CTL_ADD);
+	need(read(ends[1], &byte, 1) == 1, "read");
+	printf("nothing again: %ld\n", waited(copy, 50));
+	need(write(ends[1], "y", 1) == 1, "write");
+	printf("an end that was added later: %d\n", waited(copy, 20000) == ends[0]);
+	close(other);
+	close(copy);
+	close(ends[0]);
+	close(ends[1]);
+}
+
+static pthread_barrier_t both;
+static int set, added[2];
+
+static void *add_one(void *at)
+{
+	pthread_barrier_wait(&both);
+	add(set, added[(long)at], EPOLL_CTL_ADD);
+	return NULL;
+}
+
+static long used_ms(void)
+{
+	struct rusage used;
+
+	getrusage(RUSAGE_SELF, &used);
+	return used.ru_utime.tv_sec * 1000 + used.ru_utime.tv_usec / 1000 + used.ru_stime.tv_sec * 1000 +
+	       used.ru_stime.tv_usec / 1000;
+}
+
+static void first(int times)
+{
+	int lost = 0, ends[2], peers[2];
+	char byte;
+
+	pair(ends);
+	added[0] = ends[1];
+	peers[0] = ends[0];
+	pair(ends);
+	added[1] = ends[1];
+	peers[1] = ends[0];
+	pthread_barrier_init(&both, NULL, 2);
+	for (int time = 0; time < times; time++) {
+		pthread_t threads[2];
+
+		set = epoll_create1(0);
+		for (long at = 0; at < 2; at++)
+			pthread_create(&threads[at], NULL, add_one, (void *)at);
+		for (int at = 0; at < 2; at++)
+			pthread_join(threads[at], NULL);
+		for (int at = 0; at < 2; at++) {
+			need(write(peers[at], "x", 1) == 1, "write");
+			lost += waited(set, 2000) != added[at];
+			need(read(added[at], &byte, 1) == 1, "read");
+		}
+		if (time + 1 == times) {
+			long before = used_ms();
+
+			printf("nothing: %ld\n", waited(set, 1000));
+			printf("the wait sleeps: %d\n", used_ms() - before < 500);
+		}
+		close(set);
+	}
+	printf("lost: %d\n", lost);
+}
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static int held, is_over, served;
+
+static void *server(void *nothing)
+{
+	(void)nothing;
+	for (;;) {
+		int fd = accept(listener, NULL, NULL);
+		char kind;
+
+		if (fd < 0)
+			return NULL;
+		need(read(fd, &kind, 1) == 1, "read the kind");
+		pthread_mutex_lock(&lock);
+		served++;
+		held = kind == 't';
+		pthread_cond_broadcast(&changed);
+		while (kind == 't' && held && !is_over)
+			pthread_cond_wait(&changed, &lock);
+		pthread_mutex_unlock(&lock);
+		need(write(fd, "a", 1) == 1, "answer");
+		close(fd);
+	}
+}
+
+static void accepts(int times)
+{
+	pthread_t threads[2];
+
+	for (int at = 0; at < 2; at++)
+		pthread_create(&threads[at], NULL, server, NULL);
+	for (int time = 0; time < times; time++) {
+		/* The kernel's: without libc, this is TCP for the library, too. */
+		int tcp = (int)syscall(SYS_socket, AF_INET, SOCK_STREAM, 0), fd;
+		char answer;
+
+		usleep(2000);
+		need(syscall(SYS_connect, tcp, &here, sizeof(here)) == 0, "connect by TCP");
+		need(syscall(SYS_write, tcp, "t", 1) == 1, "write by TCP");
+		pthread_mutex_lock(&lock);
+		while (!held)
+			pthread_cond_wait(&changed, &lock);
+		pthread_mutex_unlock(&lock);
+		fd = socket(AF_INET, SOCK_STREAM, 0);
+		need(connect(fd, (struct sockaddr *)&here, sizeof(here)) == 0, "connect");
+		need(write(fd, "s", 1) == 1, "write");
+		need(read(fd, &answer, 1) == 1, "read the answer");
+		close(fd);
+		pthread_mutex_lock(&lock);
+		held = 0;
+		pthread_cond_broadcast(&changed);
+		pthread_mutex_unlock(&lock);
+		need(syscall(SYS_read, tcp, &answer, 1) == 1, "read TCP's answer");
+		syscall(SYS_close, tcp);
+	}
+	printf("all were served: %d\n", served == 2 * times);
+}
+
+int main(int argc, char **argv)
+{
+	int on = 1, times = argc > 2 ? atoi(argv[2]) : 1;
+
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	alarm(90);
+	here.sin_family = AF_INET;
+	here.sin_port = htons(7100);
+	here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	listener = socket(AF_INET, SOCK_STREAM, 0);
+	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+	need(bind(listener, (struct sockaddr *)&here, sizeof(here)) == 0, "bind");
+	need(listen(listener, 16) == 0, "listen");
+	if (argc > 1 && strcmp(argv[1], "copies") == 0)
+		copies();
+	else if (argc > 1 && strcmp(argv[1], "first") == 0)
+		first(times);
+	else
+		accepts(times);
+	printf("done\n");
+	return 0;
+}
