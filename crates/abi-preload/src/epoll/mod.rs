@@ -148,7 +148,9 @@ pub(crate) fn control(
 
 impl Set {
     fn make(number: c_int, early: Arc<AtomicU32>) -> Result<Arc<Self>> {
-        let kernels = fcntl_dupfd_cloexec(borrowed(number), NUMBER_MIN)?;
+        let duplicate = |least| fcntl_dupfd_cloexec(borrowed(number), least);
+        // The process may be allowed fewer.
+        let kernels = duplicate(NUMBER_MIN).or_else(|_| duplicate(0))?;
         let streams = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let data = epoll::EventData::new_u64(BELL);
