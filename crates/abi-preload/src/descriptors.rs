@@ -130,6 +130,15 @@ pub(crate) fn create(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     number
 }
 
+/// Notes the number that `epoll_create` has returned.
+pub(crate) fn created_instance(number: c_int) -> c_int {
+    if number >= 0 && is_table_owner() {
+        release(number);
+        epoll::created(number);
+    }
+    number
+}
+
 /// Gives the number `new` the object of `number`.
 pub(crate) fn duplicate(number: c_int, new: c_int) {
     if new < 0 || new == number || !is_table_owner() {

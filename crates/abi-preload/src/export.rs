@@ -342,12 +342,12 @@ exports! {
 
     fn epoll_create(size: c_int) -> c_int {
         // SAFETY: no pointers.
-        epoll::created(unsafe { real::epoll_create(size) })
+        descriptors::created_instance(unsafe { real::epoll_create(size) })
     }
 
     fn epoll_create1(flags: c_int) -> c_int {
         // SAFETY: no pointers.
-        epoll::created(unsafe { real::epoll_create1(flags) })
+        descriptors::created_instance(unsafe { real::epoll_create1(flags) })
     }
 
     fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {

@@ -14,7 +14,6 @@ use portolan_threads::lock::Mutex;
 use rustix::io::Errno;
 
 use super::Set;
-use crate::descriptors::is_table_owner;
 use crate::table::Table;
 
 /// Epoll instances by descriptor number.
@@ -67,13 +66,9 @@ impl Instance {
     }
 }
 
-/// Notes a descriptor that `epoll_create` has returned.
-pub(crate) fn created(number: c_int) -> c_int {
-    if number >= 0 && is_table_owner() {
-        crate::descriptors::release(number);
-        enter(number, Instance::new(false));
-    }
-    number
+/// The kernel has created an instance at a number.
+pub(crate) fn created(number: c_int) {
+    enter(number, Instance::new(false));
 }
 
 /// Gives a number an instance. A former one is stale, or the parent's: then drops nothing of it.

@@ -34,8 +34,8 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 #[cfg(not(test))]
-pub(crate) use self::instance::{Early, created, known, note_member};
-pub(crate) use self::instance::{INSTANCES, closed, duplicated, has_streams, own};
+pub(crate) use self::instance::{Early, known, note_member};
+pub(crate) use self::instance::{INSTANCES, closed, created, duplicated, has_streams, own};
 use crate::look::{Edge, Next, look};
 use crate::real;
 use crate::socket::{Kind, Socket, Watch};
