@@ -29,7 +29,7 @@ use document::Row;
 use side::{Files, Side, Sides};
 
 /// The packages of the programs and of the namespace setup.
-const PACKAGES: [Package; 34] = [
+const PACKAGES: [Package; 35] = [
     Package {
         name: "rdmacm-utils",
         purpose: "rping and the other programs of librdmacm",
@@ -161,6 +161,10 @@ const PACKAGES: [Package; 34] = [
     Package {
         name: "python3",
         purpose: "its http.server and asyncio",
+    },
+    Package {
+        name: "nodejs",
+        purpose: "its net and http",
     },
     Package {
         name: "iproute2",

@@ -42,7 +42,7 @@ same() {
 }
 
 case $1 in
-serve-* | asyncio | prefork) ;;
+serve-* | asyncio | node | prefork) ;;
 # Only the client cleans up: it ends before the server.
 *) trap 'rm -rf "$folder"' EXIT ;;
 esac
@@ -193,6 +193,9 @@ call-asio)
 	;;
 prefork)
 	exec python3 "$here/prefork.py" "$2" 9002
+	;;
+node)
+	exec node "$here/sockets.js" "$2"
 	;;
 asyncio)
 	exec python3 "$here/sockets.py" "$2"

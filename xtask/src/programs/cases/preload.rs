@@ -49,6 +49,7 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         compared(&role("serve-http"), 8000, &role("get-http"), RIGHT).quick(),
         compared(&role("asyncio serve"), 9000, &role("asyncio call"), RIGHT).quick(),
+        compared(&role("node serve"), 9003, &role("node call"), RIGHT).quick(),
         compared(&role("serve-asio"), 9001, &role("call-asio"), RIGHT),
         // Workers that share a listening socket: one of them gets the rsockets.
         compared(&role("prefork serve"), 9002, &role("prefork call"), RIGHT),
