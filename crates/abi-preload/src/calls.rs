@@ -172,14 +172,18 @@ pub(crate) unsafe fn wait_set(
         let Ok(found) = usize::try_from(answer) else {
             return Some(answer);
         };
-        let Some(known) = epoll::own(set) else {
+        if found == 0 && epoll::own(set).is_none() {
             return Some(answer);
+        }
+        // SAFETY: the kernel has accepted the place for `most` events.
+        let events = unsafe { std::slice::from_raw_parts_mut(events, most as usize) };
+        let Some(known) = epoll::own(set) else {
+            // A child of a fork may have added streams to the instance.
+            return Some(waiting::without_marks(&mut events[..found]).0 as c_int);
         };
         // A stream has entered the set meanwhile.
         let until = timeout().ok().flatten();
         let until = until.and_then(|timeout| started.checked_add(timeout));
-        // SAFETY: the kernel has accepted the place for `most` events.
-        let events = unsafe { std::slice::from_raw_parts_mut(events, most as usize) };
         return Some(number(|| {
             Ok(known.wait_on(events, found, until, mask)? as c_int)
         }));

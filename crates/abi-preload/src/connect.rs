@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -309,6 +309,13 @@ fn start(number: c_int, destination: &SockAddr) -> Option<Attempt> {
     };
     // The kernel holds the program's port for TCP only: another rsocket may have the RDMA port of its number.
     let with_port = bound.filter(|source| source.port() != 0);
+    let with_port = with_port.map(|source| match source.ip() {
+        // A socket of both versions.
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) if address.is_ipv4() => {
+            SocketAddr::from((Ipv4Addr::UNSPECIFIED, source.port()))
+        }
+        _ => source,
+    });
     let connecting = with_port
         .and_then(|source| begin(Some(source)).ok())
         .map_or_else(

@@ -90,6 +90,13 @@ pub(crate) fn is_table_owner() -> bool {
     OWNER.load(Ordering::Acquire) == process
 }
 
+/// Before `posix_spawn`.
+pub(crate) fn before_spawn() {
+    if is_table_owner() {
+        handover::before_spawn();
+    }
+}
+
 /// Removes a number's object before the number is closed or reused.
 pub(crate) fn release(number: c_int) {
     if !has_object(number) || !is_table_owner() {

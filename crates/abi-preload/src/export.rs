@@ -14,8 +14,8 @@ use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
 
 use libc::{
-    FILE, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t, size_t,
-    sockaddr, socklen_t, ssize_t, timespec, timeval,
+    FILE, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, sigset_t,
+    size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 use portolan::Stream;
 use portolan_abi_layout::exports;
@@ -452,6 +452,18 @@ exports! {
         };
         // SAFETY: the program passes what libc's function takes.
         unsafe { stdio::open(fd, mode, calls) }
+    }
+
+    fn posix_spawn(process: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int {
+        descriptors::before_spawn();
+        // SAFETY: the program passes what libc's function takes.
+        unsafe { real::posix_spawn(process, path, actions, attributes, arguments, environment) }
+    }
+
+    fn posix_spawnp(process: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int {
+        descriptors::before_spawn();
+        // SAFETY: the program passes what libc's function takes.
+        unsafe { real::posix_spawnp(process, file, actions, attributes, arguments, environment) }
     }
 
     fn execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int {

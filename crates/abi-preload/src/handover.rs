@@ -11,12 +11,13 @@
     reason = "calls of libc, and what is called around a fork"
 )]
 
-use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use portolan::Stream;
 use portolan_threads::{ProcessCell, with_signals_blocked};
+use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::listen::release_unused;
@@ -25,6 +26,10 @@ use crate::{names, real};
 
 /// The write end of the pipe through which children ask for streams, or -1.
 static QUESTIONS: AtomicI32 = AtomicI32::new(-1);
+/// The pipe's number in its file system: a child may have closed the descriptor and have another file there.
+static QUESTIONS_FILE: AtomicU64 = AtomicU64::new(0);
+/// Least number of that descriptor: children close low ones.
+const NUMBER_MIN: RawFd = 512;
 /// Whether this process has a thread that reads these requests.
 static LISTENS: ProcessCell<bool> = ProcessCell::new();
 
@@ -66,6 +71,8 @@ pub(crate) fn share(socket: &Socket) {
             let _ = rustix::io::ioctl_fionbio(&theirs, true);
         }
         let _ = rustix::io::ioctl_fionbio(&ours, true);
+        let file = QUESTIONS_FILE.load(Ordering::Acquire);
+        socket.questions_file.store(file, Ordering::Release);
         let questions = QUESTIONS.load(Ordering::Acquire);
         socket.questions.store(questions, Ordering::Release);
         for number in numbers {
@@ -106,10 +113,19 @@ fn listen() -> bool {
     };
     let thread = std::thread::Builder::new().name("portolan-forked".into());
     let spawned = with_signals_blocked(|| thread.spawn(move || answer(&from)));
+    let to = fcntl_dupfd_cloexec(&to, NUMBER_MIN).unwrap_or(to);
     // Leaked on purpose: every child inherits it.
     let to = to.into_raw_fd();
+    QUESTIONS_FILE.store(file_of(to).unwrap_or(0), Ordering::Release);
     QUESTIONS.store(to, Ordering::Release);
     spawned.is_ok()
+}
+
+/// The number of an open file in its file system.
+fn file_of(number: RawFd) -> Option<u64> {
+    // SAFETY: fstat(2) checks the number, which is not -1, and the borrow ends with this call.
+    let file = unsafe { BorrowedFd::borrow_raw(number) };
+    rustix::fs::fstat(file).ok().map(|status| status.st_ino)
 }
 
 fn answer(questions: &OwnedFd) {
@@ -138,7 +154,8 @@ fn give(id: u64) {
 pub(crate) fn ask(socket: &Socket) {
     // Not this process's own pipe: it may have had children meanwhile.
     let questions: RawFd = socket.questions.load(Ordering::Acquire);
-    if questions >= 0 {
+    let file = socket.questions_file.load(Ordering::Acquire);
+    if questions >= 0 && file_of(questions) == Some(file) {
         let id = std::ptr::from_ref(&socket.id).cast();
         // SAFETY: the pointer and length describe the id. An error is harmless: the stream ends with its process.
         unsafe { real::write(questions, id, size_of::<u64>()) };
@@ -165,8 +182,32 @@ pub(crate) fn before_exec() {
     }
 }
 
-/// Prepares a stream for `SCM_RIGHTS`: its data is relayed through the kernel from here on.
+/// Before a child is made without a fork: releases listeners that the child gets and this process has not used.
+pub(crate) fn before_spawn() {
+    let release = || {
+        for number in SOCKETS.numbers(0, usize::MAX) {
+            let socket = SOCKETS.get(number);
+            let listener = socket.filter(|socket| socket.kind() == Kind::Listening);
+            let Some(listener) = listener.filter(|socket| socket.owner.is_owner()) else {
+                continue;
+            };
+            // SAFETY: F_GETFD reads a descriptor's flags and takes no pointer.
+            let flags = unsafe { real::fcntl(number, libc::F_GETFD, 0) };
+            if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
+                release_unused(&listener);
+            }
+        }
+    };
+    // As before a fork.
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(release));
+}
+
+/// Prepares a socket for `SCM_RIGHTS`: the data of a stream is relayed through the kernel from here on, and a listener that this
+/// process has not used is the receiver's.
 pub(crate) fn give_away(socket: &Socket) -> bool {
+    if socket.kind() == Kind::Listening {
+        release_unused(socket);
+    }
     if socket.stream().is_none() {
         return false;
     }

@@ -5,6 +5,7 @@
 #![allow(unsafe_code, reason = "options of the kernel's sockets")]
 
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use libc::{
@@ -35,6 +36,8 @@ const INHERITED: [(c_int, c_int); 15] = [
     (IPPROTO_IP, IP_TTL),
     (IPPROTO_IPV6, IPV6_TCLASS),
 ];
+/// Linux's default of `TCP_KEEPIDLE`.
+const IDLE_S: u32 = 7200;
 /// The longest of their values: a `timeval`.
 const VALUE_MAX: usize = size_of::<timeval>();
 
@@ -65,7 +68,19 @@ pub(crate) unsafe fn took(
                 .saturating_add(time.tv_usec);
             socket.set_timeout_us(direction, u64::try_from(us).unwrap_or(0));
         }
-        (SOL_SOCKET, SO_KEEPALIVE) | (IPPROTO_TCP, TCP_KEEPIDLE) => keep_alive(socket, number),
+        (SOL_SOCKET, SO_KEEPALIVE) | (IPPROTO_TCP, TCP_KEEPIDLE) => {
+            // SAFETY: the caller's promise.
+            let value = unsafe { value.cast::<c_int>().read_unaligned() };
+            match name {
+                SO_KEEPALIVE if level == SOL_SOCKET => {
+                    socket.keeps_alive.store(value != 0, Ordering::Relaxed);
+                }
+                _ => socket
+                    .idle_s
+                    .store(value.cast_unsigned(), Ordering::Relaxed),
+            }
+            keep_alive(socket, number);
+        }
         _ => {}
     }
 }
@@ -99,10 +114,17 @@ fn keep_alive(socket: &Socket, number: c_int) {
     let Some(stream) = socket.stream() else {
         return;
     };
-    let is_on = number_of(number, SOL_SOCKET, SO_KEEPALIVE) != 0;
-    let seconds = u64::try_from(number_of(number, IPPROTO_TCP, TCP_KEEPIDLE)).unwrap_or(0);
-    let interval = (is_on && seconds > 0).then(|| Duration::from_secs(seconds));
-    stream.set_keepalive(interval);
+    let seconds = match socket.idle_s.load(Ordering::Relaxed) {
+        0 => match number_of(number, IPPROTO_TCP, TCP_KEEPIDLE) {
+            // The descriptor may be a relay's.
+            ..=0 => IDLE_S,
+            seconds => seconds.cast_unsigned(),
+        },
+        seconds => seconds,
+    };
+    let interval = Duration::from_secs(seconds.into());
+    let is_on = socket.keeps_alive.load(Ordering::Relaxed);
+    stream.set_keepalive(is_on.then_some(interval));
 }
 
 /// The socket has got its stream. Options that the program set before take effect.

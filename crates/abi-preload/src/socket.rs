@@ -139,6 +139,10 @@ pub(crate) struct Socket {
     accepting: Mutex<()>,
     /// The pipe through which children ask for the stream, or -1.
     pub(crate) questions: AtomicI32,
+    pub(crate) questions_file: AtomicU64,
+    /// Whether the program wants keepalives, and after how many seconds; 0 means the system's default.
+    pub(crate) keeps_alive: AtomicBool,
+    pub(crate) idle_s: AtomicU32,
     /// This side's end of the socket pair that has replaced the descriptor since a fork.
     pair: Mutex<Option<OwnedFd>>,
     is_shared: AtomicBool,
@@ -172,6 +176,9 @@ impl Socket {
             options: AtomicU32::new(0),
             accepting: Mutex::default(),
             questions: AtomicI32::new(-1),
+            questions_file: AtomicU64::new(0),
+            keeps_alive: AtomicBool::new(false),
+            idle_s: AtomicU32::new(0),
             pair: Mutex::default(),
             is_shared: AtomicBool::new(false),
             is_told: AtomicBool::new(false),
@@ -255,6 +262,11 @@ impl Socket {
     /// Gives a new socket what the program has set on this one, perhaps in a parent, whose locks may be held.
     pub(crate) fn copy_settings(&self, to: &Self) {
         to.note_option(self.options());
+        let (keeps_alive, idle_s) = (&self.keeps_alive, &self.idle_s);
+        to.keeps_alive
+            .store(keeps_alive.load(Ordering::Relaxed), Ordering::Relaxed);
+        to.idle_s
+            .store(idle_s.load(Ordering::Relaxed), Ordering::Relaxed);
         for (its, own) in to.timeouts_us.iter().zip(&self.timeouts_us) {
             its.store(own.load(Ordering::Relaxed), Ordering::Relaxed);
         }

@@ -152,6 +152,12 @@ fn sockets_that_enter_an_epoll_instance_by_a_duplicate_of_its_descriptor_are_rep
 }
 
 #[test]
+fn sockets_that_stay_ready_are_reported_to_each_waiter_and_hide_nothing() {
+    let report = instances("nested", "each thread has one: 1\ndone\n");
+    assert!(report.contains("rsockets 3 connected"), "{report}");
+}
+
+#[test]
 fn two_threads_that_add_the_first_sockets_of_an_epoll_instance_lose_none() {
     let report = instances("first 300", "lost: 0\ndone\n");
     assert!(report.contains("rsockets 2 connected"), "{report}");
@@ -285,6 +291,16 @@ fn a_close_has_its_effect_after_a_vfork_and_after_an_exec_that_fails() {
     let (on_rsockets, report) = run(&folder, "timeout 60 $rsockets");
     assert_eq!(on_rsockets, on_tcp, "{report}");
     assert!(report.contains("rsockets 1 connected"), "{report}");
+}
+
+#[test]
+fn a_child_that_is_spawned_with_a_listener_serves_its_clients() {
+    let folder = Folder::with("spawn", "spawn.c");
+    let (on_tcp, _) = run(&folder, "timeout 60 $tcp");
+    let expected = "connect: 0\nwrite: 1\nthe child's answer: 6\nconnect again: 0\naccept of the parent: 1\ndone\n";
+    assert_eq!(on_tcp, expected);
+    let (on_rsockets, report) = run(&folder, "timeout 60 $rsockets");
+    assert_eq!(on_rsockets, on_tcp, "{report}");
 }
 
 #[test]

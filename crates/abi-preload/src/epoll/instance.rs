@@ -138,9 +138,12 @@ pub(crate) fn own(number: c_int) -> Option<Arc<Set>> {
 /// The instance of this process at a number.
 ///
 /// # Errors
-/// `EMFILE` if the number is beyond the table.
+/// `EBADF` for a negative number; `EMFILE` if the number is beyond the table.
 pub(super) fn entered(number: c_int) -> Result<Arc<Instance>> {
     static ENTERING: ProcessCell<Mutex<()>> = ProcessCell::new();
+    if number < 0 {
+        return Err(Errno::BADF);
+    }
     if !Table::<Instance>::has_room(number) {
         return Err(Errno::MFILE);
     }

@@ -85,6 +85,8 @@ pub(crate) struct Set {
     reports: Mutex<Vec<c_int>>,
     /// Whether a waiter should look again: for reports, or because the interests have changed.
     must_look: AtomicBool,
+    /// The last wait had room for streams only. The next one asks the kernel first.
+    is_kernels_turn: AtomicBool,
     /// A number whose stream drives the device.
     driver: AtomicI32,
     /// The set's waiters wait for the device, too, so that no other thread has to wake them.
@@ -169,6 +171,7 @@ impl Set {
             interests: Mutex::default(),
             reports: Mutex::default(),
             must_look: AtomicBool::new(false),
+            is_kernels_turn: AtomicBool::new(false),
             driver: AtomicI32::new(-1),
             device: OnceLock::new(),
             spin: Spin::default(),
@@ -292,11 +295,22 @@ impl Set {
     /// Makes a waiter look again. One that is on its way to sleep sees the mark.
     fn wake(&self) {
         self.must_look.store(true, Ordering::SeqCst);
-        let is_awaited = self.sleepers.load(Ordering::SeqCst) > 0
-            || self.early.load(Ordering::SeqCst) > 0
-            || self.has_outsiders.load(Ordering::Relaxed);
-        if is_awaited && !self.is_ringing.swap(true, Ordering::AcqRel) {
+        if self.is_awaited() && !self.is_ringing.swap(true, Ordering::AcqRel) {
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Whether a thread sleeps in the kernel for the set, as far as is known.
+    fn is_awaited(&self) -> bool {
+        self.sleepers.load(Ordering::SeqCst) > 0
+            || self.early.load(Ordering::SeqCst) > 0
+            || self.has_outsiders.load(Ordering::Relaxed)
+    }
+
+    /// At the end of a wait: streams that may still be ready are for the next waiter, as in the kernel.
+    fn pass_on(&self) {
+        if self.is_awaited() && !self.interests.lock().hot.is_empty() {
+            self.wake();
         }
     }
 

@@ -60,9 +60,36 @@ impl Set {
             return Err(Errno::INVAL);
         }
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut found = 0;
+        if self.is_kernels_turn.swap(false, Ordering::Relaxed) {
+            // Neither kind of descriptor keeps the other from being reported.
+            let half = events.len().div_ceil(2);
+            found = self
+                .ask_kernel(&mut events[..half], Some(Duration::ZERO), mask)?
+                .0;
+        }
+        found = self.wait_for_more(events, found, until, mask)?;
+        self.pass_on();
+        Ok(found)
+    }
+
+    /// The rest of a wait that has found `found` events.
+    fn wait_for_more(
+        &self,
+        events: &mut [epoll_event],
+        mut found: usize,
+        until: Option<Instant>,
+        mask: *const sigset_t,
+    ) -> Result<usize> {
         let mut turns = None;
         loop {
-            let mut found = self.collect_driving(events, &mut turns, until);
+            if found < events.len() {
+                let until = match found {
+                    0 => until,
+                    _ => Some(Instant::now()),
+                };
+                found += self.collect_driving(&mut events[found..], &mut turns, until);
+            }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             let is_over = left.is_some_and(|left| left.is_zero());
             let mut sleep = match found {
@@ -80,20 +107,18 @@ impl Set {
                     // Told before this sleeper was known.
                     sleep = Some(Duration::ZERO);
                 }
-                let kernels = kernel_wait(self.kernels.as_raw_fd(), room, sleep, mask);
+                let asked = self.ask_kernel(room, sleep, mask);
                 self.sleepers.fetch_sub(1, Ordering::AcqRel);
-                let kernels = match kernels {
-                    Ok(kernels) => kernels,
+                let (kept, has_marks) = match asked {
+                    Ok(asked) => asked,
                     Err(_) if found > 0 => return Ok(found),
                     Err(errno) => return Err(errno),
                 };
-                let (kept, has_streams) = without_marks(&mut room[..kernels]);
                 found += kept;
                 // After the device's mark alone, the next collection drives the device.
-                is_marked = kept < kernels;
-                if has_streams {
-                    self.drain();
-                }
+                is_marked = has_marks;
+            } else {
+                self.is_kernels_turn.store(true, Ordering::Relaxed);
             }
             is_marked |= self.must_look.load(Ordering::SeqCst);
             if found > 0 || is_over && !is_marked {
@@ -104,6 +129,21 @@ impl Set {
                 return Ok(self.collect(events));
             }
         }
+    }
+
+    /// The kernel's events, and whether it has reported this library's descriptors, too.
+    fn ask_kernel(
+        &self,
+        events: &mut [epoll_event],
+        sleep: Option<Duration>,
+        mask: *const sigset_t,
+    ) -> Result<(usize, bool)> {
+        let found = kernel_wait(self.kernels.as_raw_fd(), events, sleep, mask)?;
+        let (kept, has_streams) = without_marks(&mut events[..found]);
+        if has_streams {
+            self.drain();
+        }
+        Ok((kept, kept < found))
     }
 }
 
@@ -139,7 +179,7 @@ pub(crate) fn wait_inherited(
 }
 
 /// Moves the program's events to the front. Returns their number, and whether the second set was among the others.
-fn without_marks(events: &mut [epoll_event]) -> (usize, bool) {
+pub(crate) fn without_marks(events: &mut [epoll_event]) -> (usize, bool) {
     let (mut kept, mut has_streams) = (0, false);
     for at in 0..events.len() {
         let data = events[at].u64;

@@ -2,6 +2,7 @@
  * Epoll instances and listeners that threads share. Prints what each case finds, one per line. The output must be the same on
  * TCP and on rsockets.
  * instances copies: sockets are added through one descriptor of an instance, and another one waits.
+ * instances nested: an instance in another one, and more ready sockets than there is room for events.
  * instances first N: N times, two threads add the first sockets of an instance.
  * instances accepts N: N times, two threads wait for connections, and the one that gets TCP's keeps it.
  */
@@ -10,6 +11,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -41,6 +43,15 @@ static long waited(int set, int timeout_ms)
 	int found = epoll_wait(set, events, 8, timeout_ms);
 
 	return found == 1 ? (long)events[0].data.u64 : -1000 - found;
+}
+
+/* As above, with room for some events. The first one's number. */
+static long waited_for(int set, int room, int timeout_ms)
+{
+	struct epoll_event events[8];
+	int found = epoll_wait(set, events, room, timeout_ms);
+
+	return found > 0 ? (long)events[0].data.u64 : -1000 - found;
 }
 
 static void *wait_once(void *set)
@@ -80,6 +91,61 @@ static void copies(void)
 	close(copy);
 	close(ends[0]);
 	close(ends[1]);
+}
+
+static void *wait_for_one(void *set)
+{
+	return (void *)waited_for(*(int *)set, 1, 20000);
+}
+
+/* Level-triggered sockets that stay ready are reported again, by the outer instance, too. */
+static void nested(void)
+{
+	int inner = epoll_create1(0), outer = epoll_create1(0), timer = eventfd(1, 0), ends[3][2];
+	long found[4], seen = 0;
+	pthread_t threads[2];
+	void *each[2];
+	char byte;
+
+	add(outer, inner, EPOLL_CTL_ADD);
+	for (int at = 0; at < 3; at++) {
+		pair(ends[at]);
+		add(inner, ends[at][1], EPOLL_CTL_ADD);
+	}
+	for (int at = 0; at < 3; at++)
+		need(write(ends[at][0], "xy", 2) == 2, "write");
+	printf("the outer one: %d\n", waited(outer, 20000) == inner);
+	printf("one of three: %d\n", waited_for(inner, 1, 20000) > 0);
+	printf("the outer one again: %d\n", waited(outer, 20000) == inner);
+	for (int at = 0; at < 3; at++)
+		need(read(ends[at][1], &byte, 1) == 1, "read");
+	printf("a byte of each is left: %d\n", waited(outer, 20000) == inner);
+	/* Sockets that stay ready do not hide what else is. */
+	add(inner, timer, EPOLL_CTL_ADD);
+	for (int turn = 0; turn < 40 && seen != timer; turn++)
+		seen = waited_for(inner, 1, 20000);
+	printf("another descriptor, in its turn: %d\n", seen == timer);
+	need(epoll_ctl(inner, EPOLL_CTL_DEL, timer, NULL) == 0, "epoll_ctl");
+	for (int at = 0; at < 3; at++)
+		need(read(ends[at][1], &byte, 1) == 1, "read");
+	while (waited(inner, 100) != -1000)
+		;
+	/* Two threads that take one event each. */
+	for (int at = 0; at < 2; at++) {
+		struct epoll_event once = { .events = EPOLLIN | EPOLLONESHOT, .data.u64 = (uint64_t)ends[at][1] };
+
+		need(epoll_ctl(inner, EPOLL_CTL_MOD, ends[at][1], &once) == 0, "epoll_ctl");
+	}
+	for (int at = 0; at < 2; at++)
+		pthread_create(&threads[at], NULL, wait_for_one, &inner);
+	usleep(200000);
+	for (int at = 0; at < 2; at++)
+		need(write(ends[at][0], "x", 1) == 1, "write");
+	for (int at = 0; at < 2; at++)
+		pthread_join(threads[at], &each[at]);
+	found[0] = (long)each[0];
+	found[1] = (long)each[1];
+	printf("each thread has one: %d\n", found[0] != found[1] && found[0] > 0 && found[1] > 0);
 }
 
 static pthread_barrier_t both;
@@ -211,6 +277,8 @@ int main(int argc, char **argv)
 	need(listen(listener, 16) == 0, "listen");
 	if (argc > 1 && strcmp(argv[1], "copies") == 0)
 		copies();
+	else if (argc > 1 && strcmp(argv[1], "nested") == 0)
+		nested();
 	else if (argc > 1 && strcmp(argv[1], "first") == 0)
 		first(times);
 	else

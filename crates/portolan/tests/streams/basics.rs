@@ -314,6 +314,43 @@ fn keepalives_go_out_on_an_idle_stream_and_leave_it_alone() {
 }
 
 #[test]
+fn a_read_returns_all_that_is_there_while_a_larger_buffer_replaces_the_first() {
+    let (mut active, mut passive) = streams();
+    active.set_nonblocking(true).unwrap();
+    passive.set_nonblocking(true).unwrap();
+    let data = pattern(1 << 20, 3);
+    let mut into = vec![0; 8 << 20];
+    let mut largest = 0;
+    for _ in 0..40 {
+        let mut sent = 0;
+        eventually("there is room", || active.ready().writable);
+        while sent < into.len()
+            && let Ok(length) = active.write(&data)
+        {
+            sent += length;
+        }
+        eventually("all that was sent is there", || {
+            passive.ready().unread_bytes as usize == sent
+        });
+        // Room for a part, so that the next data is in both buffers.
+        let part = passive.read(&mut into[..sent / 3]).unwrap();
+        let more = active.write(&data).unwrap_or(0);
+        let left = sent - part + more;
+        eventually("more is there", || {
+            passive.ready().unread_bytes as usize == left
+        });
+        assert_eq!(passive.read(&mut into).unwrap(), left);
+        assert_eq!(
+            passive.read(&mut into).unwrap_err().kind(),
+            ErrorKind::WouldBlock
+        );
+        largest = largest.max(left);
+    }
+    // It has grown: the first one has 128 KiB.
+    assert!(largest > 200 << 10, "{largest}");
+}
+
+#[test]
 fn streams_without_end_leave_nothing_behind() {
     let (listener, address) = stream_listener();
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();

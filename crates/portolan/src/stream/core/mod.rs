@@ -235,12 +235,21 @@ impl Core {
                 true => Some(Ok(0)),
             };
         }
-        let pieces = state.endpoint.peek(0, into.len());
-        let length = pieces.length() as usize;
-        self.queues.scatter(pieces, &mut into[..length]);
+        let mut length = 0;
+        // What two buffers have, while a larger one replaces the first. After a short read, programs take the stream for empty.
+        while length < into.len() {
+            let pieces = state.endpoint.peek(length as u32, into.len() - length);
+            if pieces.length() == 0 {
+                break;
+            }
+            let end = length + pieces.length() as usize;
+            self.queues.scatter(pieces, &mut into[length..end]);
+            length = end;
+        }
         state.expects_answer = false;
         if !peeks {
-            state.endpoint.consume(pieces.length());
+            // No more than is unread, which has 32 bits.
+            state.endpoint.consume(length as u32);
             self.settle(state);
         }
         Some(Ok(length))

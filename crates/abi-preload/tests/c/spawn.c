@@ -1,0 +1,59 @@
+/*
+ * A server whose parent listens for it and starts it by posix_spawn(3), as Python's subprocess and reloaders of web servers do. The
+ * parent is also the client. The output must be the same on TCP and on rsockets.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "told.h"
+
+extern char **environ;
+
+static int serve(int listener)
+{
+	char byte;
+	int fd = accept(listener, NULL, NULL);
+
+	need(fd >= 0, "accept of the child");
+	need(read(fd, &byte, 1) == 1, "read of the child");
+	need(write(fd, "answer", 6) == 6, "write of the child");
+	close(fd);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	struct sockaddr_in here = { .sin_family = AF_INET };
+	char number[16], answer[6];
+	char *arguments[] = { argv[0], number, NULL };
+	int listener, fd, on = 1;
+	pid_t child;
+
+	alarm(30);
+	if (argc > 1)
+		return serve(atoi(argv[1]));
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	here.sin_port = htons(7100);
+	here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	listener = socket(AF_INET, SOCK_STREAM, 0);
+	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+	need(bind(listener, (struct sockaddr *)&here, sizeof(here)) == 0, "bind");
+	need(listen(listener, 16) == 0, "listen");
+	snprintf(number, sizeof(number), "%d", listener);
+	need(posix_spawn(&child, "/proc/self/exe", NULL, NULL, arguments, environ) == 0, "posix_spawn");
+	fd = socket(AF_INET, SOCK_STREAM, 0);
+	TELL("connect", connect(fd, (struct sockaddr *)&here, sizeof(here)));
+	TELL("write", write(fd, "x", 1));
+	TELL("the child's answer", recv(fd, answer, 6, MSG_WAITALL));
+	waitpid(child, NULL, 0);
+	/* From now on the parent accepts itself. */
+	close(fd);
+	fd = socket(AF_INET, SOCK_STREAM, 0);
+	TELL("connect again", connect(fd, (struct sockaddr *)&here, sizeof(here)));
+	printf("accept of the parent: %d\n", accept(listener, NULL, NULL) >= 0);
+	printf("done\n");
+	return 0;
+}
