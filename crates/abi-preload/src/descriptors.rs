@@ -91,9 +91,9 @@ pub(crate) fn is_table_owner() -> bool {
 }
 
 /// Before `posix_spawn`.
-pub(crate) fn before_spawn() {
+pub(crate) fn before_spawn(has_actions: bool) {
     if is_table_owner() {
-        handover::before_spawn();
+        handover::before_spawn(has_actions);
     }
 }
 

@@ -455,13 +455,13 @@ exports! {
     }
 
     fn posix_spawn(process: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int {
-        descriptors::before_spawn();
+        descriptors::before_spawn(!actions.is_null());
         // SAFETY: the program passes what libc's function takes.
         unsafe { real::posix_spawn(process, path, actions, attributes, arguments, environment) }
     }
 
     fn posix_spawnp(process: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int {
-        descriptors::before_spawn();
+        descriptors::before_spawn(!actions.is_null());
         // SAFETY: the program passes what libc's function takes.
         unsafe { real::posix_spawnp(process, file, actions, attributes, arguments, environment) }
     }

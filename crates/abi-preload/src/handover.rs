@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use portolan::Stream;
 use portolan_threads::{ProcessCell, with_signals_blocked};
+use rustix::fs::FileType;
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -26,7 +27,7 @@ use crate::{names, real};
 
 /// The write end of the pipe through which children ask for streams, or -1.
 static QUESTIONS: AtomicI32 = AtomicI32::new(-1);
-/// The pipe's number in its file system: a child may have closed the descriptor and have another file there.
+/// The pipe's inode, 0 before: a child may have closed the descriptor and have another file there.
 static QUESTIONS_FILE: AtomicU64 = AtomicU64::new(0);
 /// Least number of that descriptor: children close low ones.
 const NUMBER_MIN: RawFd = 512;
@@ -121,11 +122,12 @@ fn listen() -> bool {
     spawned.is_ok()
 }
 
-/// The number of an open file in its file system.
+/// Which pipe a descriptor is of. `None` if it is not a pipe's.
 fn file_of(number: RawFd) -> Option<u64> {
     // SAFETY: fstat(2) checks the number, which is not -1, and the borrow ends with this call.
     let file = unsafe { BorrowedFd::borrow_raw(number) };
-    rustix::fs::fstat(file).ok().map(|status| status.st_ino)
+    let status = rustix::fs::fstat(file).ok()?;
+    (FileType::from_raw_mode(status.st_mode) == FileType::Fifo).then_some(status.st_ino)
 }
 
 fn answer(questions: &OwnedFd) {
@@ -182,8 +184,9 @@ pub(crate) fn before_exec() {
     }
 }
 
-/// Before a child is made without a fork: releases listeners that the child gets and this process has not used.
-pub(crate) fn before_spawn() {
+/// Before a child is made without a fork: releases listeners that the child may get and this process has not used.
+/// `has_actions` if the child gets descriptors by other ways than their flags.
+pub(crate) fn before_spawn(has_actions: bool) {
     let release = || {
         for number in SOCKETS.numbers(0, usize::MAX) {
             let socket = SOCKETS.get(number);
@@ -193,7 +196,7 @@ pub(crate) fn before_spawn() {
             };
             // SAFETY: F_GETFD reads a descriptor's flags and takes no pointer.
             let flags = unsafe { real::fcntl(number, libc::F_GETFD, 0) };
-            if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
+            if flags >= 0 && (has_actions || flags & libc::FD_CLOEXEC == 0) {
                 release_unused(&listener);
             }
         }

@@ -36,15 +36,16 @@ const INHERITED: [(c_int, c_int); 15] = [
     (IPPROTO_IP, IP_TTL),
     (IPPROTO_IPV6, IPV6_TCLASS),
 ];
-/// Linux's default of `TCP_KEEPIDLE`.
+/// Linux's default of `TCP_KEEPIDLE`, and what it may be (`MAX_TCP_KEEPIDLE`).
 const IDLE_S: u32 = 7200;
+const IDLE_RANGE_S: std::ops::RangeInclusive<c_int> = 1..=32767;
 /// The longest of their values: a `timeval`.
 const VALUE_MAX: usize = size_of::<timeval>();
 
 /// The kernel's socket at `number` has got an option: the stream heeds it, too, and accepted sockets will.
 ///
 /// # Safety
-/// `value` is the option's, which the kernel has accepted.
+/// `value` has a number, or what the kernel has accepted for an option of the level `SOL_SOCKET`.
 pub(crate) unsafe fn took(
     socket: &Socket,
     number: c_int,
@@ -75,6 +76,7 @@ pub(crate) unsafe fn took(
                 SO_KEEPALIVE if level == SOL_SOCKET => {
                     socket.keeps_alive.store(value != 0, Ordering::Relaxed);
                 }
+                _ if !IDLE_RANGE_S.contains(&value) => {}
                 _ => socket
                     .idle_s
                     .store(value.cast_unsigned(), Ordering::Relaxed),

@@ -69,14 +69,20 @@ fn start(socket: &Socket, number: c_int, length: c_int) -> bool {
 
 /// Before a fork: releases a port that the program has not yet accepted on, because the child may be the one to accept.
 pub(crate) fn release_unused(socket: &Socket) {
-    if let Phase::Listening(listening) = &mut *socket.phase.lock()
+    let mut phase = socket.phase.lock();
+    if let Phase::Listening(listening) = &mut *phase
         && !listening.is_used
         && listening
             .backlog
             .as_ref()
             .is_some_and(|backlog| backlog.is_unused())
     {
-        (listening.backlog, listening.host, listening.retry_at) = (None, None, None);
+        let released = (listening.backlog.take(), listening.host.take());
+        listening.retry_at = None;
+        drop(phase);
+        // Before its descriptor is closed, whose number the next one may have.
+        socket.tell_change();
+        drop(released);
     }
 }
 

@@ -151,8 +151,11 @@ pub(crate) unsafe fn set(
     if answer != 0 {
         return answer;
     }
-    // SAFETY: the kernel has just accepted the value.
-    unsafe { inheritance::took(socket, number, (level, name), value) };
+    // The kernel has not looked at an option of TCP if the descriptor is one end of a relay pair.
+    if !value.is_null() && length as usize >= size_of::<c_int>() {
+        // SAFETY: the value has this length, as checked here, or by the kernel if it is longer than a number.
+        unsafe { inheritance::took(socket, number, (level, name), value) };
+    }
     0
 }
 

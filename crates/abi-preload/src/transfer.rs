@@ -20,7 +20,7 @@ use crate::connect;
 use crate::socket::{Kind, Socket};
 use crate::wait::{Woken, wait_direction};
 
-/// Maximum of peeked bytes in several pieces. A stream keeps fewer.
+/// Maximum of peeked bytes in several pieces.
 const PEEKED_MAX: usize = 1 << 20;
 
 /// A call's result. `None` if the kernel carries the data and must do the call.

@@ -309,9 +309,20 @@ impl Set {
 
     /// At the end of a wait: streams that may still be ready are for the next waiter, as in the kernel.
     fn pass_on(&self) {
-        if self.is_awaited() && !self.interests.lock().hot.is_empty() {
+        if self.is_awaited() && (self.must_look.load(Ordering::SeqCst) || self.may_be_ready()) {
             self.wake();
         }
+    }
+
+    /// Whether a stream is to be looked at. A connecting one is looked at in each wait, ready or not.
+    fn may_be_ready(&self) -> bool {
+        let interests = self.interests.lock();
+        let mut hot = interests.hot.iter();
+        hot.any(|number| {
+            let interest = interests.by_number.get(number);
+            let socket = interest.and_then(|interest| interest.socket.upgrade());
+            socket.is_some_and(|socket| socket.kind() != Kind::Connecting)
+        })
     }
 
     fn heat(&self, number: c_int) {

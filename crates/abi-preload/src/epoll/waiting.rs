@@ -68,9 +68,9 @@ impl Set {
                 .ask_kernel(&mut events[..half], Some(Duration::ZERO), mask)?
                 .0;
         }
-        found = self.wait_for_more(events, found, until, mask)?;
+        let waited = self.wait_for_more(events, found, until, mask);
         self.pass_on();
-        Ok(found)
+        waited
     }
 
     /// The rest of a wait that has found `found` events.
@@ -83,6 +83,7 @@ impl Set {
     ) -> Result<usize> {
         let mut turns = None;
         loop {
+            let of_kernel = found;
             if found < events.len() {
                 let until = match found {
                     0 => until,
@@ -118,7 +119,8 @@ impl Set {
                 // After the device's mark alone, the next collection drives the device.
                 is_marked = has_marks;
             } else {
-                self.is_kernels_turn.store(true, Ordering::Relaxed);
+                let is_of_streams = found > of_kernel;
+                self.is_kernels_turn.store(is_of_streams, Ordering::Relaxed);
             }
             is_marked |= self.must_look.load(Ordering::SeqCst);
             if found > 0 || is_over && !is_marked {

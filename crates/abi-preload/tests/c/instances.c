@@ -125,6 +125,9 @@ static void nested(void)
 	for (int turn = 0; turn < 40 && seen != timer; turn++)
 		seen = waited_for(inner, 1, 20000);
 	printf("another descriptor, in its turn: %d\n", seen == timer);
+	for (int turn = 0; turn < 40 && seen == timer; turn++)
+		seen = waited_for(inner, 1, 20000);
+	printf("and a socket after it: %d\n", seen != timer && seen > 0);
 	need(epoll_ctl(inner, EPOLL_CTL_DEL, timer, NULL) == 0, "epoll_ctl");
 	for (int at = 0; at < 3; at++)
 		need(read(ends[at][1], &byte, 1) == 1, "read");

@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <spawn.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -29,7 +30,8 @@ int main(int argc, char **argv)
 	struct sockaddr_in here = { .sin_family = AF_INET };
 	char number[16], answer[6];
 	char *arguments[] = { argv[0], number, NULL };
-	int listener, fd, on = 1;
+	struct epoll_event event = { .events = EPOLLIN };
+	int listener, fd, on = 1, set = epoll_create1(EPOLL_CLOEXEC);
 	pid_t child;
 
 	alarm(30);
@@ -42,6 +44,7 @@ int main(int argc, char **argv)
 	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
 	need(bind(listener, (struct sockaddr *)&here, sizeof(here)) == 0, "bind");
 	need(listen(listener, 16) == 0, "listen");
+	need(epoll_ctl(set, EPOLL_CTL_ADD, listener, &event) == 0, "epoll_ctl");
 	snprintf(number, sizeof(number), "%d", listener);
 	need(posix_spawn(&child, "/proc/self/exe", NULL, NULL, arguments, environ) == 0, "posix_spawn");
 	fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -51,8 +54,10 @@ int main(int argc, char **argv)
 	waitpid(child, NULL, 0);
 	/* From now on the parent accepts itself. */
 	close(fd);
+	TELL("nothing yet", epoll_wait(set, &event, 1, 0));
 	fd = socket(AF_INET, SOCK_STREAM, 0);
 	TELL("connect again", connect(fd, (struct sockaddr *)&here, sizeof(here)));
+	TELL("the parent's set", epoll_wait(set, &event, 1, 10000));
 	printf("accept of the parent: %d\n", accept(listener, NULL, NULL) >= 0);
 	printf("done\n");
 	return 0;
