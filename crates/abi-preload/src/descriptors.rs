@@ -90,6 +90,11 @@ pub(crate) fn is_table_owner() -> bool {
     OWNER.load(Ordering::Acquire) == process
 }
 
+/// Before `execve` and its kin.
+pub(crate) fn before_exec() {
+    handover::before_exec(!is_table_owner());
+}
+
 /// Before `posix_spawn`.
 pub(crate) fn before_spawn(has_actions: bool) {
     if is_table_owner() {

@@ -29,7 +29,7 @@ use crate::calls::{
 use crate::descriptors::{self, has_object, lookup, release_range};
 use crate::epoll;
 use crate::wait::timespec_of;
-use crate::{copy, handover, listen, messages, names, options, real, stdio};
+use crate::{copy, listen, messages, names, options, real, stdio};
 
 unsafe extern "C" fn file_read(cookie: *mut c_void, into: *mut c_char, length: size_t) -> ssize_t {
     // SAFETY: the file's buffer.
@@ -467,31 +467,31 @@ exports! {
     }
 
     fn execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int {
-        handover::before_exec();
+        descriptors::before_exec();
         // SAFETY: the program passes what libc's function takes.
         unsafe { real::execve(path, arguments, environment) }
     }
 
     fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int {
-        handover::before_exec();
+        descriptors::before_exec();
         // SAFETY: the program passes what libc's function takes.
         unsafe { real::execv(path, arguments) }
     }
 
     fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int {
-        handover::before_exec();
+        descriptors::before_exec();
         // SAFETY: the program passes what libc's function takes.
         unsafe { real::execvp(file, arguments) }
     }
 
     fn execvpe(file: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int {
-        handover::before_exec();
+        descriptors::before_exec();
         // SAFETY: the program passes what libc's function takes.
         unsafe { real::execvpe(file, arguments, environment) }
     }
 
     fn fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int {
-        handover::before_exec();
+        descriptors::before_exec();
         // SAFETY: the program passes what libc's function takes.
         unsafe { real::fexecve(fd, arguments, environment) }
     }

@@ -164,19 +164,23 @@ pub(crate) fn ask(socket: &Socket) {
     }
 }
 
-/// Before an exec: asks the parent to relay the inherited streams that stay open for the new program.
-pub(crate) fn before_exec() {
+/// Before an exec: asks the parent to relay the inherited streams that stay open for the new program. In a child of vfork(2),
+/// tells the parent, whose memory it has, of the listeners that stay open.
+pub(crate) fn before_exec(is_vfork_child: bool) {
     for number in SOCKETS.numbers(0, usize::MAX).collect::<Vec<_>>() {
         let Some(socket) = SOCKETS.get(number) else {
             continue;
         };
-        if socket.owner.is_owner() {
-            // A child of vfork has the parent's memory, and an exec may fail. The socket must still end when it is closed.
-            continue;
-        }
         // SAFETY: F_GETFD reads a descriptor's flags and takes no pointer.
         let flags = unsafe { real::fcntl(number, libc::F_GETFD, 0) };
         let stays = flags >= 0 && flags & libc::FD_CLOEXEC == 0;
+        if socket.owner.is_owner() {
+            if stays && is_vfork_child && socket.kind() == Kind::Listening {
+                socket.is_passed_on.store(true, Ordering::Release);
+            }
+            // A child of vfork has the parent's memory, and an exec may fail. The socket must still end when it is closed.
+            continue;
+        }
         if stays && socket.kind() == Kind::Connected {
             ask(&socket);
         }

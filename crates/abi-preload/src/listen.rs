@@ -139,7 +139,7 @@ fn open(socket: &Socket, number: c_int, is_used: bool) -> Option<Arc<Backlog>> {
             return None;
         }
     };
-    match Backlog::start(listener, listening.length) {
+    match Backlog::start(listener, listening.length, socket.is_passed_on.clone()) {
         Ok(backlog) => {
             listening.backlog = Some(backlog.clone());
             listening.host = host.filter(|host| host.serve(&backlog).is_ok());

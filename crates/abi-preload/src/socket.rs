@@ -135,6 +135,8 @@ pub(crate) struct Socket {
     is_failure_told: AtomicBool,
     /// Options that the program has set, as bits of [`crate::inheritance`].
     options: AtomicU32,
+    /// Another program has got the listener by an exec.
+    pub(crate) is_passed_on: Arc<AtomicBool>,
     /// A thread accepts a TCP connection.
     accepting: Mutex<()>,
     /// The pipe through which children ask for the stream, or -1.
@@ -174,6 +176,7 @@ impl Socket {
             error: AtomicI32::new(0),
             is_failure_told: AtomicBool::new(false),
             options: AtomicU32::new(0),
+            is_passed_on: Arc::default(),
             accepting: Mutex::default(),
             questions: AtomicI32::new(-1),
             questions_file: AtomicU64::new(0),

@@ -38,6 +38,10 @@ pub(crate) struct Backlog {
     bell: OwnedFd,
     /// Other processes accept from the same socket.
     is_shared: AtomicBool,
+    /// Another program has got the socket by an exec. It has TCP.
+    is_passed_on: Arc<AtomicBool>,
+    /// The program has looked at the listener.
+    is_attended: AtomicBool,
     turn: Mutex<Turn>,
     this: Weak<Self>,
 }
@@ -69,7 +73,11 @@ impl Backlog {
     ///
     /// # Errors
     /// The process cannot create another descriptor or thread.
-    pub(crate) fn start(listener: StreamListener, length: i32) -> rustix::io::Result<Arc<Self>> {
+    pub(crate) fn start(
+        listener: StreamListener,
+        length: i32,
+        is_passed_on: Arc<AtomicBool>,
+    ) -> rustix::io::Result<Arc<Self>> {
         let bell = make_bell()?;
         let _ = listener.set_nonblocking(true);
         let backlog = Arc::new_cyclic(|this| Self {
@@ -81,6 +89,8 @@ impl Backlog {
             arrived: AtomicU64::new(0),
             bell,
             is_shared: AtomicBool::new(false),
+            is_passed_on,
+            is_attended: AtomicBool::new(false),
             turn: Mutex::default(),
             this: this.clone(),
         });
@@ -260,7 +270,10 @@ impl Task for Backlog {
     fn ready(&self, place: u64) {
         let own = self.place.get();
         if own.is_some_and(|own| own.number() == place) {
+            let is_others = self.is_passed_on.load(Ordering::Acquire)
+                && !self.is_attended.load(Ordering::Acquire);
             return match self.is_shared.load(Ordering::Acquire) {
+                _ if is_others => self.reject(),
                 true => self.offer(),
                 false => self.fill(),
             };

@@ -54,6 +54,7 @@ impl Backlog {
 
     /// A call of the program looks at the listener.
     pub(crate) fn attend(&self) {
+        self.is_attended.store(true, Ordering::Release);
         if !self.is_shared.load(Ordering::Acquire) {
             return;
         }
@@ -120,7 +121,8 @@ impl Backlog {
         true
     }
 
-    fn reject(&self) {
+    /// Rejects the requests that are there. Their clients connect with TCP.
+    pub(super) fn reject(&self) {
         for _ in 0..BATCH {
             match self.listener.reject_one() {
                 Ok(true) => {}

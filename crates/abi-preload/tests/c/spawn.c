@@ -1,6 +1,6 @@
 /*
- * A server whose parent listens for it and starts it by posix_spawn(3), as Python's subprocess and reloaders of web servers do. The
- * parent is also the client. The output must be the same on TCP and on rsockets.
+ * A server whose parent listens for it and starts it by posix_spawn(3) or, with the argument `vfork`, by vfork(2), as Python's
+ * subprocess and reloaders of web servers do. The parent is also the client. The output must be the same on TCP and on rsockets.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -35,7 +35,7 @@ int main(int argc, char **argv)
 	pid_t child;
 
 	alarm(30);
-	if (argc > 1)
+	if (argc > 1 && strcmp(argv[1], "vfork") != 0)
 		return serve(atoi(argv[1]));
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	here.sin_port = htons(7100);
@@ -46,7 +46,14 @@ int main(int argc, char **argv)
 	need(listen(listener, 16) == 0, "listen");
 	need(epoll_ctl(set, EPOLL_CTL_ADD, listener, &event) == 0, "epoll_ctl");
 	snprintf(number, sizeof(number), "%d", listener);
-	need(posix_spawn(&child, "/proc/self/exe", NULL, NULL, arguments, environ) == 0, "posix_spawn");
+	if (argc > 1) {
+		child = vfork();
+		if (child == 0) {
+			execve("/proc/self/exe", arguments, environ);
+			_exit(1);
+		}
+	} else
+		need(posix_spawn(&child, "/proc/self/exe", NULL, NULL, arguments, environ) == 0, "posix_spawn");
 	fd = socket(AF_INET, SOCK_STREAM, 0);
 	TELL("connect", connect(fd, (struct sockaddr *)&here, sizeof(here)));
 	TELL("write", write(fd, "x", 1));
