@@ -8,7 +8,7 @@
               and go on unchanged to libc's function of that name or to one with the same demands"
 )]
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
@@ -19,6 +19,7 @@ use libc::{
 };
 use portolan::Stream;
 use portolan_abi_layout::exports;
+use portolan_abi_layout::guard::failed;
 use rustix::io::Errno;
 use socket2::SockAddr;
 
@@ -452,6 +453,16 @@ exports! {
         };
         // SAFETY: the program passes what libc's function takes.
         unsafe { stdio::open(fd, mode, calls) }
+    }
+
+    // Variadic in C, as fcntl is. io_uring would carry out calls on descriptors that are streams, unseen: libuv adds sockets to
+    // its epoll instance that way. Programs that find no io_uring make the calls themselves.
+    fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
+        match number {
+            libc::SYS_io_uring_setup => failed(Errno::NOSYS).into(),
+            // SAFETY: the program passes what libc's function takes.
+            _ => unsafe { real::syscall(number, a, b, c, d, e, f) },
+        }
     }
 
     fn posix_spawn(process: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int {

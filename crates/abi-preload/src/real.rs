@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code, reason = "functions of libc, found by name")]
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -121,6 +121,7 @@ real! {
     fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int;
     fn execvpe(file: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
     fn fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long;
     fn posix_spawn(process: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
     fn posix_spawnp(process: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
     fn __read_chk(fd: c_int, into: *mut c_void, length: size_t, room: size_t) -> ssize_t;

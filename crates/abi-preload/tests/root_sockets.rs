@@ -158,6 +158,18 @@ fn sockets_that_stay_ready_are_reported_to_each_waiter_and_hide_nothing() {
 }
 
 #[test]
+fn a_program_finds_no_io_uring_which_would_pass_the_library_by() {
+    let folder = Folder::with("rings", "instances.c");
+    let (said, _) = run(&folder, "timeout 60 $rsockets rings");
+    let expected = "io_uring_setup: ENOSYS\ngetpid: 1\nwrite: 1\nsplice: EINVAL\nread: 1\ndone\n";
+    assert_eq!(said, expected);
+    let (on_tcp, _) = run(&folder, "timeout 60 $tcp rings");
+    let (of_io_uring, others) = on_tcp.split_once('\n').unwrap();
+    assert!(of_io_uring.starts_with("io_uring_setup: "), "{on_tcp}");
+    assert!(expected.ends_with(others), "{on_tcp}");
+}
+
+#[test]
 fn two_threads_that_add_the_first_sockets_of_an_epoll_instance_lose_none() {
     let report = instances("first 300", "lost: 0\ndone\n");
     assert!(report.contains("rsockets 2 connected"), "{report}");

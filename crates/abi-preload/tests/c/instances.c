@@ -3,6 +3,7 @@
  * TCP and on rsockets.
  * instances copies: sockets are added through one descriptor of an instance, and another one waits.
  * instances nested: an instance in another one, and more ready sockets than there is room for events.
+ * instances rings: whether there is io_uring, and other system calls by number. The first differs on TCP.
  * instances first N: N times, two threads add the first sockets of an instance.
  * instances accepts N: N times, two threads wait for connections, and the one that gets TCP's keeps it.
  */
@@ -265,6 +266,20 @@ static void accepts(int times)
 	printf("all were served: %d\n", served == 2 * times);
 }
 
+static void rings(void)
+{
+	char parameters[120] = { 0 }, bytes[2];
+	int ends[2];
+
+	TELL("io_uring_setup", syscall(SYS_io_uring_setup, 1, parameters));
+	printf("getpid: %d\n", syscall(SYS_getpid) == getpid());
+	need(pipe(ends) == 0, "pipe");
+	TELL("write", syscall(SYS_write, ends[1], "x", 1L));
+	/* Six arguments. */
+	TELL("splice", syscall(SYS_splice, ends[0], NULL, ends[0], NULL, 1L, 0));
+	TELL("read", syscall(SYS_read, ends[0], bytes, sizeof(bytes)));
+}
+
 int main(int argc, char **argv)
 {
 	int on = 1, times = argc > 2 ? atoi(argv[2]) : 1;
@@ -280,6 +295,8 @@ int main(int argc, char **argv)
 	need(listen(listener, 16) == 0, "listen");
 	if (argc > 1 && strcmp(argv[1], "copies") == 0)
 		copies();
+	else if (argc > 1 && strcmp(argv[1], "rings") == 0)
+		rings();
 	else if (argc > 1 && strcmp(argv[1], "nested") == 0)
 		nested();
 	else if (argc > 1 && strcmp(argv[1], "first") == 0)
