@@ -169,6 +169,11 @@ impl Endpoint {
         has_work && self.phase == Phase::Open
     }
 
+    /// Whether a control message waits to be posted: for the connection to be established, or for credits.
+    pub fn has_control_waiting(&self) -> bool {
+        self.waiting.is_some() || self.second.is_some()
+    }
+
     /// Whether everything posted has completed and nothing waits to be posted.
     pub fn is_flushed(&self) -> bool {
         let has_arrived = self.under_way == 0 || is_planted(Mutant::FlushedEarly);

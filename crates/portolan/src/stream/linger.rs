@@ -72,9 +72,9 @@ pub fn deliver_dropped(timeout: Duration) {
     }
 }
 
-/// Makes a stream send keepalives.
-pub(super) fn keep_alive(core: &Shared) {
-    let Some(next) = core.keep_alive(Instant::now()) else {
+/// Makes a stream send keepalives, and tell its peer of a shutdown although its owner does not call again.
+pub(super) fn look_after(core: &Shared) {
+    let Some(next) = core.look_after(Instant::now()) else {
         return;
     };
     let mut service = SERVICE.lock();
@@ -113,7 +113,7 @@ fn run() {
         let now = Instant::now();
         let (lingering, next_alive, bell) = {
             let mut service = SERVICE.lock();
-            let next_alive = service.keep_alive(now);
+            let next_alive = service.look_after(now);
             let Some(bell) = service.bell.clone() else {
                 return;
             };
@@ -150,13 +150,13 @@ fn is_done(core: &Core, is_late: bool) -> bool {
 }
 
 impl Service {
-    /// Sends the keepalives that are due. Returns when the next one is due.
-    fn keep_alive(&mut self, now: Instant) -> Option<Instant> {
+    /// Looks after the streams that are due. Returns when the next one is due.
+    fn look_after(&mut self, now: Instant) -> Option<Instant> {
         self.alive.retain_mut(|(weak, next)| {
             if now < *next {
                 return weak.strong_count() > 0;
             }
-            match weak.upgrade().and_then(|core| core.keep_alive(now)) {
+            match weak.upgrade().and_then(|core| core.look_after(now)) {
                 Some(due) => *next = due,
                 None => return false,
             }

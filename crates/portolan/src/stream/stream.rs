@@ -73,7 +73,7 @@ impl Drop for Handle {
 impl Stream {
     pub(super) fn new(core: Core) -> Self {
         let core = Arc::new(core);
-        linger::keep_alive(&core);
+        linger::look_after(&core);
         let handle = Arc::new(Handle(core));
         Self { handle }
     }
@@ -128,6 +128,9 @@ impl Stream {
             Shutdown::Write => Close::Write,
             Shutdown::Both => Close::Both,
         });
+        if self.core().has_control_waiting() {
+            linger::look_after(self.core());
+        }
         Ok(())
     }
 
@@ -224,7 +227,7 @@ impl Stream {
     pub fn set_keepalive(&self, interval: Option<Duration>) {
         let interval = interval.map(|interval| interval.max(KEEPALIVE_MIN));
         *self.core().keepalive.lock() = interval;
-        linger::keep_alive(self.core());
+        linger::look_after(self.core());
     }
 
     /// Returns and clears the error that broke the stream.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use portolan::provider::verbs::Access;
 use portolan::software::StackConfig;
 use portolan::software::survey::survey;
-use portolan::stream::{Iomap, Sge};
+use portolan::stream::{Iomap, Sge, Socket};
 use portolan::{Cause, SharedMemory, Stream, StreamListener};
 
 use crate::harness::*;
@@ -348,6 +348,27 @@ fn a_read_returns_all_that_is_there_while_a_larger_buffer_replaces_the_first() {
     }
     // It has grown: the first one has 128 KiB.
     assert!(largest > 200 << 10, "{largest}");
+}
+
+#[test]
+fn a_shutdown_before_the_connection_is_confirmed_reaches_the_peer_without_another_call() {
+    let (listener, address) = stream_listener();
+    listener.set_nonblocking(true).unwrap();
+    let socket = Socket::new_on(provider()).unwrap();
+    let mut connecting = socket.connect(address, &stream_options()).unwrap();
+    let mut accepted = None;
+    eventually("the request arrives", || {
+        assert!(connecting.try_finish().unwrap().is_none());
+        accepted = listener.accept().ok();
+        accepted.is_some()
+    });
+    // The client has not looked at the answer.
+    let (passive, _) = accepted.unwrap();
+    passive.shutdown(Shutdown::Write).unwrap();
+    let mut active = connecting.finish().unwrap();
+    active.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!(active.read(&mut [0]).unwrap(), 0);
+    drop(passive);
 }
 
 #[test]

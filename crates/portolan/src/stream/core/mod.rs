@@ -339,6 +339,13 @@ impl Core {
         }
     }
 
+    /// Whether the peer has not been told of a shutdown, because the connection is not established or the peer takes no
+    /// messages.
+    pub(crate) fn has_control_waiting(&self) -> bool {
+        let state = self.lock();
+        state.endpoint.phase() != Phase::Failed && state.endpoint.has_control_waiting()
+    }
+
     /// Whether all sent data has reached the peer or never will.
     pub(crate) fn is_flushed(&self) -> bool {
         let mut state = self.lock();

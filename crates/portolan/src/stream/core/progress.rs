@@ -1,6 +1,6 @@
 //! Handles a stream's completions and events, and wakes the waiters that they concern.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use portolan_provider::cm::EventType;
 use portolan_provider::traits::Cq;
@@ -12,13 +12,20 @@ use super::{Core, Direction, Readiness, Ready, State, ring};
 use crate::connection::ends_connection;
 use crate::stream::queues::{BATCH, Drive, Reaped};
 
+/// Interval between looks at a stream whose owner has shut it down and may not call again.
+const CONTROL_LOOK: Duration = Duration::from_millis(10);
+
 impl Core {
-    /// Sends a keepalive if one is due. Returns when to call again, or `None` once the stream is over or no clock reaches
-    /// that time.
-    pub(crate) fn keep_alive(&self, now: Instant) -> Option<Instant> {
-        let interval = (*self.keepalive.lock())?;
+    /// Tells the peer of a shutdown as soon as possible, and sends a keepalive if one is due. Returns when to call again, or
+    /// `None` once there is nothing to do, the stream is over or no clock reaches that time.
+    pub(crate) fn look_after(&self, now: Instant) -> Option<Instant> {
+        let interval = *self.keepalive.lock();
         let mut state = self.lock();
         self.check(&mut state);
+        if state.endpoint.phase() != Phase::Failed && state.endpoint.has_control_waiting() {
+            return Some(now + CONTROL_LOOK);
+        }
+        let interval = interval?;
         if matches!(state.endpoint.phase(), Phase::Disconnected | Phase::Failed) {
             return None;
         }
