@@ -373,7 +373,14 @@ fn sends_keep_their_order_among_longer_messages_and_writes_and_are_counted_as_pa
     ends.write_until_linked();
     let [a, b] = &ends.ends;
     a.memory.write(0, &pattern(1, LEN));
-    let before = [0, 1].map(|number: usize| ends.stacks[number].counters());
+    let counters = || [0, 1].map(|number: usize| ends.stacks[number].counters());
+    let mut before = counters();
+    // Acknowledgements may be under way: counted where they were sent, but not where they arrive.
+    until("nothing is under way", || {
+        std::thread::sleep(Duration::from_millis(20));
+        let earlier = std::mem::replace(&mut before, counters());
+        before == earlier
+    });
     for round in 0..20 {
         let lens: Vec<usize> = (0..DEPTH)
             .map(|wr_id| [64, 0, 4096, 5000, 1][(wr_id + round) as usize % 5])
