@@ -91,6 +91,10 @@ impl Set {
                 };
                 found += self.collect_driving(&mut events[found..], &mut turns, until);
             }
+            if of_kernel > 0 {
+                // Asked again, the kernel would report the same descriptors twice in one call.
+                return Ok(found);
+            }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             let is_over = left.is_some_and(|left| left.is_zero());
             let mut sleep = match found {
@@ -119,8 +123,7 @@ impl Set {
                 // After the device's mark alone, the next collection drives the device.
                 is_marked = has_marks;
             } else {
-                let is_of_streams = found > of_kernel;
-                self.is_kernels_turn.store(is_of_streams, Ordering::Relaxed);
+                self.is_kernels_turn.store(true, Ordering::Relaxed);
             }
             is_marked |= self.must_look.load(Ordering::SeqCst);
             if found > 0 || is_over && !is_marked {

@@ -102,7 +102,8 @@ static void *wait_for_one(void *set)
 /* Level-triggered sockets that stay ready are reported again, by the outer instance, too. */
 static void nested(void)
 {
-	int inner = epoll_create1(0), outer = epoll_create1(0), timer = eventfd(1, 0), ends[3][2];
+	int inner = epoll_create1(0), outer = epoll_create1(0), timer = eventfd(1, 0), ends[3][2], has_timer = 1;
+	struct epoll_event three[3];
 	long found[4], seen = 0;
 	pthread_t threads[2];
 	void *each[2];
@@ -129,9 +130,17 @@ static void nested(void)
 	for (int turn = 0; turn < 40 && seen == timer; turn++)
 		seen = waited_for(inner, 1, 20000);
 	printf("and a socket after it: %d\n", seen != timer && seen > 0);
-	need(epoll_ctl(inner, EPOLL_CTL_DEL, timer, NULL) == 0, "epoll_ctl");
+	/* After a wait that had room for sockets only, one that finds the other descriptor alone reports it once. */
+	for (int turn = 0; turn < 40 && has_timer; turn++) {
+		need(epoll_wait(inner, three, 3, 20000) == 3, "three events");
+		has_timer = 0;
+		for (int at = 0; at < 3; at++)
+			has_timer |= three[at].data.u64 == (uint64_t)timer;
+	}
 	for (int at = 0; at < 3; at++)
 		need(read(ends[at][1], &byte, 1) == 1, "read");
+	TELL("events of the other descriptor", epoll_wait(inner, three, 3, 20000));
+	need(epoll_ctl(inner, EPOLL_CTL_DEL, timer, NULL) == 0, "epoll_ctl");
 	while (waited(inner, 100) != -1000)
 		;
 	/* Two threads that take one event each. */
