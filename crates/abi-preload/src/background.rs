@@ -26,8 +26,8 @@ pub(crate) const DELAY: Duration = Duration::from_millis(10);
 /// The places of the timer and of what wakes the thread.
 const TIMER: u64 = u64::MAX;
 const WAKER: u64 = u64::MAX - 1;
-/// Least number of a descriptor of the thread: the program may be about to use the number that it has just closed.
-const NUMBER_MIN: c_int = 512;
+/// Least number of a descriptor of this library: the program may be about to use the number that it has just closed.
+pub(crate) const NUMBER_MIN: c_int = 512;
 
 /// What the thread works on.
 pub(crate) trait Task: Send + Sync {

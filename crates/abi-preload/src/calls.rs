@@ -172,7 +172,7 @@ pub(crate) unsafe fn wait_set(
         let Ok(found) = usize::try_from(answer) else {
             return Some(answer);
         };
-        if found == 0 && epoll::own(set).is_none() {
+        if events.is_null() || found == 0 && epoll::own(set).is_none() {
             return Some(answer);
         }
         // SAFETY: the kernel has accepted the place for `most` events.

@@ -154,7 +154,7 @@ pub(crate) fn from_stream(socket: &Socket, to: c_int, length: usize, flags: u32)
     Ok(Some(spliced))
 }
 
-/// Splices bytes into a pipe: as many as it has room for, of which it waits for the first.
+/// Splices bytes into a pipe. Waits until the pipe has room, and moves what fits. Returns the number of bytes.
 fn splice_into(to: c_int, bytes: &[u8], flags: u32) -> Result<usize> {
     if bytes.is_empty() {
         return Ok(0);

@@ -29,6 +29,7 @@ use crate::calls::{
 };
 use crate::descriptors::{self, has_object, lookup, release_range};
 use crate::epoll;
+use crate::settings::settings;
 use crate::wait::timespec_of;
 use crate::{copy, listen, messages, names, options, real, stdio};
 
@@ -459,7 +460,7 @@ exports! {
     // its epoll instance that way. Programs that find no io_uring make the calls themselves.
     fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
         match number {
-            libc::SYS_io_uring_setup => failed(Errno::NOSYS).into(),
+            libc::SYS_io_uring_setup if settings().takes_any() => failed(Errno::NOSYS).into(),
             // SAFETY: the program passes what libc's function takes.
             _ => unsafe { real::syscall(number, a, b, c, d, e, f) },
         }

@@ -18,9 +18,9 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use portolan::Stream;
 use portolan_threads::{ProcessCell, with_signals_blocked};
 use rustix::fs::FileType;
-use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
+use crate::background::out_of_the_way;
 use crate::listen::release_unused;
 use crate::socket::{Kind, SOCKETS, Socket};
 use crate::{names, real};
@@ -29,8 +29,6 @@ use crate::{names, real};
 static QUESTIONS: AtomicI32 = AtomicI32::new(-1);
 /// The pipe's inode, 0 before: a child may have closed the descriptor and have another file there.
 static QUESTIONS_FILE: AtomicU64 = AtomicU64::new(0);
-/// Least number of that descriptor: children close low ones.
-const NUMBER_MIN: RawFd = 512;
 /// Whether this process has a thread that reads these requests.
 static LISTENS: ProcessCell<bool> = ProcessCell::new();
 
@@ -114,9 +112,8 @@ fn listen() -> bool {
     };
     let thread = std::thread::Builder::new().name("portolan-forked".into());
     let spawned = with_signals_blocked(|| thread.spawn(move || answer(&from)));
-    let to = fcntl_dupfd_cloexec(&to, NUMBER_MIN).unwrap_or(to);
-    // Leaked on purpose: every child inherits it.
-    let to = to.into_raw_fd();
+    // Leaked on purpose: every child inherits it. Children close low numbers.
+    let to = out_of_the_way(to).into_raw_fd();
     QUESTIONS_FILE.store(file_of(to).unwrap_or(0), Ordering::Release);
     QUESTIONS.store(to, Ordering::Release);
     spawned.is_ok()

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use portolan::stream::SocketSleep;
 
 use crate::descriptors::lookup;
-use crate::epoll::{Set, has_streams, own};
+use crate::epoll::{Set, note_poll, own};
 use crate::look::{Next, look};
 use crate::real;
 use crate::socket::{Attending, Kind, SOCKETS, Socket};
@@ -40,8 +40,7 @@ fn object(fd: c_int) -> Object {
 
 /// Whether no descriptor concerns this library, so that the kernel's poll(2) suffices.
 pub(crate) fn is_kernels(fds: &[pollfd]) -> bool {
-    !fds.iter()
-        .any(|fd| SOCKETS.has(fd.fd) || has_streams(fd.fd))
+    !fds.iter().any(|fd| SOCKETS.has(fd.fd) || note_poll(fd.fd))
 }
 
 /// `ppoll`. Returns the number of descriptors with events.
@@ -235,7 +234,7 @@ impl Sets {
         !(0..self.count).any(|number| {
             // SAFETY: the caller's promise.
             (0..3).any(|set| unsafe { self.has(set, number) })
-                && (SOCKETS.has(number) || has_streams(number))
+                && (SOCKETS.has(number) || note_poll(number))
         })
     }
 }

@@ -60,6 +60,11 @@ impl Settings {
         }
     }
 
+    /// Whether any socket of this program is taken.
+    pub(crate) fn takes_any(&self) -> bool {
+        self.domains.contains(&true)
+    }
+
     pub(crate) fn takes_domain(&self, domain: c_int) -> bool {
         match domain {
             AF_INET => self.domains[0],

@@ -163,7 +163,12 @@ fn a_program_finds_no_io_uring_which_would_pass_the_library_by() {
     let (said, _) = run(&folder, "timeout 60 $rsockets rings");
     let expected = "io_uring_setup: ENOSYS\ngetpid: 1\nwrite: 1\nsplice: EBADF\nread: 1\ndone\n";
     assert_eq!(said, expected);
+    let rules = folder.0.join("rules");
+    std::fs::write(&rules, "other * stream tcp\n").unwrap();
+    let left_out = format!("export PORTOLAN_SOCKETS_CONFIG={}", rules.display());
+    let (left_out, _) = run(&folder, &format!("{left_out}; timeout 60 $rsockets rings"));
     let (on_tcp, _) = run(&folder, "timeout 60 $tcp rings");
+    assert_eq!(left_out, on_tcp, "the settings leave the program out");
     let (of_io_uring, others) = on_tcp.split_once('\n').unwrap();
     assert!(of_io_uring.starts_with("io_uring_setup: "), "{on_tcp}");
     assert!(expected.ends_with(others), "{on_tcp}");

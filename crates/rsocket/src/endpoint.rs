@@ -177,7 +177,7 @@ impl Endpoint {
     /// Whether everything posted has completed and nothing waits to be posted.
     pub fn is_flushed(&self) -> bool {
         let has_arrived = self.under_way == 0 || is_planted(Mutant::FlushedEarly);
-        has_arrived && self.waiting.is_none() && self.second.is_none()
+        has_arrived && !self.has_control_waiting()
     }
 
     /// Reserves the next write of at most `wanted` bytes of data. Returns its length and the work to post. Post writes

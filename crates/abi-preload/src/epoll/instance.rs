@@ -120,8 +120,8 @@ impl Drop for Early {
     }
 }
 
-/// Whether a number that is about to be polled is that of an instance with streams of this process.
-pub(crate) fn has_streams(number: c_int) -> bool {
+/// A number is about to be polled. Returns whether it is that of an instance with streams of this process.
+pub(crate) fn note_poll(number: c_int) -> bool {
     if !INSTANCES.has(number) {
         return false;
     }

@@ -35,7 +35,8 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 #[cfg(not(test))]
 pub(crate) use self::instance::{Early, known, note_member};
-pub(crate) use self::instance::{INSTANCES, closed, created, duplicated, has_streams, own};
+pub(crate) use self::instance::{INSTANCES, closed, created, duplicated, note_poll, own};
+use crate::background::NUMBER_MIN;
 use crate::look::{Edge, Next, look};
 use crate::real;
 use crate::socket::{Kind, Socket, Watch};
@@ -60,9 +61,6 @@ const ORDINARY: u32 = (libc::EPOLLIN
     | EPOLLONESHOT) as u32;
 /// Maximum of events taken from the second set at a time.
 const BATCH: usize = 64;
-
-/// Least number of the library's descriptors of sets: the program may be about to use the number that it has just closed.
-const NUMBER_MIN: RawFd = 512;
 
 pub(crate) struct Set {
     pub(crate) owner: ForkGuard,

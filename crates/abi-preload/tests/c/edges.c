@@ -2,7 +2,6 @@
  * Prints the result of rare uses of the socket calls, one per line. The output must be the same on TCP and on rsockets.
  */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/errqueue.h>
@@ -21,6 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "told.h"
+#include "server.h"
 
 #define PIPE_BYTES 65536
 #define REPLY_BYTES 5000
@@ -465,17 +465,12 @@ static void unsent(int listener)
 
 int main(void)
 {
-	int listener = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+	int listener;
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	signal(SIGPIPE, SIG_IGN);
 	alarm(60);
-	here.sin_family = AF_INET;
-	here.sin_port = htons(7100);
-	here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-	need(bind(listener, (struct sockaddr *)&here, sizeof(here)) == 0, "bind");
-	need(listen(listener, 16) == 0, "listen");
+	listener = listen_here(&here);
 	splices(listener);
 	errors_queue(listener);
 	pieces(listener);

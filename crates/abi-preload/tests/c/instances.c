@@ -8,7 +8,6 @@
  * instances accepts N: N times, two threads wait for connections, and the one that gets TCP's keeps it.
  */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/epoll.h>
@@ -18,6 +17,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "told.h"
+#include "server.h"
 
 static struct sockaddr_in here;
 static int listener;
@@ -291,17 +291,11 @@ static void rings(void)
 
 int main(int argc, char **argv)
 {
-	int on = 1, times = argc > 2 ? atoi(argv[2]) : 1;
+	int times = argc > 2 ? atoi(argv[2]) : 1;
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	alarm(90);
-	here.sin_family = AF_INET;
-	here.sin_port = htons(7100);
-	here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	listener = socket(AF_INET, SOCK_STREAM, 0);
-	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-	need(bind(listener, (struct sockaddr *)&here, sizeof(here)) == 0, "bind");
-	need(listen(listener, 16) == 0, "listen");
+	listener = listen_here(&here);
 	if (argc > 1 && strcmp(argv[1], "copies") == 0)
 		copies();
 	else if (argc > 1 && strcmp(argv[1], "rings") == 0)

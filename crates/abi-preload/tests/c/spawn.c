@@ -3,13 +3,13 @@
  * subprocess and reloaders of web servers do. The parent is also the client. The output must be the same on TCP and on rsockets.
  */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
 #include <spawn.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "told.h"
+#include "server.h"
 
 extern char **environ;
 
@@ -27,23 +27,18 @@ static int serve(int listener)
 
 int main(int argc, char **argv)
 {
-	struct sockaddr_in here = { .sin_family = AF_INET };
+	struct sockaddr_in here = { 0 };
 	char number[16], answer[6];
 	char *arguments[] = { argv[0], number, NULL };
 	struct epoll_event event = { .events = EPOLLIN };
-	int listener, fd, on = 1, set = epoll_create1(EPOLL_CLOEXEC);
+	int listener, fd, set = epoll_create1(EPOLL_CLOEXEC);
 	pid_t child;
 
 	alarm(30);
 	if (argc > 1 && strcmp(argv[1], "vfork") != 0)
 		return serve(atoi(argv[1]));
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	here.sin_port = htons(7100);
-	here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	listener = socket(AF_INET, SOCK_STREAM, 0);
-	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-	need(bind(listener, (struct sockaddr *)&here, sizeof(here)) == 0, "bind");
-	need(listen(listener, 16) == 0, "listen");
+	listener = listen_here(&here);
 	need(epoll_ctl(set, EPOLL_CTL_ADD, listener, &event) == 0, "epoll_ctl");
 	snprintf(number, sizeof(number), "%d", listener);
 	if (argc > 1) {

@@ -1,4 +1,4 @@
-//! Finishes streams that their owners have dropped, and sends keepalives.
+//! Finishes streams that their owners have dropped, sends keepalives, and tells peers of shutdowns that had to wait.
 //!
 //! One thread serves all streams of the process. It runs only while there is such work.
 

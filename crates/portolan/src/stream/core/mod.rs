@@ -113,6 +113,12 @@ impl State {
         let is_broken = self.endpoint.phase() == Phase::Failed || self.is_hung_up;
         is_broken || self.endpoint.is_flushed() && self.is_established
     }
+
+    /// Whether the peer has not been told of a shutdown, because the connection is not established or the peer takes no
+    /// messages.
+    fn has_control_waiting(&self) -> bool {
+        self.endpoint.phase() != Phase::Failed && self.endpoint.has_control_waiting()
+    }
 }
 
 impl Core {
@@ -339,11 +345,9 @@ impl Core {
         }
     }
 
-    /// Whether the peer has not been told of a shutdown, because the connection is not established or the peer takes no
-    /// messages.
+    /// Whether the peer has not been told of a shutdown.
     pub(crate) fn has_control_waiting(&self) -> bool {
-        let state = self.lock();
-        state.endpoint.phase() != Phase::Failed && state.endpoint.has_control_waiting()
+        self.lock().has_control_waiting()
     }
 
     /// Whether all sent data has reached the peer or never will.

@@ -22,7 +22,7 @@ impl Core {
         let interval = *self.keepalive.lock();
         let mut state = self.lock();
         self.check(&mut state);
-        if state.endpoint.phase() != Phase::Failed && state.endpoint.has_control_waiting() {
+        if state.has_control_waiting() {
             return Some(now + CONTROL_LOOK);
         }
         let interval = interval?;

@@ -1,0 +1,17 @@
+/* How the test programs listen. After told.h. */
+#include <arpa/inet.h>
+#include <sys/socket.h>
+
+/* Listens at port 7100 of 127.0.0.1, and stores that address. Returns the listener. */
+static inline int listen_here(struct sockaddr_in *here)
+{
+	int listener = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+
+	here->sin_family = AF_INET;
+	here->sin_port = htons(7100);
+	here->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+	need(bind(listener, (struct sockaddr *)here, sizeof(*here)) == 0, "bind");
+	need(listen(listener, 16) == 0, "listen");
+	return listener;
+}
