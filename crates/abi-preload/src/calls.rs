@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use crate::descriptors::{self, has_object, lookup, release};
 use crate::epoll::{self, Early, waiting};
+use crate::inside::Inside;
 use crate::poll::{self, Sets};
 use crate::socket::Kind;
 use crate::transfer::{self, Moved, receive};
@@ -22,6 +23,7 @@ use crate::{connect, copy, listen, names, real};
 
 /// The call's result, or `None` if the kernel must carry the data.
 pub(crate) fn carried(body: impl FnOnce() -> Moved) -> Option<ssize_t> {
+    let _inside = Inside::enter();
     match caught(body) {
         Ok(None) => None,
         Ok(Some(bytes)) => Some(bytes as ssize_t),
@@ -30,6 +32,7 @@ pub(crate) fn carried(body: impl FnOnce() -> Moved) -> Option<ssize_t> {
 }
 
 pub(crate) fn number(body: impl FnOnce() -> Result<c_int>) -> c_int {
+    let _inside = Inside::enter();
     caught(body).unwrap_or_else(failed)
 }
 
@@ -83,12 +86,17 @@ pub(crate) unsafe fn receive_from(
     into: *mut c_void,
     length: size_t,
     flags: c_int,
-    room: *mut socklen_t,
+    (address, room): (*mut sockaddr, *mut socklen_t),
 ) -> Option<ssize_t> {
     // SAFETY: the program's memory, as recvfrom(2) requires.
     let received = unsafe { read_into(fd, into, length, flags) }?;
-    // SAFETY: the program's length field, as recvfrom(2) requires. TCP writes no address.
-    if let Some(room) = unsafe { room.as_mut() } {
+    // SAFETY: the program's length field, as recvfrom(2) requires.
+    let room = unsafe { room.as_mut() };
+    // TCP writes no address.
+    if received >= 0
+        && !address.is_null()
+        && let Some(room) = room
+    {
         *room = 0;
     }
     Some(received)
@@ -235,6 +243,7 @@ pub(crate) unsafe fn accept_from(
 
 pub(crate) unsafe fn closed(fd: c_int) -> c_int {
     if has_object(fd) {
+        let _inside = Inside::enter();
         release(fd);
     }
     // SAFETY: the program's descriptor.

@@ -54,6 +54,11 @@ pub(crate) fn connect(socket: &Arc<Socket>, number: c_int, destination: &SockAdd
 fn connect_or_start(socket: &Socket, number: c_int, destination: &SockAddr) -> Result<()> {
     let mut phase = socket.phase.lock();
     match socket.kind() {
+        Kind::Fresh if destination.family() != socket.family as libc::sa_family_t => {
+            drop(phase);
+            // An error, or `AF_UNSPEC`, which has nothing to dissolve. The socket can still connect.
+            return connect_tcp(number, destination);
+        }
         Kind::Fresh => {
             let started = start(number, destination);
             let Some(attempt) = started else {
@@ -73,14 +78,21 @@ fn connect_or_start(socket: &Socket, number: c_int, destination: &SockAddr) -> R
                 }
                 Progress::Pending => Err(Errno::ALREADY),
                 Progress::Tcp => connect_tcp(number, destination),
-                Progress::Refused => Err(refusal(socket)),
+                Progress::Refused => {
+                    socket.set_kind(Kind::Fresh);
+                    Err(refusal(socket))
+                }
             };
         }
         Kind::Connecting => {}
         // The kernel reports a successful connect once, then EISCONN.
         Kind::Connected if !socket.is_told.swap(true, Ordering::Relaxed) => return Ok(()),
         Kind::Connected | Kind::Listening => return Err(Errno::ISCONN),
-        Kind::Refused => return Err(refusal(socket)),
+        Kind::Refused => {
+            // The next call begins anew.
+            socket.set_kind(Kind::Fresh);
+            return Err(refusal(socket));
+        }
         Kind::Plain => {
             drop(phase);
             return connect_tcp(number, destination);
@@ -296,7 +308,7 @@ fn ring(bell: &OwnedFd) {
 fn start(number: c_int, destination: &SockAddr) -> Option<Attempt> {
     let address = names::plain(destination.as_socket()?);
     let is_wanted = settings().takes(&address) && !address.ip().is_unspecified();
-    if !is_wanted || is_remembered(address.ip()) {
+    if !is_wanted || is_remembered(address.ip()) || inheritance::has_own_route(number) {
         return None;
     }
     let bound = names::local(number).map(names::plain);

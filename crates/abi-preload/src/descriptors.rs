@@ -12,10 +12,9 @@ use libc::{
 };
 
 use crate::epoll::{self, INSTANCES};
-use crate::handover;
-use crate::real;
 use crate::settings::settings;
 use crate::socket::{Kind, Listening, Phase, SOCKETS, Socket, enter, leave};
+use crate::{handover, real, report};
 
 /// Whether this library has an object for the number. Costs two loads.
 #[inline]
@@ -133,7 +132,11 @@ pub(crate) fn create(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     let flags = libc::SOCK_CLOEXEC | SOCK_NONBLOCK;
     let is_tcp = kind & !flags == SOCK_STREAM && [0, IPPROTO_TCP].contains(&protocol);
     let is_inet = [AF_INET, AF_INET6].contains(&domain);
-    if number >= 0 && is_tcp && is_inet && settings().takes_domain(domain) && is_table_owner() {
+    if number < 0 || !is_tcp || !is_inet {
+        return number;
+    }
+    report::complain_of_settings();
+    if settings().takes_domain(domain) && is_table_owner() {
         let is_nonblocking = kind & SOCK_NONBLOCK != 0;
         let socket = Socket::new(domain, Kind::Fresh, Phase::Nothing, is_nonblocking);
         release(number);

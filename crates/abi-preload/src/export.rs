@@ -108,7 +108,7 @@ replaces! {
     fn __recv_chk(fd: c_int, into: *mut c_void, length: size_t, room: size_t, flags: c_int) -> ssize_t
         = read_into(fd, into, length.min(room).min(SOCKET_BYTES_MAX), flags);
     fn recvfrom(fd: c_int, into: *mut c_void, length: size_t, flags: c_int, addr: *mut sockaddr, size: *mut socklen_t) -> ssize_t
-        = receive_from(fd, into, length.min(SOCKET_BYTES_MAX), flags, size);
+        = receive_from(fd, into, length.min(SOCKET_BYTES_MAX), flags, (addr, size));
     fn __recvfrom_chk(
         fd: c_int,
         into: *mut c_void,
@@ -118,7 +118,7 @@ replaces! {
         addr: *mut sockaddr,
         size: *mut socklen_t
     ) -> ssize_t
-        = receive_from(fd, into, length.min(room).min(SOCKET_BYTES_MAX), flags, size);
+        = receive_from(fd, into, length.min(room).min(SOCKET_BYTES_MAX), flags, (addr, size));
     fn send(fd: c_int, from: *const c_void, length: size_t, flags: c_int) -> ssize_t
         = write_from(fd, from, length.min(SOCKET_BYTES_MAX), flags);
     fn sendto(fd: c_int, from: *const c_void, length: size_t, flags: c_int, addr: *const sockaddr, size: socklen_t) -> ssize_t
@@ -184,6 +184,9 @@ exports! {
                 libc::SHUT_RDWR => Shutdown::Both,
                 _ => return Err(Errno::INVAL),
             };
+            if how != Shutdown::Read && let Some(socket) = &socket {
+                socket.may_not_write();
+            }
             stream.shutdown(how).map(|()| 0).map_err(|_| Errno::NOTCONN)
         })
     }
@@ -456,11 +459,22 @@ exports! {
         unsafe { stdio::open(fd, mode, calls) }
     }
 
-    // Variadic in C, as fcntl is. io_uring would carry out calls on descriptors that are streams, unseen: libuv adds sockets to
-    // its epoll instance that way. Programs that find no io_uring make the calls themselves.
+    // Variadic in C, as fcntl is. libuv closes descriptors this way. io_uring would carry out calls on descriptors that are
+    // streams, unseen: libuv adds sockets to its epoll instance that way. Programs that find no io_uring make the calls
+    // themselves.
     fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
+        let (first, second, third) = (a as c_int, b as c_int, c as c_int);
         match number {
             libc::SYS_io_uring_setup if settings().takes_any() => failed(Errno::NOSYS).into(),
+            // SAFETY: the program passes what libc's functions take.
+            libc::SYS_close => unsafe { close(first) }.into(),
+            libc::SYS_close_range => unsafe { close_range(a as c_uint, b as c_uint, third) }.into(),
+            libc::SYS_dup => unsafe { dup(first) }.into(),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_dup2 => unsafe { dup2(first, second) }.into(),
+            libc::SYS_dup3 => unsafe { dup3(first, second, third) }.into(),
+            libc::SYS_fcntl => unsafe { fcntl(first, second, c) }.into(),
+            libc::SYS_accept4 => unsafe { accept4(first, b as *mut sockaddr, c as *mut socklen_t, d as c_int) }.into(),
             // SAFETY: the program passes what libc's function takes.
             _ => unsafe { real::syscall(number, a, b, c, d, e, f) },
         }

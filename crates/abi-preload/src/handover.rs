@@ -16,8 +16,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use portolan::Stream;
+use portolan::stream::Direction;
 use portolan_threads::{ProcessCell, with_signals_blocked};
 use rustix::fs::FileType;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::background::out_of_the_way;
@@ -70,6 +72,12 @@ pub(crate) fn share(socket: &Socket) {
             let _ = rustix::io::ioctl_fionbio(&theirs, true);
         }
         let _ = rustix::io::ioctl_fionbio(&ours, true);
+        for (direction, timeout) in [
+            (Direction::Read, Timeout::Recv),
+            (Direction::Write, Timeout::Send),
+        ] {
+            let _ = set_socket_timeout(&theirs, timeout, socket.timeout(direction));
+        }
         let file = QUESTIONS_FILE.load(Ordering::Acquire);
         socket.questions_file.store(file, Ordering::Release);
         let questions = QUESTIONS.load(Ordering::Acquire);

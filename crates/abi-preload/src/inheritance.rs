@@ -87,6 +87,31 @@ pub(crate) unsafe fn took(
     }
 }
 
+/// Whether an option passes to accepted sockets.
+pub(crate) fn passes_on(option: (c_int, c_int)) -> bool {
+    INHERITED.contains(&option)
+}
+
+/// Whether the program has bound a kernel socket to a device (`SO_BINDTODEVICE`) or marked its packets (`SO_MARK`). RDMA's
+/// addresses and routes know of neither.
+pub(crate) fn has_own_route(number: c_int) -> bool {
+    let mut name = [0u8; libc::IFNAMSIZ];
+    let mut length = name.len() as socklen_t;
+    let place = name.as_mut_ptr().cast();
+    // SAFETY: `name` has `length` bytes.
+    let answer = unsafe {
+        real::getsockopt(
+            number,
+            SOL_SOCKET,
+            libc::SO_BINDTODEVICE,
+            place,
+            &mut length,
+        )
+    };
+    let is_bound = answer == 0 && length > 0;
+    is_bound || number_of(number, SOL_SOCKET, libc::SO_MARK) != 0
+}
+
 /// Passes a listener's options on to a socket that it has accepted.
 pub(crate) fn pass_on(listener: &Socket, from: c_int, accepted: &Socket, to: c_int) {
     let options = listener.options();

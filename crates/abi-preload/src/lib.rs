@@ -5,7 +5,8 @@
 //!
 //! Each module uses only modules listed above it:
 //!
-//! * `real`: libc's own functions. `table`: lock-free lookup of objects by descriptor number.
+//! * `real`: libc's own functions. `table`: lock-free lookup of objects by descriptor number. `inside`: threads that are in a
+//!   call of this library.
 //! * `settings`: which sockets become streams. `report`: counts of the outcomes. `names`: addresses.
 //! * `watchers`: who learns of a socket's changes. `background`: the thread that works while the program does not.
 //! * `pump`: streams relayed to other processes through the kernel. `backlog`: connections that wait for `accept`.
@@ -36,6 +37,7 @@ mod epoll;
 mod export;
 mod handover;
 mod inheritance;
+mod inside;
 mod listen;
 mod look;
 mod messages;

@@ -17,7 +17,7 @@ use socket2::SockAddr;
 use crate::backlog::{Backlog, Newcomer};
 use crate::settings::settings;
 use crate::sharing::{Guest, Host};
-use crate::socket::{Kind, Listening, Phase, Socket, enter};
+use crate::socket::{Kind, Listening, Phase, Socket, enter, leave};
 use crate::table::Table;
 use crate::wait::{OnSignal, wait_for, wait_kernel};
 use crate::{inheritance, names, options, real, report};
@@ -49,9 +49,11 @@ pub(crate) fn listen(socket: &Socket, number: c_int, length: c_int) -> c_int {
     answer
 }
 
-/// Starts to listen for rsockets. Returns false if the settings exclude the port, or if the socket is in use already.
+/// Starts to listen for rsockets. Returns false if the settings exclude the port, if the program has chosen a device, or if the
+/// socket is in use already.
 fn start(socket: &Socket, number: c_int, length: c_int) -> bool {
     let is_wanted = names::local(number).is_some_and(|local| settings().takes(&local));
+    let is_wanted = is_wanted && !inheritance::has_own_route(number);
     let mut phase = socket.phase.lock();
     let starts = socket.kind() == Kind::Fresh && is_wanted;
     if starts {
@@ -272,6 +274,8 @@ unsafe fn accept_tcp(
     let new = unsafe { real::accept4(number, place, length, flags) };
     match (new, last_errno()) {
         (0.., _) => {
+            // The former socket is stale if a call that is not intercepted closed its descriptor.
+            leave(new);
             report::count(&report::TCP_ACCEPTS);
             Ok(Some(new))
         }

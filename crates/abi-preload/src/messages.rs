@@ -4,14 +4,29 @@
 
 use std::ffi::c_int;
 
-use libc::{CMSG_DATA, CMSG_FIRSTHDR, CMSG_NXTHDR, SCM_RIGHTS, SOL_SOCKET, msghdr};
+use libc::{CMSG_DATA, CMSG_FIRSTHDR, CMSG_NXTHDR, SCM_RIGHTS, SOL_SOCKET, iovec, msghdr};
 
+use portolan_abi_layout::guard::Result;
 use portolan_abi_layout::pieces::{check, pieces};
+use rustix::io::Errno;
 
 use crate::descriptors::lookup;
 use crate::handover;
 use crate::socket::Socket;
 use crate::transfer::{Moved, receive, send};
+
+/// The iovecs of a message. For too many, sendmsg(2) has an error other than writev(2)'s.
+///
+/// # Safety
+/// As for sendmsg(2).
+unsafe fn of_message(message: &msghdr) -> Result<&[iovec]> {
+    // SAFETY: the caller's promise.
+    let pieces = unsafe { pieces(message.msg_iov, message.msg_iovlen) };
+    pieces.map_err(|errno| match errno {
+        Errno::INVAL => Errno::MSGSIZE,
+        errno => errno,
+    })
+}
 
 /// # Safety
 /// As for recvmsg(2).
@@ -19,9 +34,9 @@ pub(crate) unsafe fn receive_message(socket: &Socket, message: *mut msghdr, flag
     // SAFETY: the caller vouches for the message and its iovecs.
     unsafe {
         let Some(message) = message.as_mut() else {
-            return Err(rustix::io::Errno::FAULT);
+            return Err(Errno::FAULT);
         };
-        let into = pieces(message.msg_iov, message.msg_iovlen)?;
+        let into = of_message(message)?;
         check(into)?;
         let received = receive(socket, into, flags)?;
         if received.is_some() {
@@ -41,9 +56,9 @@ pub(crate) unsafe fn send_message(socket: &Socket, message: *const msghdr, flags
     // SAFETY: the caller vouches for the message and its iovecs.
     unsafe {
         let Some(message) = message.as_ref() else {
-            return Err(rustix::io::Errno::FAULT);
+            return Err(Errno::FAULT);
         };
-        let from = pieces(message.msg_iov, message.msg_iovlen)?;
+        let from = of_message(message)?;
         check(from)?;
         send(socket, from, flags)
     }

@@ -7,10 +7,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use libc::{
-    FIONBIO, FIONREAD, IP_OPTIONS, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, IPV6_V6ONLY, SO_DOMAIN,
-    SO_ERROR, SO_PROTOCOL, SO_ZEROCOPY, SOL_SOCKET, TCP_INFO, TIOCOUTQ, socklen_t,
+    FIONBIO, FIONREAD, IP_OPTIONS, IP_RECVERR, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, IPV6_RECVERR,
+    IPV6_V6ONLY, SO_DOMAIN, SO_ERROR, SO_PROTOCOL, SO_ZEROCOPY, SOL_SOCKET, TCP_CONGESTION,
+    TCP_DEFER_ACCEPT, TCP_INFO, TCP_MAXSEG, TCP_NOTSENT_LOWAT, TCP_QUICKACK, TCP_WINDOW_CLAMP,
+    TIOCOUTQ, socklen_t,
 };
-use portolan_abi_layout::guard::{Result, failed, last_errno};
+use portolan_abi_layout::guard::{Result, failed, last_errno, set_errno};
 use rustix::io::Errno;
 
 use crate::connect::advance;
@@ -21,6 +23,21 @@ use crate::{names, real};
 
 /// `TCP_ESTABLISHED`, the state in `struct tcp_info`.
 const ESTABLISHED: u8 = 1;
+/// What a program may set on one end of a relay pair without effect, besides what passes to accepted sockets: it changes only
+/// when TCP sends, or is only asked for.
+const IGNORED_BY_PAIRS: [(c_int, c_int); 11] = [
+    (IPPROTO_TCP, TCP_QUICKACK),
+    (IPPROTO_TCP, TCP_DEFER_ACCEPT),
+    (IPPROTO_TCP, TCP_MAXSEG),
+    (IPPROTO_TCP, TCP_CONGESTION),
+    (IPPROTO_TCP, TCP_NOTSENT_LOWAT),
+    (IPPROTO_TCP, TCP_WINDOW_CLAMP),
+    (IPPROTO_TCP, TCP_INFO),
+    (IPPROTO_IP, IP_OPTIONS),
+    (IPPROTO_IP, IP_RECVERR),
+    (IPPROTO_IPV6, IPV6_V6ONLY),
+    (IPPROTO_IPV6, IPV6_RECVERR),
+];
 
 /// `getsockopt`.
 ///
@@ -61,7 +78,7 @@ pub(crate) unsafe fn get(
     answer
 }
 
-/// `getsockopt` of a kernel descriptor. One end of a relay pair reports TCP options as unset.
+/// `getsockopt` of a kernel descriptor. One end of a relay pair reports TCP's usual options as unset.
 ///
 /// # Safety
 /// As for getsockopt(2).
@@ -74,7 +91,7 @@ pub(crate) unsafe fn get_of_kernel(
 ) -> c_int {
     // SAFETY: the caller's promise.
     let answer = unsafe { real::getsockopt(number, level, name, value, length) };
-    if answer == 0 || !is_options_of_tcp(number, level) {
+    if answer == 0 || !is_left_out_by_pair(number, (level, name)) {
         return answer;
     }
     let none: &[u8] = match (level, name) {
@@ -88,10 +105,15 @@ pub(crate) unsafe fn get_of_kernel(
     }
 }
 
-/// Whether an option call failed because the descriptor is one end of a relay pair, which has no TCP options.
-fn is_options_of_tcp(number: c_int, level: c_int) -> bool {
-    let is_unknown = [Errno::OPNOTSUPP, Errno::NOPROTOOPT].contains(&last_errno());
-    is_unknown && level != SOL_SOCKET && names::is_pair(number)
+/// Whether an option call failed because the descriptor is one end of a relay pair, which has no TCP options, though the
+/// program may go on as if it had this one. It must hear that others have no effect, above all encryption (`TCP_ULP`).
+fn is_left_out_by_pair(number: c_int, option: (c_int, c_int)) -> bool {
+    let errno = last_errno();
+    let is_unknown = [Errno::OPNOTSUPP, Errno::NOPROTOOPT].contains(&errno);
+    let may_be_ignored = inheritance::passes_on(option) || IGNORED_BY_PAIRS.contains(&option);
+    let is_left_out = is_unknown && may_be_ignored && names::is_pair(number);
+    set_errno(errno);
+    is_left_out
 }
 
 /// # Safety
@@ -159,7 +181,7 @@ pub(crate) unsafe fn set(
     0
 }
 
-/// `setsockopt` of a kernel descriptor. One end of a relay pair ignores TCP options.
+/// `setsockopt` of a kernel descriptor. One end of a relay pair ignores TCP's usual options.
 ///
 /// # Safety
 /// As for setsockopt(2).
@@ -172,7 +194,7 @@ pub(crate) unsafe fn set_of_kernel(
 ) -> c_int {
     // SAFETY: the caller's promise.
     let answer = unsafe { real::setsockopt(number, level, name, value, length) };
-    match answer != 0 && is_options_of_tcp(number, level) {
+    match answer != 0 && is_left_out_by_pair(number, (level, name)) {
         true => 0,
         false => answer,
     }

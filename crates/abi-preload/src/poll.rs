@@ -254,7 +254,9 @@ pub(crate) unsafe fn select(
     /// The events to poll for each set, and the events that keep a number in the set.
     const ASKED: [c_short; 3] = [POLLIN, POLLOUT, POLLPRI];
     const FOUND: [c_short; 3] = [POLLIN | POLLHUP | POLLERR, POLLOUT | POLLERR, POLLPRI];
+    let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     let mut fds = Vec::new();
+    let mut numbers = Vec::new();
     for number in 0..sets.count {
         // SAFETY: the caller's promise.
         let wanted = [0, 1, 2].map(|set| unsafe { sets.has(set, number) });
@@ -266,21 +268,41 @@ pub(crate) unsafe fn select(
                 events: events.fold(0, |events, (_, event)| events | event),
                 revents: 0,
             });
+            numbers.push(number);
         }
     }
     // SAFETY: the caller's promise.
-    unsafe { poll(&mut fds, timeout, mask) }?;
-    if fds.iter().any(|fd| fd.revents & libc::POLLNVAL != 0) {
-        return Err(Errno::BADF);
+    let is_in = |set, number, revents: c_short| unsafe {
+        revents & FOUND[set] != 0 && sets.has(set, number)
+    };
+    loop {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        // SAFETY: the caller's promise.
+        let found = unsafe { poll(&mut fds, left, mask) }?;
+        if fds.iter().any(|fd| fd.revents & libc::POLLNVAL != 0) {
+            return Err(Errno::BADF);
+        }
+        let mut is_over = found == 0;
+        for (fd, number) in fds.iter_mut().zip(&numbers) {
+            match (0..FOUND.len()).any(|set| is_in(set, *number, fd.revents)) {
+                true => is_over = true,
+                // poll(2) reports its end, which no set asks for.
+                false if fd.revents != 0 => fd.fd = -1,
+                false => {}
+            }
+        }
+        if is_over {
+            break;
+        }
     }
     let mut bits = 0;
-    for fd in &fds {
-        for (set, found) in FOUND.iter().enumerate() {
+    for (fd, number) in fds.iter().zip(numbers) {
+        for set in 0..FOUND.len() {
             // SAFETY: the caller's promise.
             unsafe {
-                if sets.has(set, fd.fd) {
-                    let is_kept = fd.revents & found != 0;
-                    sets.keep(set, fd.fd, is_kept);
+                if sets.has(set, number) {
+                    let is_kept = is_in(set, number, fd.revents);
+                    sets.keep(set, number, is_kept);
                     bits += c_int::from(is_kept);
                 }
             }

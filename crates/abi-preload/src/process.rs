@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use portolan::provider::{PROVIDER_ENV, chosen, configure_software, of_environment, pin};
 
 use crate::descriptors::is_table_owner;
+use crate::inside::Inside;
 use crate::settings::settings;
 use crate::socket::SOCKETS;
 use crate::{handover, pump, report};
@@ -61,8 +62,13 @@ unsafe extern "C" fn in_child() {
     pump::forget();
 }
 
-/// Delivers written data before the process exits, as the kernel does for TCP.
+/// Delivers written data before the process exits, as the kernel does for TCP. Not if a signal handler exits amid a call on a
+/// stream, whose locks this thread may hold.
 extern "C" fn at_exit() {
+    if Inside::is_entered() {
+        report::finish();
+        return;
+    }
     let end = || {
         let numbers: Vec<_> = SOCKETS.numbers(0, usize::MAX).collect();
         let sockets = numbers.into_iter().filter_map(|number| SOCKETS.get(number));

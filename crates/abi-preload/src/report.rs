@@ -6,7 +6,7 @@ use std::io::Write;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::settings::program;
+use crate::settings::{program, settings};
 
 /// The file to which each process appends a line when it exits, or `-` for stderr.
 const REPORT_ENV: &str = "PORTOLAN_SOCKETS_REPORT";
@@ -83,6 +83,21 @@ pub(crate) fn finish() {
 pub(crate) fn complain(what: &str, error: &dyn Display) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
-        eprintln!("librspreload (portolan): {what}: {error}");
+        warn(&format_args!("{what}: {error}"));
     }
+}
+
+/// Writes to stderr, once per process, which settings are ignored because they are wrong.
+pub(crate) fn complain_of_settings() {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let wrong = &settings().wrong;
+    if !wrong.is_empty() && !SAID.swap(true, Ordering::Relaxed) {
+        wrong.iter().for_each(|what| warn(what));
+    }
+}
+
+/// Writes a warning to stderr, if the program has one.
+fn warn(what: &dyn Display) {
+    let line = format!("librspreload (portolan): {what}\n");
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }

@@ -28,6 +28,8 @@ pub(crate) struct Settings {
     domains: [bool; 2],
     ports: Ports,
     pub(crate) options: StreamOptions,
+    /// What is ignored because it is wrong, for the user.
+    pub(crate) wrong: Vec<String>,
 }
 
 /// A set of ports.
@@ -45,18 +47,16 @@ pub(crate) fn settings() -> &'static Settings {
 
 impl Settings {
     fn read() -> Self {
-        let path = std::env::var_os(RULES_ENV).unwrap_or_else(|| RULES.into());
-        let rules = std::fs::read_to_string(Path::new(&path)).unwrap_or_default();
-        let ports = std::env::var(PORTS_ENV).unwrap_or_default();
-        let timeout = std::env::var(TIMEOUT_ENV)
-            .ok()
-            .and_then(|text| text.parse().ok());
+        let mut wrong = Vec::new();
+        let rules = read_rules(&mut wrong);
+        let ports = Ports::parse(&variable(PORTS_ENV), &mut wrong);
         Self {
             domains: [AF_INET, AF_INET6].map(|domain| admits(&rules, &program(), domain)),
-            ports: Ports::parse(&ports),
+            ports,
             options: StreamOptions::default()
                 .receive_buffer(RECEIVE_BUFFER)
-                .timeout(timeout.map_or(TIMEOUT, Duration::from_millis)),
+                .timeout(timeout(&variable(TIMEOUT_ENV), &mut wrong)),
+            wrong,
         }
     }
 
@@ -76,6 +76,62 @@ impl Settings {
     pub(crate) fn takes(&self, address: &SocketAddr) -> bool {
         self.ports.has(address.port())
     }
+}
+
+/// A variable of the environment; empty if it is not set.
+fn variable(name: &str) -> String {
+    let value = std::env::var_os(name).unwrap_or_default();
+    value.to_string_lossy().into_owned()
+}
+
+/// The rules' text. A file that the user has not named may be missing.
+fn read_rules(wrong: &mut Vec<String>) -> String {
+    let named = std::env::var_os(RULES_ENV);
+    let path = Path::new(named.as_deref().unwrap_or(RULES.as_ref()));
+    match std::fs::read(path) {
+        Ok(bytes) => {
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            note_wrong_rules(&text, path, wrong);
+            text
+        }
+        Err(error) => {
+            if named.is_some() || error.kind() != std::io::ErrorKind::NotFound {
+                wrong.push(format!(
+                    "cannot read {}: {error}; all TCP sockets become rsockets",
+                    path.display()
+                ));
+            }
+            String::new()
+        }
+    }
+}
+
+/// Notes the first line that is neither a rule, a comment nor empty.
+fn note_wrong_rules(text: &str, path: &Path, wrong: &mut Vec<String>) {
+    let is_wrong = |line: &str| {
+        let is_left_out = line.starts_with('#') || line.trim().is_empty();
+        !is_left_out && rule(line).is_none()
+    };
+    if let Some((number, line)) = (1..).zip(text.lines()).find(|(_, line)| is_wrong(line)) {
+        wrong.push(format!(
+            "{}, line {number}: {line:?} is not `program domain type protocol` and is ignored",
+            path.display()
+        ));
+    }
+}
+
+/// How long a connect tries to find an rsocket.
+fn timeout(text: &str, wrong: &mut Vec<String>) -> Duration {
+    let Ok(timeout_ms) = text.trim().parse() else {
+        if !text.is_empty() {
+            wrong.push(format!(
+                "{TIMEOUT_ENV}={text:?} is not a number of milliseconds; {} ms are used",
+                TIMEOUT.as_millis()
+            ));
+        }
+        return TIMEOUT;
+    };
+    Duration::from_millis(timeout_ms)
 }
 
 /// The program's name, as in `program_invocation_short_name`.
@@ -146,19 +202,25 @@ fn rule(line: &str) -> Option<Rule<'_>> {
 }
 
 impl Ports {
-    /// Ignores words that are not ports or ranges.
-    fn parse(text: &str) -> Self {
+    /// Ignores words that are not ports or ranges, and notes them.
+    fn parse(text: &str, wrong: &mut Vec<String>) -> Self {
         let text = text.trim();
         let (is_inverted, list) = match text.strip_prefix('!') {
             Some(list) => (true, list),
             None => (text.is_empty(), text),
         };
-        let ranges = list.split(',').take(RULES_MAX).filter_map(|word| {
-            let (first, last) = word.split_once('-').unwrap_or((word, word));
-            Some((first.trim().parse().ok()?, last.trim().parse().ok()?))
-        });
+        let mut ranges = Vec::new();
+        let words = list.split(',').map(str::trim);
+        for word in words.filter(|word| !word.is_empty()).take(RULES_MAX) {
+            match range(word) {
+                Some(range) => ranges.push(range),
+                None => wrong.push(format!(
+                    "{PORTS_ENV}: {word:?} is not a port or range of ports, and is ignored"
+                )),
+            }
+        }
         Self {
-            ranges: ranges.collect(),
+            ranges,
             is_inverted,
         }
     }
@@ -170,6 +232,13 @@ impl Ports {
             .any(|(first, last)| (*first..=*last).contains(&port));
         is_in != self.is_inverted
     }
+}
+
+/// A port, or a range of ports such as `8000-8099`.
+fn range(word: &str) -> Option<(u16, u16)> {
+    let (first, last) = word.split_once('-').unwrap_or((word, word));
+    let range = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+    (range.0 <= range.1).then_some(range)
 }
 
 #[cfg(test)]
@@ -192,12 +261,48 @@ mod tests {
 
     #[test]
     fn ports_are_a_list_of_ranges_or_all_but_these() {
-        let all = Ports::parse("");
+        let parse = |text| Ports::parse(text, &mut Vec::new());
+        let all = parse("");
         assert!(all.has(1) && all.has(65_535));
-        let some = Ports::parse("80, 8000-8099,x");
+        let some = parse("80, 8000-8099,x");
         assert!(some.has(80) && some.has(8000) && some.has(8099));
         assert!(!some.has(81) && !some.has(8100));
-        let but = Ports::parse("!22,53");
+        let but = parse("!22,53");
         assert!(!but.has(22) && !but.has(53) && but.has(80));
+    }
+
+    #[test]
+    fn what_is_wrong_in_a_setting_is_named() {
+        let mut wrong = Vec::new();
+        Ports::parse("80,8O,90-80,,70000", &mut wrong);
+        note_wrong_rules(
+            "# rules\n\ncurl inet stream\nx y z\n",
+            Path::new("/f"),
+            &mut wrong,
+        );
+        assert_eq!(timeout("2s", &mut wrong), TIMEOUT);
+        let named = [
+            "PORTOLAN_SOCKETS_PORTS: \"8O\" is not",
+            "PORTOLAN_SOCKETS_PORTS: \"90-80\" is not",
+            "PORTOLAN_SOCKETS_PORTS: \"70000\" is not",
+            "/f, line 3: \"curl inet stream\" is not",
+            "PORTOLAN_SOCKETS_TIMEOUT_MS=\"2s\" is not",
+        ];
+        assert_eq!(wrong.len(), named.len(), "{wrong:?}");
+        for (said, begin) in wrong.iter().zip(named) {
+            assert!(said.starts_with(begin), "{said}");
+        }
+    }
+
+    #[test]
+    fn right_settings_name_nothing() {
+        let mut wrong = Vec::new();
+        Ports::parse("!22, 53-60", &mut wrong);
+        Ports::parse("", &mut wrong);
+        let rules = "# rules\n\nredis * stream tcp\n";
+        note_wrong_rules(rules, Path::new("/f"), &mut wrong);
+        assert_eq!(timeout(" 500 ", &mut wrong), Duration::from_millis(500));
+        assert_eq!(timeout("", &mut wrong), TIMEOUT);
+        assert_eq!(wrong, Vec::<String>::new());
     }
 }

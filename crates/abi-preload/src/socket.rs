@@ -133,6 +133,8 @@ pub(crate) struct Socket {
     pub(crate) error: AtomicI32,
     /// The program knows that the stream is broken.
     is_failure_told: AtomicBool,
+    /// The program has ended its direction, or has written after the peer's end.
+    is_write_over: AtomicBool,
     /// Options that the program has set, as bits of [`crate::inheritance`].
     options: AtomicU32,
     /// Another program has got the listener by an exec.
@@ -175,6 +177,7 @@ impl Socket {
             blocked: [const { AtomicU32::new(0) }; 2],
             error: AtomicI32::new(0),
             is_failure_told: AtomicBool::new(false),
+            is_write_over: AtomicBool::new(false),
             options: AtomicU32::new(0),
             is_passed_on: Arc::default(),
             accepting: Mutex::default(),
@@ -196,6 +199,7 @@ impl Socket {
         socket.watchers = newcomer.watchers;
         socket.is_called = AtomicBool::new(newcomer.is_called);
         let _ = socket.stream.set(newcomer.stream);
+        socket.is_told = AtomicBool::new(true);
         socket.set_kind(Kind::Connected);
         socket
     }
@@ -278,6 +282,19 @@ impl Socket {
     /// Returns whether the program hears only now that the stream is broken. TCP tells it once.
     pub(crate) fn tell_failure(&self) -> bool {
         !self.is_failure_told.swap(true, Ordering::AcqRel)
+    }
+
+    /// The program's next write fails if the connection has ended.
+    pub(crate) fn may_not_write(&self) {
+        self.is_write_over.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a write after the peer's end succeeds, though nobody reads it. With TCP the first one does, because only the
+    /// peer's answer to it says that nobody reads.
+    pub(crate) fn may_write_in_vain(&self, stream: &Stream) -> bool {
+        let ready = stream.ready();
+        let has_ended = ready.read_closed && !ready.failed;
+        has_ended && !self.is_write_over.swap(true, Ordering::Relaxed)
     }
 
     pub(crate) fn is_failure_told(&self) -> bool {
@@ -438,6 +455,7 @@ pub(crate) fn leave(number: c_int) {
                 watcher.closed(its);
             }
         });
+        socket.watchers.forget(number);
         socket.numbers.lock().retain(|known| *known != number);
     }
 }

@@ -119,13 +119,18 @@ pub(crate) unsafe fn receive(socket: &Socket, into: &[iovec], flags: c_int) -> M
     Ok(Some(total))
 }
 
+/// The bytes of several iovecs.
+fn length_of(pieces: &[iovec]) -> usize {
+    let lengths = pieces.iter().map(|piece| piece.iov_len);
+    lengths.fold(0, usize::saturating_add)
+}
+
 /// Peeks into several iovecs: a second look at a stream would return the same bytes.
 ///
 /// # Safety
 /// As for [`receive`].
 unsafe fn peek_pieces(socket: &Socket, into: &[iovec], flags: c_int) -> Moved {
-    let lengths = into.iter().map(|piece| piece.iov_len);
-    let length = lengths.fold(0, usize::saturating_add).min(PEEKED_MAX);
+    let length = length_of(into).min(PEEKED_MAX);
     let mut peeked = vec![0u8; length];
     let piece = iovec {
         iov_base: peeked.as_mut_ptr().cast(),
@@ -182,6 +187,12 @@ pub(crate) unsafe fn send(socket: &Socket, from: &[iovec], flags: c_int) -> Move
                     }
                 }
                 Err(_) if total > 0 => return Ok(Some(total)),
+                Err(error)
+                    if error.kind() == ErrorKind::BrokenPipe
+                        && socket.may_write_in_vain(stream) =>
+                {
+                    return Ok(Some(length_of(from)));
+                }
                 Err(error) => {
                     let errno = failed_write(socket, &error);
                     if errno == Errno::PIPE && flags & MSG_NOSIGNAL == 0 {

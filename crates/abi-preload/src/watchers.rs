@@ -58,6 +58,13 @@ impl Watchers {
         self.any.store(true, Ordering::Release);
     }
 
+    /// Removes what watches a number.
+    pub(crate) fn forget(&self, number: c_int) {
+        let mut watchers = self.list.lock();
+        watchers.retain(|(its, _)| *its != number);
+        self.any.store(!watchers.is_empty(), Ordering::Release);
+    }
+
     pub(crate) fn remove(&self, number: c_int, watcher: &Weak<dyn Watcher>) {
         let mut watchers = self.list.lock();
         watchers.retain(|(its, known)| *its != number || !known.ptr_eq(watcher));

@@ -104,6 +104,31 @@ fn rare_uses_of_the_calls_return_on_rsockets_what_they_return_on_tcp() {
 }
 
 #[test]
+fn numbers_of_streams_that_system_calls_close_are_those_of_the_next_files() {
+    let folder = Folder::with("numbers", "numbers.c");
+    let (on_tcp, _) = run(&folder, "timeout 60 $tcp");
+    assert!(on_tcp.ends_with("done\n"), "{on_tcp}");
+    let (on_rsockets, report) = run(&folder, "timeout 60 $rsockets");
+    assert_eq!(on_rsockets, on_tcp);
+    // The connect to a listener that is closed.
+    assert!(report.contains("TCP 1 connected"), "{report}");
+}
+
+#[test]
+fn connections_and_processes_end_and_options_hold_as_on_tcp() {
+    let folder = Folder::with("ends", "ends.c");
+    let network = "ip link add veth0 type veth peer name veth1; ip addr add 10.7.0.1/24 dev veth0; \
+                   ip link set veth0 up; ip link set veth1 up; timeout 500";
+    let (on_tcp, _) = run(&folder, &format!("{network} $tcp"));
+    assert!(on_tcp.ends_with("done\n"), "{on_tcp}");
+    let (on_rsockets, report) = run(&folder, &format!("{network} $rsockets"));
+    assert_eq!(on_rsockets, on_tcp);
+    // Each writer that exits in a signal handler.
+    let writers = report.matches("rsockets 1 connected").count();
+    assert_eq!(writers, 40, "{report}");
+}
+
+#[test]
 fn time_signals_and_other_threads_end_waiting_calls_as_on_tcp() {
     let folder = Folder::with("waits", "threads.c");
     let network = "ip link add veth0 type veth peer name veth1; ip addr add 10.7.0.1/24 dev veth0; \
@@ -364,6 +389,21 @@ fn a_program_or_port_that_the_settings_leave_out_stays_tcps() {
         assert!(report.contains(of_client.unwrap_or_default()), "{report}");
         assert!(!report.contains("rsockets 1"), "{report}");
         let _ = std::fs::remove_file(folder.0.join("report"));
+    }
+}
+
+#[test]
+fn a_program_with_wrong_settings_says_so_once_and_runs() {
+    let folder = Folder::new("wrong-settings");
+    let script = "export PORTOLAN_SOCKETS_CONFIG=/missing PORTOLAN_SOCKETS_PORTS=7100,http; \
+                  $rsockets serve > /dev/null 2>&1 & $rsockets call 2>&1; wait $!";
+    let (said, _) = run(&folder, script);
+    assert!(said.contains("the data are right"), "{said}");
+    for wrong in [
+        "cannot read /missing",
+        "PORTOLAN_SOCKETS_PORTS: \"http\" is not",
+    ] {
+        assert_eq!(said.matches(wrong).count(), 1, "{said}");
     }
 }
 

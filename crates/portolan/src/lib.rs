@@ -162,7 +162,7 @@
 //!
 //! ```toml
 //! [dependencies]
-//! portolan = { version = "0.1", features = ["tokio"] }
+//! portolan = { path = "portolan/crates/portolan", features = ["tokio"] } # a checkout
 //! ```
 //!
 //! # Stability

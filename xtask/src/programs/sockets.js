@@ -1,18 +1,25 @@
-// Node.js (libuv) at both ends: `node sockets.js serve` returns what arrives, and pages by HTTP. `node sockets.js call` compares
-// what comes back.
+// Node.js (libuv) at both ends: `node sockets.js serve` returns what arrives, and this file by HTTP. `node sockets.js call`
+// compares what comes back. Files are read while sockets are closed: they get the sockets' numbers.
 const crypto = require('crypto')
+const fs = require('fs')
 const http = require('http')
 const net = require('net')
 
 const ADDRESS = '127.0.0.1'
 const ECHO_PORT = 9003
 const PAGE_PORT = 9004
-const PAGE = Buffer.alloc(100000, 'page ')
+const PAGE = fs.readFileSync(__filename)
 
 function serve() {
-	http.createServer((request, response) => response.end(PAGE)).listen(PAGE_PORT, ADDRESS, () => {
-		net.createServer({ allowHalfOpen: true }, (socket) => socket.pipe(socket)).listen(ECHO_PORT, ADDRESS)
+	const echo = net.createServer({ allowHalfOpen: true }, (socket) => {
+		socket.pipe(socket)
+		socket.on('error', () => socket.destroy())
 	})
+	const answer = (request, response) => {
+		if (request.url === '/connections') echo.getConnections((error, count) => response.end(`${count}`))
+		else fs.readFile(__filename, (error, page) => response.end(error ? `${error}` : page))
+	}
+	http.createServer(answer).listen(PAGE_PORT, ADDRESS, () => echo.listen(ECHO_PORT, ADDRESS))
 }
 
 function echoed() {
@@ -26,15 +33,40 @@ function echoed() {
 	})
 }
 
-function page(agent) {
+function abandoned() {
 	return new Promise((resolve, reject) => {
-		const request = http.get({ host: ADDRESS, port: PAGE_PORT, agent }, (response) => {
+		const socket = net.connect(ECHO_PORT, ADDRESS, () => socket.write('x'))
+		socket.on('data', () => {
+			socket.destroy()
+			resolve()
+		})
+		socket.on('error', reject)
+	})
+}
+
+function get(path, agent) {
+	return new Promise((resolve, reject) => {
+		const request = http.get({ host: ADDRESS, port: PAGE_PORT, path, agent }, (response) => {
 			const parts = []
 			response.on('data', (part) => parts.push(part))
-			response.on('end', () => (Buffer.concat(parts).equals(PAGE) ? resolve() : reject(new Error('another page'))))
+			response.on('end', () => resolve(Buffer.concat(parts)))
 		})
 		request.on('error', reject)
 	})
+}
+
+async function page(agent) {
+	const got = await get('/', agent)
+	if (!got.equals(PAGE)) throw new Error('another page')
+	if (!fs.readFileSync(__filename).equals(PAGE)) throw new Error('another file')
+}
+
+async function noConnectionIsLeft() {
+	for (let left = 100; left > 0; left--) {
+		if (`${await get('/connections', false)}` === '0') return
+		await new Promise((resolve) => setTimeout(resolve, 50))
+	}
+	throw new Error('the server has connections that the client has closed')
 }
 
 async function call() {
@@ -42,6 +74,9 @@ async function call() {
 	const agent = new http.Agent({ keepAlive: true, maxSockets: 10 })
 	await Promise.all(Array.from({ length: 200 }, () => page(agent)))
 	agent.destroy()
+	await Promise.all(Array.from({ length: 100 }, () => page(false)))
+	await Promise.all(Array.from({ length: 20 }, abandoned))
+	await noConnectionIsLeft()
 	console.log('the data are right')
 }
 

@@ -10,7 +10,7 @@ use portolan::Stream;
 use portolan::stream::DeviceWait;
 use portolan_threads::spin::Polling;
 
-use super::{DEVICE, Interest, Set};
+use super::{DEVICE, Interest, NO_DRIVER, Set};
 use crate::socket::{Kind, Socket, Watch};
 
 impl Set {
@@ -41,20 +41,24 @@ impl Set {
             let is_driver = interest.placed == Watch::default();
             is_driver.then(|| interest.socket.upgrade()).flatten()
         };
-        let known = interests
-            .by_number
-            .get(&self.driver.load(Ordering::Relaxed));
+        let driver = self.driver.load(Ordering::Relaxed);
+        if driver == NO_DRIVER {
+            return None;
+        }
+        let known = interests.by_number.get(&driver);
         if let Some(known) = known.and_then(socket)
             && known.kind() == Kind::Connected
         {
             return Some(known);
         }
         let mut all = interests.by_number.iter();
-        all.find_map(|(number, interest)| {
+        let found = all.find_map(|(number, interest)| {
             let found = socket(interest).filter(|found| found.kind() == Kind::Connected)?;
-            self.driver.store(*number, Ordering::Relaxed);
-            Some(found)
-        })
+            Some((*number, found))
+        });
+        let number = found.as_ref().map_or(NO_DRIVER, |(number, _)| *number);
+        self.driver.store(number, Ordering::Relaxed);
+        found.map(|(_, found)| found)
     }
 
     /// [`collect`](Self::collect)s. While nothing is ready, drives the device for a short time before a sleep.

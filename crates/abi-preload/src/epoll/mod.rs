@@ -59,6 +59,8 @@ const ORDINARY: u32 = (libc::EPOLLIN
     | EPOLLHUP
     | EPOLLET
     | EPOLLONESHOT) as u32;
+/// No stream of the set can drive the device: only streams of the kernel's devices are in it.
+const NO_DRIVER: c_int = -2;
 /// Maximum of events taken from the second set at a time.
 const BATCH: usize = 64;
 
@@ -85,7 +87,7 @@ pub(crate) struct Set {
     must_look: AtomicBool,
     /// The last wait had room for streams only. The next one asks the kernel first.
     is_kernels_turn: AtomicBool,
-    /// A number whose stream drives the device.
+    /// A number whose stream drives the device, or [`NO_DRIVER`]. Changed under the interests' lock.
     driver: AtomicI32,
     /// The set's waiters wait for the device, too, so that no other thread has to wake them.
     device: OnceLock<Box<dyn DeviceWait>>,
@@ -215,6 +217,7 @@ impl Set {
         socket.add_watcher(number, this);
         interests.by_number.insert(number, interest);
         interests.hot.push_back(number);
+        self.driver.store(number, Ordering::Relaxed);
         drop(interests);
         self.wake();
         Ok(())
@@ -460,6 +463,7 @@ impl Watcher for Set {
             interest.events &= EPOLLONESHOT as u32;
         }
         let _ = self.place(number, interest, watch);
+        self.driver.store(number, Ordering::Relaxed);
         if socket.kind() == Kind::Plain {
             interests.by_number.remove(&number);
         } else if !interest.is_hot {

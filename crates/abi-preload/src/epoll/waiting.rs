@@ -12,9 +12,12 @@ use rustix::io::Errno;
 use super::{DEVICE, MARK, Set};
 use crate::real;
 use crate::socket::Kind;
+use crate::wait::timespec_of;
 
 /// Maximum sleep while a socket connects: no descriptor signals the connect's deadline.
 const CONNECT_SLEEP: Duration = Duration::from_millis(100);
+/// The shortest sleep that is rounded up to milliseconds.
+const EXACT_MAX: Duration = Duration::from_millis(5);
 
 impl Set {
     fn connects(&self) -> bool {
@@ -152,18 +155,27 @@ impl Set {
     }
 }
 
-/// The kernel's `epoll_pwait`.
+/// The kernel's `epoll_pwait`, or `epoll_pwait2` for a short sleep.
 fn kernel_wait(
     set: c_int,
     events: &mut [epoll_event],
     sleep: Option<Duration>,
     mask: *const sigset_t,
 ) -> Result<usize> {
+    let room = c_int::try_from(events.len()).unwrap_or(c_int::MAX);
+    if let Some(sleep) = sleep.filter(|sleep| *sleep < EXACT_MAX && !sleep.is_zero()) {
+        let time = timespec_of(sleep);
+        // SAFETY: as below; the time is a valid local variable.
+        let found = unsafe { real::epoll_pwait2(set, events.as_mut_ptr(), room, &time, mask) };
+        // Kernels before 5.11 do not have it.
+        if found >= 0 || last_errno() != Errno::NOSYS {
+            return usize::try_from(found).map_err(|_| last_errno());
+        }
+    }
     // Round up: a wait must not end early.
     let timeout_ms = sleep.map_or(-1, |sleep| {
         c_int::try_from(sleep.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
     });
-    let room = c_int::try_from(events.len()).unwrap_or(c_int::MAX);
     // SAFETY: `room` is at most the number of events; the mask is the program's or null.
     let found = unsafe { real::epoll_pwait(set, events.as_mut_ptr(), room, timeout_ms, mask) };
     usize::try_from(found).map_err(|_| last_errno())

@@ -1,0 +1,287 @@
+/*
+ * Prints the result of calls around the end of connections and processes, and of options, one per line. The output must be
+ * the same on TCP and on rsockets.
+ */
+#define _GNU_SOURCE
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/select.h>
+#include <sys/time.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include "told.h"
+#include "server.h"
+
+#define PIECES 1025
+
+static struct sockaddr_in here;
+static char big[1 << 20];
+
+static void pair(int listener, int ends[2])
+{
+	ends[0] = socket(AF_INET, SOCK_STREAM, 0);
+	need(connect(ends[0], (struct sockaddr *)&here, sizeof(here)) == 0, "connect");
+	ends[1] = accept(listener, NULL, NULL);
+	need(ends[1] >= 0, "accept");
+}
+
+static void finish(int ends[2])
+{
+	close(ends[0]);
+	close(ends[1]);
+}
+
+static long now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* The peer has closed. The first write is lost without an error, the next one fails. */
+static void writes_after_the_end(int listener)
+{
+	struct pollfd one = { .events = POLLIN };
+	int ends[2];
+
+	signal(SIGPIPE, SIG_IGN);
+	pair(listener, ends);
+	need(write(ends[0], "quit", 4) == 4, "write");
+	close(ends[0]);
+	one.fd = ends[1];
+	TELL("read", read(ends[1], big, 100));
+	TELL("poll", poll(&one, 1, 3000));
+	TELL("the end", read(ends[1], big, 100));
+	TELL("the first write", write(ends[1], "good bye", 8));
+	usleep(100000);
+	TELL("the next write", write(ends[1], "good bye", 8));
+	TELL("read", read(ends[1], big, 100));
+	close(ends[1]);
+
+	pair(listener, ends);
+	TELL("shutdown", shutdown(ends[1], SHUT_WR));
+	close(ends[0]);
+	usleep(100000);
+	TELL("a write after shutdown", write(ends[1], "x", 1));
+	close(ends[1]);
+	signal(SIGPIPE, SIG_DFL);
+}
+
+static void quit(int signal)
+{
+	(void)signal;
+	exit(3);
+}
+
+/* Reads what a writer sends, until it is killed. Writes to `ready` when it listens. */
+static void read_on(int ready)
+{
+	struct sockaddr_in its = here;
+	int fd, listener = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+
+	its.sin_port = htons(7102);
+	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+	need(bind(listener, (struct sockaddr *)&its, sizeof(its)) == 0, "bind");
+	need(listen(listener, 1) == 0, "listen");
+	need(write(ready, "", 1) == 1, "write");
+	fd = accept(listener, NULL, NULL);
+	while (read(fd, big, sizeof(big)) > 0)
+		;
+	_exit(0);
+}
+
+/* Writes until a signal handler exits. */
+static void write_until_a_signal(long us)
+{
+	struct itimerval soon = { .it_value = { .tv_usec = us } };
+	struct sockaddr_in its = here;
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+	its.sin_port = htons(7102);
+	need(connect(fd, (struct sockaddr *)&its, sizeof(its)) == 0, "connect");
+	signal(SIGALRM, quit);
+	setitimer(ITIMER_REAL, &soon, NULL);
+	while (write(fd, big, 64) > 0)
+		;
+	_exit(4);
+}
+
+/* Processes that exit in a signal handler, amid calls on a stream. */
+static void exits_in_handlers(void)
+{
+	int ended = 0, status, ready[2];
+	char any;
+
+	need(pipe(ready) == 0, "pipe");
+	for (int at = 0; at < 40; at++) {
+		pid_t reader = fork(), writer;
+
+		if (reader == 0)
+			read_on(ready[1]);
+		need(read(ready[0], &any, 1) == 1, "read");
+		writer = fork();
+		if (writer == 0)
+			write_until_a_signal(20000 + 137 * at);
+		for (int waited = 0; waited < 800 && writer != 0; waited++) {
+			usleep(10000);
+			if (waitpid(writer, &status, WNOHANG) == writer) {
+				ended += WIFEXITED(status) && WEXITSTATUS(status) == 3;
+				writer = 0;
+			}
+		}
+		if (writer != 0) {
+			kill(writer, SIGKILL);
+			waitpid(writer, NULL, 0);
+		}
+		kill(reader, SIGKILL);
+		waitpid(reader, NULL, 0);
+	}
+	printf("exited in their handlers: %d\n", ended);
+}
+
+/* A child's socket has the time limits that its parent has set. */
+static void limits_in_a_child(int listener)
+{
+	struct timeval limit = { .tv_usec = 200000 }, its = { 0 };
+	socklen_t length = sizeof(its);
+	int ends[2];
+
+	pair(listener, ends);
+	need(setsockopt(ends[1], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) == 0, "set");
+	fflush(stdout);
+	if (fork() == 0) {
+		alarm(5);
+		close(ends[0]);
+		TELL("recv in the child", recv(ends[1], big, 1, 0));
+		getsockopt(ends[1], SOL_SOCKET, SO_RCVTIMEO, &its, &length);
+		printf("its limit: %ld us\n", (long)its.tv_usec);
+		exit(0);
+	}
+	wait(NULL);
+	finish(ends);
+}
+
+/* What a child must not believe to be in force. */
+static void options_in_a_child(int listener)
+{
+	int ends[2], on = 1;
+	char keys[40] = { 0x04, 0x03, 51 };
+
+	pair(listener, ends);
+	fflush(stdout);
+	if (fork() == 0) {
+		TELL("TCP_NODELAY", setsockopt(ends[1], IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)));
+		TELL("TCP_QUICKACK", setsockopt(ends[1], IPPROTO_TCP, TCP_QUICKACK, &on, sizeof(on)));
+		TELL("an unknown ULP", setsockopt(ends[1], IPPROTO_TCP, TCP_ULP, "none", 4) < 0);
+		TELL("keys of TLS", setsockopt(ends[1], 282, 1, keys, sizeof(keys)) < 0);
+		exit(0);
+	}
+	wait(NULL);
+	finish(ends);
+}
+
+/* What select(2) says of a stream whose peer has closed, and which is only in the set of exceptions. */
+static void exceptions(int listener)
+{
+	struct timeval limit = { .tv_usec = 300000 };
+	fd_set except;
+	int ends[2];
+	long began;
+
+	pair(listener, ends);
+	close(ends[0]);
+	TELL("the end", read(ends[1], big, 1));
+	FD_ZERO(&except);
+	FD_SET(ends[1], &except);
+	began = now_ms();
+	TELL("select", select(ends[1] + 1, NULL, NULL, &except, &limit));
+	printf("it waited: %d\n", now_ms() - began > 250);
+	close(ends[1]);
+}
+
+/* A listener or client that may use one device only. */
+static void devices(void)
+{
+	struct sockaddr_in its = here, from = here;
+	int fd = socket(AF_INET, SOCK_STREAM, 0), client;
+
+	its.sin_addr.s_addr = htonl(INADDR_ANY);
+	its.sin_port = htons(7101);
+	TELL("bind to a device", setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "veth0", 5));
+	need(bind(fd, (struct sockaddr *)&its, sizeof(its)) == 0, "bind");
+	need(listen(fd, 1) == 0, "listen");
+	client = socket(AF_INET, SOCK_STREAM, 0);
+	from.sin_port = its.sin_port;
+	TELL("connect through another device", connect(client, (struct sockaddr *)&from, sizeof(from)));
+	close(client);
+	close(fd);
+	client = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+	TELL("bind a client", setsockopt(client, SOL_SOCKET, SO_BINDTODEVICE, "veth0", 5));
+	TELL("connect", connect(client, (struct sockaddr *)&here, sizeof(here)));
+	usleep(300000);
+	TELL("connect", connect(client, (struct sockaddr *)&here, sizeof(here)));
+	close(client);
+}
+
+static void connects(int listener)
+{
+	struct sockaddr_in6 other = { .sin6_family = AF_INET6, .sin6_port = here.sin_port,
+				      .sin6_addr = IN6ADDR_LOOPBACK_INIT };
+	struct sockaddr_in nowhere = here, its;
+	socklen_t length = sizeof(its);
+	struct iovec pieces[PIECES] = { { 0 } };
+	struct msghdr message = { .msg_iov = pieces, .msg_iovlen = PIECES };
+	int ends[2], fd;
+
+	pair(listener, ends);
+	TELL("connect an accepted socket", connect(ends[1], (struct sockaddr *)&here, sizeof(here)));
+	TELL("recvfrom", recvfrom(ends[1], big, 1, MSG_DONTWAIT, (struct sockaddr *)&its, &length));
+	printf("the length is still %u\n", length);
+	need(write(ends[0], "x", 1) == 1, "write");
+	TELL("recvfrom without an address", recvfrom(ends[1], big, 1, 0, NULL, &length));
+	printf("the length is still %u\n", length);
+	TELL("sendmsg of many pieces", sendmsg(ends[0], &message, 0));
+	TELL("recvmsg of many pieces", recvmsg(ends[0], &message, MSG_DONTWAIT));
+	TELL("writev of many pieces", writev(ends[0], pieces, PIECES));
+	finish(ends);
+
+	fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+	TELL("connect to another family", connect(fd, (struct sockaddr *)&other, sizeof(other)));
+	/* No route leads there. */
+	nowhere.sin_addr.s_addr = htonl(0xc6336401);
+	TELL("connect to nowhere", connect(fd, (struct sockaddr *)&nowhere, sizeof(nowhere)) < 0);
+	usleep(100000);
+	for (int at = 0; at < 3; at++)
+		if (connect(fd, (struct sockaddr *)&here, sizeof(here)) == 0 || errno == EISCONN || errno == EINPROGRESS)
+			break;
+	usleep(300000);
+	TELL("connect again", connect(fd, (struct sockaddr *)&here, sizeof(here)) == 0 || errno == EISCONN);
+	ends[1] = accept(listener, NULL, NULL);
+	TELL("write", write(fd, "some", 4));
+	TELL("read", read(ends[1], big, 4));
+	close(fd);
+	close(ends[1]);
+}
+
+int main(void)
+{
+	int listener;
+
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	listener = listen_here(&here);
+	writes_after_the_end(listener);
+	limits_in_a_child(listener);
+	options_in_a_child(listener);
+	exceptions(listener);
+	devices();
+	connects(listener);
+	close(listener);
+	exits_in_handlers();
+	printf("done\n");
+	return 0;
+}
