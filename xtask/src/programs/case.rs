@@ -125,7 +125,7 @@ impl Data {
     pub(super) fn text(self) -> &'static str {
         match self {
             Self::None => "",
-            Self::Unseen => "not looked at",
+            Self::Unseen => "not checked",
             Self::ComparedByBoth => "compared by both",
             Self::ComparedByClient => "compared by the client",
         }

@@ -87,7 +87,7 @@ fn line(row: &Row) -> String {
     };
     let seconds = row.took.as_secs_f64();
     let result = match &row.result {
-        Ok(()) => refusal(&row.case).unwrap_or_else(|| format!("well, {seconds:.1} s")),
+        Ok(()) => refusal(&row.case).unwrap_or_else(|| format!("passed, {seconds:.1} s")),
         Err(why) => format!("**failed**: {}", why.replace('|', "/").replace('\n', " ")),
     };
     let data = row.case.data.text();

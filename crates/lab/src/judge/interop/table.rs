@@ -17,8 +17,8 @@ pub fn section(results: &[Interop], elapsed: Duration) -> String {
     // Writing to a string cannot fail.
     let _ = writeln!(
         text,
-        "Each row is an exchange, each column a network. A cell tells how many of its operations were right of those \
-         that were done,\nand how long the slowest took, verification included; of programs how long they ran. All \
+        "Each row is an exchange, each column a network. A cell has the number of its operations that were right, of \
+         those that were done,\nand the time of the slowest, verification included; for programs, how long they ran. All \
          of it took {minutes} minutes on\nemulated processors: the times compare with each other and with nothing else.\n"
     );
     for result in results {
