@@ -243,7 +243,6 @@ pub(crate) unsafe fn accept_from(
 
 pub(crate) unsafe fn closed(fd: c_int) -> c_int {
     if has_object(fd) {
-        let _inside = Inside::enter();
         release(fd);
     }
     // SAFETY: the program's descriptor.
@@ -252,7 +251,10 @@ pub(crate) unsafe fn closed(fd: c_int) -> c_int {
 
 pub(crate) unsafe fn controlled(fd: c_int, command: c_int, argument: usize) -> c_int {
     match has_object(fd) {
-        true => descriptors::control(fd, command, argument),
+        // SAFETY: the program's arguments.
+        true => descriptors::control(fd, command, argument, || unsafe {
+            real::fcntl(fd, command, argument)
+        }),
         // SAFETY: the program's arguments.
         false => unsafe { real::fcntl64(fd, command, argument) },
     }

@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use socket2::SockAddr;
 
 use crate::background::{Place, Task, make_bell};
+use crate::inside::asleep;
 use crate::settings::settings;
 use crate::socket::{Attempt, Attending, Kind, Phase, Socket, Unattended};
 use crate::wait::{OnSignal, wait_readable};
@@ -78,10 +79,7 @@ fn connect_or_start(socket: &Socket, number: c_int, destination: &SockAddr) -> R
                 }
                 Progress::Pending => Err(Errno::ALREADY),
                 Progress::Tcp => connect_tcp(number, destination),
-                Progress::Refused => {
-                    socket.set_kind(Kind::Fresh);
-                    Err(refusal(socket))
-                }
+                Progress::Refused => Err(refusal(socket)),
             };
         }
         Kind::Connecting => {}
@@ -89,8 +87,7 @@ fn connect_or_start(socket: &Socket, number: c_int, destination: &SockAddr) -> R
         Kind::Connected if !socket.is_told.swap(true, Ordering::Relaxed) => return Ok(()),
         Kind::Connected | Kind::Listening => return Err(Errno::ISCONN),
         Kind::Refused => {
-            // The next call begins anew.
-            socket.set_kind(Kind::Fresh);
+            drop(phase);
             return Err(refusal(socket));
         }
         Kind::Plain => {
@@ -107,8 +104,15 @@ fn connect_or_start(socket: &Socket, number: c_int, destination: &SockAddr) -> R
     }
 }
 
-/// Takes the error of a refused connect; later calls get `ECONNABORTED`.
+/// Takes the error of a refused connect, or `ECONNABORTED` if the program has it already. The next connect begins anew.
 fn refusal(socket: &Socket) -> Errno {
+    {
+        let _phase = socket.phase.lock();
+        if socket.kind() == Kind::Refused {
+            socket.set_kind(Kind::Fresh);
+        }
+    }
+    socket.tell_change();
     match socket.error.swap(0, Ordering::Relaxed) {
         0 => Errno::CONNABORTED,
         errno => Errno::from_raw_os_error(errno),
@@ -359,7 +363,7 @@ fn leave_to_kernel(socket: &Socket) {
 fn connect_tcp(number: c_int, destination: &SockAddr) -> Result<()> {
     // SAFETY: the pointer and length describe the same address.
     let connected =
-        unsafe { real::connect(number, destination.as_ptr().cast(), destination.len()) };
+        asleep(|| unsafe { real::connect(number, destination.as_ptr().cast(), destination.len()) });
     match connected {
         0 => Ok(()),
         _ => Err(last_errno()),

@@ -12,6 +12,7 @@ use portolan_abi_layout::guard::{Result, last_errno};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
+use crate::inside::asleep;
 use crate::real;
 use crate::socket::Socket;
 use crate::transfer::{Moved, failed_read, failed_write, of_io, send};
@@ -97,7 +98,8 @@ pub(crate) fn to_stream(from: c_int, socket: &Socket, length: usize, flags: u32)
     let (out, into) = pipe_with(PipeFlags::CLOEXEC)?;
     // A copy is sent, so what does not fit stays in the pipe, and nothing is lost if a signal ends the call.
     // SAFETY: tee takes no pointers.
-    let copied = unsafe { libc::tee(from, into.as_raw_fd(), PIECE_BYTES.min(length), flags) };
+    let copied =
+        asleep(|| unsafe { libc::tee(from, into.as_raw_fd(), PIECE_BYTES.min(length), flags) });
     let copied = usize::try_from(copied).map_err(|_| last_errno())?;
     if copied == 0 {
         return Ok(Some(0));
@@ -113,6 +115,11 @@ pub(crate) fn to_stream(from: c_int, socket: &Socket, length: usize, flags: u32)
                 if wait_direction(socket, stream, Direction::Write, None)? == Woken::HandedOver {
                     return Ok(None);
                 }
+            }
+            Err(error)
+                if error.kind() == ErrorKind::BrokenPipe && socket.may_write_in_vain(stream) =>
+            {
+                sent = copied;
             }
             Err(error) => return Err(failed_write(socket, &error)),
         }

@@ -12,6 +12,7 @@ use libc::{
 };
 
 use crate::epoll::{self, INSTANCES};
+use crate::inside::Inside;
 use crate::settings::settings;
 use crate::socket::{Kind, Listening, Phase, SOCKETS, Socket, enter, leave};
 use crate::{handover, real, report};
@@ -91,12 +92,14 @@ pub(crate) fn is_table_owner() -> bool {
 
 /// Before `execve` and its kin.
 pub(crate) fn before_exec() {
+    let _inside = Inside::enter();
     handover::before_exec(!is_table_owner());
 }
 
 /// Before `posix_spawn`.
 pub(crate) fn before_spawn(has_actions: bool) {
     if is_table_owner() {
+        let _inside = Inside::enter();
         handover::before_spawn(has_actions);
     }
 }
@@ -106,6 +109,7 @@ pub(crate) fn release(number: c_int) {
     if !has_object(number) || !is_table_owner() {
         return;
     }
+    let _inside = Inside::enter();
     if let Some(socket) = SOCKETS.get(number) {
         match socket.owner.is_owner() {
             true => leave(number),
@@ -159,6 +163,7 @@ pub(crate) fn duplicate(number: c_int, new: c_int) {
     if new < 0 || new == number || !is_table_owner() {
         return;
     }
+    let _inside = Inside::enter();
     if let Some(socket) = lookup(number) {
         enter(new, &socket);
     } else {
@@ -171,6 +176,7 @@ pub(crate) fn duplicate_to(number: c_int, new: c_int, call: impl FnOnce() -> c_i
     if number == new {
         return call();
     }
+    let _inside = Inside::enter();
     let former = match has_object(new) && is_table_owner() {
         true => SOCKETS.get(new).filter(|former| former.owner.is_owner()),
         false => None,
@@ -187,10 +193,14 @@ pub(crate) fn duplicate_to(number: c_int, new: c_int, call: impl FnOnce() -> c_i
     made
 }
 
-/// `fcntl` on a number with an object.
-pub(crate) fn control(number: c_int, command: c_int, argument: usize) -> c_int {
-    // SAFETY: the program vouches for its arguments.
-    let answer = unsafe { real::fcntl(number, command, argument) };
+/// `fcntl` on a number with an object. `call` is the kernel's.
+pub(crate) fn control(
+    number: c_int,
+    command: c_int,
+    argument: usize,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
+    let answer = call();
     if answer < 0 {
         return answer;
     }

@@ -27,7 +27,9 @@ use crate::calls::{
     SOCKET_BYTES_MAX, accept_from, carried, closed, controlled, file, ms, number, poll_all,
     read_into, receive_from, select_all, start_connect, time, vector, wait_set, write_from,
 };
-use crate::descriptors::{self, has_object, lookup, release_range};
+use crate::descriptors::{
+    self, control, duplicate, duplicate_to, has_object, lookup, release, release_range,
+};
 use crate::epoll;
 use crate::settings::settings;
 use crate::wait::timespec_of;
@@ -372,24 +374,24 @@ exports! {
         // SAFETY: the program passes what libc's function takes.
         let new = unsafe { real::dup(fd) };
         if has_object(fd) {
-            descriptors::duplicate(fd, new);
+            duplicate(fd, new);
         }
         new
     }
 
     fn dup2(fd: c_int, new: c_int) -> c_int {
         // SAFETY: the program passes what libc's function takes.
-        descriptors::duplicate_to(fd, new, || unsafe { real::dup2(fd, new) })
+        duplicate_to(fd, new, || unsafe { real::dup2(fd, new) })
     }
 
     fn __dup2(fd: c_int, new: c_int) -> c_int {
         // SAFETY: the program passes what libc's function takes.
-        descriptors::duplicate_to(fd, new, || unsafe { real::dup2(fd, new) })
+        duplicate_to(fd, new, || unsafe { real::dup2(fd, new) })
     }
 
     fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
         // SAFETY: the program passes what libc's function takes.
-        descriptors::duplicate_to(fd, new, || unsafe { real::dup3(fd, new, flags) })
+        duplicate_to(fd, new, || unsafe { real::dup3(fd, new, flags) })
     }
 
     // In C these are variadic. Both supported calling conventions pass the variadic argument like a fixed one.
@@ -459,24 +461,44 @@ exports! {
         unsafe { stdio::open(fd, mode, calls) }
     }
 
-    // Variadic in C, as fcntl is. libuv closes descriptors this way. io_uring would carry out calls on descriptors that are
-    // streams, unseen: libuv adds sockets to its epoll instance that way. Programs that find no io_uring make the calls
-    // themselves.
+    // Variadic in C, as fcntl is. libuv closes descriptors this way, because libc's close is a cancellation point. io_uring
+    // would carry out calls on descriptors that are streams, unseen: libuv adds sockets to its epoll instance that way.
+    // Programs that find no io_uring make the calls themselves.
     fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
-        let (first, second, third) = (a as c_int, b as c_int, c as c_int);
+        // SAFETY: the program passes what libc's function takes.
+        let call = || unsafe { real::syscall(number, a, b, c, d, e, f) };
+        // Descriptors and flags, and so are the results.
+        let call_for_number = || call() as c_int;
+        let (first, second) = (a as c_int, b as c_int);
         match number {
             libc::SYS_io_uring_setup if settings().takes_any() => failed(Errno::NOSYS).into(),
-            // SAFETY: the program passes what libc's functions take.
-            libc::SYS_close => unsafe { close(first) }.into(),
-            libc::SYS_close_range => unsafe { close_range(a as c_uint, b as c_uint, third) }.into(),
-            libc::SYS_dup => unsafe { dup(first) }.into(),
+            libc::SYS_close => {
+                release(first);
+                call()
+            }
+            libc::SYS_close_range if c == 0 => {
+                release_range(a as c_uint, b as c_uint);
+                call()
+            }
+            libc::SYS_dup => {
+                let new = call_for_number();
+                if has_object(first) {
+                    duplicate(first, new);
+                }
+                new.into()
+            }
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_dup2 => unsafe { dup2(first, second) }.into(),
-            libc::SYS_dup3 => unsafe { dup3(first, second, third) }.into(),
-            libc::SYS_fcntl => unsafe { fcntl(first, second, c) }.into(),
-            libc::SYS_accept4 => unsafe { accept4(first, b as *mut sockaddr, c as *mut socklen_t, d as c_int) }.into(),
-            // SAFETY: the program passes what libc's function takes.
-            _ => unsafe { real::syscall(number, a, b, c, d, e, f) },
+            libc::SYS_dup2 => duplicate_to(first, second, call_for_number).into(),
+            libc::SYS_dup3 => duplicate_to(first, second, call_for_number).into(),
+            libc::SYS_fcntl if has_object(first) => control(first, second, c, call_for_number).into(),
+            libc::SYS_accept | libc::SYS_accept4 => {
+                let flags = if number == libc::SYS_accept { 0 } else { d as c_int };
+                let (address, length) = (b as *mut sockaddr, c as *mut socklen_t);
+                // SAFETY: the program passes what libc's function takes.
+                let accepted = unsafe { accept_from(first, address, length, flags) };
+                accepted.map_or_else(call, c_long::from)
+            }
+            _ => call(),
         }
     }
 

@@ -14,6 +14,8 @@ use libc::{
     TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_NODELAY, TCP_USER_TIMEOUT, socklen_t, timeval,
 };
 use portolan::stream::Direction;
+use portolan_abi_layout::guard::last_errno;
+use rustix::io::Errno;
 
 use crate::real;
 use crate::socket::Socket;
@@ -108,7 +110,8 @@ pub(crate) fn has_own_route(number: c_int) -> bool {
             &mut length,
         )
     };
-    let is_bound = answer == 0 && length > 0;
+    // Without the device, the call fails.
+    let is_bound = answer != 0 && last_errno() == Errno::NODEV || answer == 0 && length > 0;
     is_bound || number_of(number, SOL_SOCKET, libc::SO_MARK) != 0
 }
 

@@ -1,8 +1,10 @@
-//! Which threads are in a call of this library.
+//! Which threads are in a call of this library that may hold its locks.
+//!
+//! A signal handler that interrupts such a call may end the process, or leave the call by longjmp(3).
 
 use std::cell::Cell;
 
-/// A call of this library that a thread is in. A signal handler may interrupt it, and may leave it by longjmp(3).
+/// A call of this library that a thread is in, except while it [sleeps](asleep).
 pub(crate) struct Inside(());
 
 thread_local! {
@@ -25,4 +27,12 @@ impl Drop for Inside {
     fn drop(&mut self) {
         CALLS.set(CALLS.get().wrapping_sub(1));
     }
+}
+
+/// Runs what sleeps, or runs the program's signal handlers, while no lock is held.
+pub(crate) fn asleep<T>(sleep: impl FnOnce() -> T) -> T {
+    let calls = CALLS.replace(0);
+    let result = sleep();
+    CALLS.set(calls);
+    result
 }

@@ -15,9 +15,10 @@ use rustix::io::Errno;
 use socket2::SockAddr;
 
 use crate::backlog::{Backlog, Newcomer};
+use crate::inside::Inside;
 use crate::settings::settings;
 use crate::sharing::{Guest, Host};
-use crate::socket::{Kind, Listening, Phase, Socket, enter, leave};
+use crate::socket::{Kind, Listening, Phase, Socket, enter};
 use crate::table::Table;
 use crate::wait::{OnSignal, wait_for, wait_kernel};
 use crate::{inheritance, names, options, real, report};
@@ -28,6 +29,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// `listen`. A bound socket listens for rsockets first: a peer that found only the kernel's listener would use TCP. An
 /// unbound one gets its port from the kernel, and no peer knows it yet.
 pub(crate) fn listen(socket: &Socket, number: c_int, length: c_int) -> c_int {
+    let _inside = Inside::enter();
     let is_bound = names::local(number).is_some_and(|local| local.port() != 0);
     let is_first = is_bound && start(socket, number, length);
     // SAFETY: listen(2) takes no pointers.
@@ -162,6 +164,7 @@ pub(crate) fn shutdown(socket: &Socket, number: c_int, how: c_int) -> Option<c_i
     if socket.kind() != Kind::Listening || ![libc::SHUT_RD, libc::SHUT_RDWR].contains(&how) {
         return None;
     }
+    let _inside = Inside::enter();
     // SAFETY: shutdown(2) takes no pointers.
     let answer = unsafe { real::shutdown(number, how) };
     if answer == 0 {
@@ -274,8 +277,6 @@ unsafe fn accept_tcp(
     let new = unsafe { real::accept4(number, place, length, flags) };
     match (new, last_errno()) {
         (0.., _) => {
-            // The former socket is stale if a call that is not intercepted closed its descriptor.
-            leave(new);
             report::count(&report::TCP_ACCEPTS);
             Ok(Some(new))
         }

@@ -150,6 +150,10 @@ fn connected(socket: &Socket, events: c_short, next: Next<'_>) -> Look {
     if socket.is_failure_told() {
         found &= !POLLERR;
     }
+    // TCP hangs up when both directions have ended. Until this side has ended its own, it knows of the peer's only.
+    if !ready.failed && !socket.is_write_over() {
+        found &= !POLLHUP;
+    }
     Look {
         events: found & (events | POLLERR | POLLHUP),
         edge: Edge {

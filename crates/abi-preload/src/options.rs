@@ -7,9 +7,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use libc::{
-    FIONBIO, FIONREAD, IP_OPTIONS, IP_RECVERR, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, IPV6_RECVERR,
-    IPV6_V6ONLY, SO_DOMAIN, SO_ERROR, SO_PROTOCOL, SO_ZEROCOPY, SOL_SOCKET, TCP_CONGESTION,
-    TCP_DEFER_ACCEPT, TCP_INFO, TCP_MAXSEG, TCP_NOTSENT_LOWAT, TCP_QUICKACK, TCP_WINDOW_CLAMP,
+    FIONBIO, FIONREAD, IP_MTU_DISCOVER, IP_OPTIONS, IP_RECVERR, IPPROTO_IP, IPPROTO_IPV6,
+    IPPROTO_TCP, IPV6_MTU_DISCOVER, IPV6_RECVERR, IPV6_UNICAST_HOPS, IPV6_V6ONLY, SO_DOMAIN,
+    SO_ERROR, SO_PROTOCOL, SO_ZEROCOPY, SOL_SOCKET, TCP_CONGESTION, TCP_DEFER_ACCEPT, TCP_INFO,
+    TCP_LINGER2, TCP_MAXSEG, TCP_NOTSENT_LOWAT, TCP_QUICKACK, TCP_SYNCNT, TCP_WINDOW_CLAMP,
     TIOCOUTQ, socklen_t,
 };
 use portolan_abi_layout::guard::{Result, failed, last_errno, set_errno};
@@ -17,6 +18,7 @@ use rustix::io::Errno;
 
 use crate::connect::advance;
 use crate::inheritance::{self, number_of};
+use crate::inside::Inside;
 use crate::socket::{Kind, Socket};
 use crate::transfer::of_io;
 use crate::{names, real};
@@ -25,7 +27,7 @@ use crate::{names, real};
 const ESTABLISHED: u8 = 1;
 /// What a program may set on one end of a relay pair without effect, besides what passes to accepted sockets: it changes only
 /// when TCP sends, or is only asked for.
-const IGNORED_BY_PAIRS: [(c_int, c_int); 11] = [
+const IGNORED_BY_PAIRS: [(c_int, c_int); 16] = [
     (IPPROTO_TCP, TCP_QUICKACK),
     (IPPROTO_TCP, TCP_DEFER_ACCEPT),
     (IPPROTO_TCP, TCP_MAXSEG),
@@ -33,10 +35,15 @@ const IGNORED_BY_PAIRS: [(c_int, c_int); 11] = [
     (IPPROTO_TCP, TCP_NOTSENT_LOWAT),
     (IPPROTO_TCP, TCP_WINDOW_CLAMP),
     (IPPROTO_TCP, TCP_INFO),
+    (IPPROTO_TCP, TCP_LINGER2),
+    (IPPROTO_TCP, TCP_SYNCNT),
+    (IPPROTO_IP, IP_MTU_DISCOVER),
     (IPPROTO_IP, IP_OPTIONS),
     (IPPROTO_IP, IP_RECVERR),
-    (IPPROTO_IPV6, IPV6_V6ONLY),
+    (IPPROTO_IPV6, IPV6_MTU_DISCOVER),
     (IPPROTO_IPV6, IPV6_RECVERR),
+    (IPPROTO_IPV6, IPV6_UNICAST_HOPS),
+    (IPPROTO_IPV6, IPV6_V6ONLY),
 ];
 
 /// `getsockopt`.
@@ -51,6 +58,7 @@ pub(crate) unsafe fn get(
     value: *mut c_void,
     length: *mut socklen_t,
 ) -> c_int {
+    let _inside = Inside::enter();
     let own = match (level, name) {
         (SOL_SOCKET, SO_ERROR) => error(socket),
         (SOL_SOCKET, SO_DOMAIN) => Some(socket.family),
@@ -164,6 +172,7 @@ pub(crate) unsafe fn set(
     value: *const c_void,
     length: socklen_t,
 ) -> c_int {
+    let _inside = Inside::enter();
     // A stream copies the program's memory, and reports nothing in the queue of errors.
     if (level, name) == (SOL_SOCKET, SO_ZEROCOPY) && socket.kind() != Kind::Plain {
         return failed(Errno::OPNOTSUPP);
@@ -215,6 +224,7 @@ pub(crate) unsafe fn control(
     request: usize,
     argument: usize,
 ) -> Option<c_int> {
+    let _inside = Inside::enter();
     let place = argument as *mut c_int;
     if request == FIONBIO as usize {
         // SAFETY: the caller's promise.

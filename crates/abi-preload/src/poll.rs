@@ -14,6 +14,7 @@ use portolan::stream::SocketSleep;
 
 use crate::descriptors::lookup;
 use crate::epoll::{Set, note_poll, own};
+use crate::inside::asleep;
 use crate::look::{Next, look};
 use crate::real;
 use crate::socket::{Attending, Kind, SOCKETS, Socket};
@@ -190,7 +191,10 @@ unsafe fn ask_kernel(
     let sleep = sleep.map(timespec_of);
     let timeout = sleep.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: the slice gives pointer and count; the timeout is null or valid; the caller vouches for the mask.
-    match unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout, mask) } {
+    let found = asleep(|| unsafe {
+        real::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout, mask)
+    });
+    match found {
         0.. => Ok(()),
         _ => Err(last_errno()),
     }

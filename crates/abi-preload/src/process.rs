@@ -34,7 +34,7 @@ extern "C" fn at_load() {
 /// Reads all settings, because a program may clear its environment, as nginx does.
 fn read_environment() {
     settings();
-    report::place();
+    report::prepare();
     // Ignores a wrong value. Opening the device reads it again and reports it, unless the program has cleared its environment.
     let _ = configure();
     if std::env::var_os(PROVIDER_ENV).is_some_and(|value| !value.is_empty())
@@ -53,6 +53,7 @@ fn configure() -> portolan::Result<()> {
 }
 
 unsafe extern "C" fn before_fork() {
+    let _inside = Inside::enter();
     handover::before_fork();
 }
 

@@ -1,15 +1,21 @@
 //! Counts how the program's sockets connected. `PORTOLAN_SOCKETS_REPORT` enables the report.
 
-use std::ffi::{OsStr, OsString};
-use std::fmt::Display;
-use std::io::Write;
+use std::ffi::CString;
+use std::fmt::{self, Display, Write as _};
+use std::os::unix::ffi::OsStringExt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
 
 use crate::settings::{program, settings};
 
 /// The file to which each process appends a line when it exits, or `-` for stderr.
 const REPORT_ENV: &str = "PORTOLAN_SOCKETS_REPORT";
+/// Bytes of a line. The program's name is shortened if it does not fit.
+const LINE_MAX: usize = 256;
+const NAME_MAX: usize = 64;
 
 pub(crate) static CONNECTED: AtomicU64 = AtomicU64::new(0);
 pub(crate) static ACCEPTED: AtomicU64 = AtomicU64::new(0);
@@ -20,12 +26,27 @@ pub(crate) static TCP_ACCEPTS: AtomicU64 = AtomicU64::new(0);
 /// Streams handed over to other processes.
 pub(crate) static HANDED_OVER: AtomicU64 = AtomicU64::new(0);
 
-/// The value of [`REPORT_ENV`]. Called at load: a program may clear its environment.
-pub(crate) fn place() -> Option<&'static OsStr> {
-    static PLACE: OnceLock<Option<OsString>> = OnceLock::new();
-    PLACE
-        .get_or_init(|| std::env::var_os(REPORT_ENV))
-        .as_deref()
+/// What the program was loaded with: it may clear its environment, and close its stderr.
+#[derive(Debug)]
+struct Loaded {
+    /// The value of [`REPORT_ENV`].
+    place: Option<CString>,
+    program: String,
+    has_stderr: bool,
+}
+
+fn loaded() -> &'static Loaded {
+    static LOADED: OnceLock<Loaded> = OnceLock::new();
+    LOADED.get_or_init(|| Loaded {
+        place: std::env::var_os(REPORT_ENV).and_then(|place| CString::new(place.into_vec()).ok()),
+        program: program().chars().take(NAME_MAX).collect(),
+        has_stderr: rustix::io::fcntl_getfd(std::io::stderr()).is_ok(),
+    })
+}
+
+/// Called at load.
+pub(crate) fn prepare() {
+    loaded();
 }
 
 pub(crate) fn count(what: &AtomicU64) {
@@ -45,9 +66,10 @@ pub(crate) fn forget() {
     }
 }
 
-/// Writes this process's line at exit, if the report is enabled and the process had connections.
+/// Writes this process's line at exit, if the report is enabled and the process had connections. Allocates nothing: a signal
+/// handler may have ended the process amid an allocation.
 pub(crate) fn finish() {
-    let Some(place) = place() else {
+    let Some(place) = &loaded().place else {
         return;
     };
     let [connected, accepted, tcp_connects, tcp_accepts, handed_over] = [
@@ -61,22 +83,44 @@ pub(crate) fn finish() {
     if [connected, accepted, tcp_connects, tcp_accepts] == [0; 4] {
         return;
     }
-    let line = format!(
+    let mut line = Line {
+        bytes: [0; LINE_MAX],
+        len: 0,
+    };
+    let written = writeln!(
+        line,
         "{} ({}): rsockets {connected} connected, {accepted} accepted, {handed_over} handed over; \
-         TCP {tcp_connects} connected, {tcp_accepts} accepted\n",
-        program(),
+         TCP {tcp_connects} connected, {tcp_accepts} accepted",
+        loaded().program,
         std::process::id()
     );
-    if place == "-" {
-        let _ = std::io::stderr().write_all(line.as_bytes());
+    if written.is_err() {
         return;
     }
-    let file = std::fs::File::options()
-        .append(true)
-        .create(true)
-        .open(place);
+    let line = &line.bytes[..line.len];
+    if place.as_bytes() == b"-" {
+        return say(line);
+    }
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
+    let file = rustix::fs::open(place.as_c_str(), flags, Mode::from_raw_mode(0o666));
     // The program must not fail because of the report.
-    let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
+    let _ = file.and_then(|file| rustix::io::write(&file, line));
+}
+
+/// A line of text in a place of its own.
+struct Line {
+    bytes: [u8; LINE_MAX],
+    len: usize,
+}
+
+impl fmt::Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let end = self.len + text.len();
+        let room = self.bytes.get_mut(self.len..end).ok_or(fmt::Error)?;
+        room.copy_from_slice(text.as_bytes());
+        self.len = end;
+        Ok(())
+    }
 }
 
 /// Writes to stderr, once per process, why sockets stay TCP.
@@ -96,8 +140,17 @@ pub(crate) fn complain_of_settings() {
     }
 }
 
-/// Writes a warning to stderr, if the program has one.
 fn warn(what: &dyn Display) {
-    let line = format!("librspreload (portolan): {what}\n");
-    let _ = std::io::stderr().write_all(line.as_bytes());
+    say(format!("librspreload (portolan): {what}\n").as_bytes());
+}
+
+/// Writes to stderr, if the program was loaded with one. Its number may be another file's now: not to one that nobody reads,
+/// where a write would raise SIGPIPE (a pipe without a reader, a socket without a peer).
+fn say(line: &[u8]) {
+    let stderr = std::io::stderr();
+    let mut state = [PollFd::new(&stderr, PollFlags::OUT)];
+    let is_polled = poll(&mut state, Some(&Timespec::default())).is_ok();
+    if loaded().has_stderr && is_polled && state[0].revents() == PollFlags::OUT {
+        let _ = rustix::io::write(&stderr, line);
+    }
 }

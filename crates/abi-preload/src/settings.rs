@@ -86,7 +86,7 @@ fn variable(name: &str) -> String {
 
 /// The rules' text. A file that the user has not named may be missing.
 fn read_rules(wrong: &mut Vec<String>) -> String {
-    let named = std::env::var_os(RULES_ENV);
+    let named = std::env::var_os(RULES_ENV).filter(|path| !path.is_empty());
     let path = Path::new(named.as_deref().unwrap_or(RULES.as_ref()));
     match std::fs::read(path) {
         Ok(bytes) => {

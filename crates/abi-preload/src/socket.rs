@@ -289,6 +289,11 @@ impl Socket {
         self.is_write_over.store(true, Ordering::Relaxed);
     }
 
+    /// Whether the program has ended its direction, or has written after the peer's end.
+    pub(crate) fn is_write_over(&self) -> bool {
+        self.is_write_over.load(Ordering::Relaxed)
+    }
+
     /// Whether a write after the peer's end succeeds, though nobody reads it. With TCP the first one does, because only the
     /// peer's answer to it says that nobody reads.
     pub(crate) fn may_write_in_vain(&self, stream: &Stream) -> bool {

@@ -17,11 +17,14 @@ use portolan_abi_layout::pieces::{Joined, extent, scatter};
 use rustix::io::Errno;
 
 use crate::connect;
+use crate::inside::asleep;
 use crate::socket::{Kind, Socket};
 use crate::wait::{Woken, wait_direction};
 
 /// Maximum of peeked bytes in several pieces.
 const PEEKED_MAX: usize = 1 << 20;
+/// Maximum of bytes that a write takes though nobody will read them: as many as a stream's buffer.
+const UNREAD_MAX: usize = 128 << 10;
 
 /// A call's result. `None` if the kernel carries the data and must do the call.
 pub(crate) type Moved = Result<Option<usize>>;
@@ -191,13 +194,13 @@ pub(crate) unsafe fn send(socket: &Socket, from: &[iovec], flags: c_int) -> Move
                     if error.kind() == ErrorKind::BrokenPipe
                         && socket.may_write_in_vain(stream) =>
                 {
-                    return Ok(Some(length_of(from)));
+                    return Ok(Some(length_of(from).min(UNREAD_MAX)));
                 }
                 Err(error) => {
                     let errno = failed_write(socket, &error);
                     if errno == Errno::PIPE && flags & MSG_NOSIGNAL == 0 {
                         // SAFETY: raise takes no pointer.
-                        unsafe { libc::raise(libc::SIGPIPE) };
+                        asleep(|| unsafe { libc::raise(libc::SIGPIPE) });
                     }
                     return Err(errno);
                 }

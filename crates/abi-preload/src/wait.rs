@@ -12,6 +12,7 @@ use portolan::stream::{Direction, Ready, SocketSleep};
 use portolan_abi_layout::guard::{Result, last_errno};
 use rustix::io::Errno;
 
+use crate::inside::asleep;
 use crate::real;
 use crate::socket::Socket;
 
@@ -78,14 +79,14 @@ pub(crate) fn wait_for(
     let left = left.map(timespec_of);
     let timeout = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: the slice gives pointer and count; the timeout is null or valid; there is no mask.
-    let found = unsafe {
+    let found = asleep(|| unsafe {
         real::ppoll(
             fds.as_mut_ptr(),
             fds.len() as libc::nfds_t,
             timeout,
             std::ptr::null(),
         )
-    };
+    });
     match (found, last_errno()) {
         (0.., _) => Ok(()),
         (_, Errno::INTR) if on_signal == OnSignal::Restarts && all_restart() => Ok(()),

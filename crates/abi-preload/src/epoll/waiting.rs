@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use libc::{epoll_event, sigset_t};
@@ -10,6 +10,7 @@ use portolan_abi_layout::guard::{Result, last_errno};
 use rustix::io::Errno;
 
 use super::{DEVICE, MARK, Set};
+use crate::inside::asleep;
 use crate::real;
 use crate::socket::Kind;
 use crate::wait::timespec_of;
@@ -18,6 +19,8 @@ use crate::wait::timespec_of;
 const CONNECT_SLEEP: Duration = Duration::from_millis(100);
 /// The shortest sleep that is rounded up to milliseconds.
 const EXACT_MAX: Duration = Duration::from_millis(5);
+/// Whether the system has no `epoll_pwait2`.
+static LACKS_EXACT: AtomicBool = AtomicBool::new(false);
 
 impl Set {
     fn connects(&self) -> bool {
@@ -163,21 +166,27 @@ fn kernel_wait(
     mask: *const sigset_t,
 ) -> Result<usize> {
     let room = c_int::try_from(events.len()).unwrap_or(c_int::MAX);
-    if let Some(sleep) = sleep.filter(|sleep| *sleep < EXACT_MAX && !sleep.is_zero()) {
+    let exact = sleep.filter(|sleep| *sleep < EXACT_MAX && !sleep.is_zero());
+    if let Some(sleep) = exact
+        && !LACKS_EXACT.load(Ordering::Relaxed)
+    {
         let time = timespec_of(sleep);
         // SAFETY: as below; the time is a valid local variable.
-        let found = unsafe { real::epoll_pwait2(set, events.as_mut_ptr(), room, &time, mask) };
-        // Kernels before 5.11 do not have it.
-        if found >= 0 || last_errno() != Errno::NOSYS {
+        let found =
+            asleep(|| unsafe { real::epoll_pwait2(set, events.as_mut_ptr(), room, &time, mask) });
+        // Kernels before 5.11 do not have it, and filters of system calls may refuse it.
+        if found >= 0 || ![Errno::NOSYS, Errno::PERM].contains(&last_errno()) {
             return usize::try_from(found).map_err(|_| last_errno());
         }
+        LACKS_EXACT.store(true, Ordering::Relaxed);
     }
     // Round up: a wait must not end early.
     let timeout_ms = sleep.map_or(-1, |sleep| {
         c_int::try_from(sleep.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
     });
     // SAFETY: `room` is at most the number of events; the mask is the program's or null.
-    let found = unsafe { real::epoll_pwait(set, events.as_mut_ptr(), room, timeout_ms, mask) };
+    let found =
+        asleep(|| unsafe { real::epoll_pwait(set, events.as_mut_ptr(), room, timeout_ms, mask) });
     usize::try_from(found).map_err(|_| last_errno())
 }
 

@@ -7,6 +7,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/select.h>
 #include <sys/time.h>
 #include <sys/uio.h>
@@ -57,10 +58,15 @@ static void writes_after_the_end(int listener)
 	TELL("read", read(ends[1], big, 100));
 	TELL("poll", poll(&one, 1, 3000));
 	TELL("the end", read(ends[1], big, 100));
+	one.events = POLLIN | POLLOUT | POLLRDHUP;
+	TELL("poll", poll(&one, 1, 3000));
+	printf("events: %x\n", (unsigned int)one.revents);
 	TELL("the first write", write(ends[1], "good bye", 8));
 	usleep(100000);
 	TELL("the next write", write(ends[1], "good bye", 8));
 	TELL("read", read(ends[1], big, 100));
+	TELL("poll", poll(&one, 1, 3000));
+	printf("events: %x\n", (unsigned int)one.revents);
 	close(ends[1]);
 
 	pair(listener, ends);
@@ -68,6 +74,9 @@ static void writes_after_the_end(int listener)
 	close(ends[0]);
 	usleep(100000);
 	TELL("a write after shutdown", write(ends[1], "x", 1));
+	one.fd = ends[1];
+	TELL("poll", poll(&one, 1, 3000));
+	printf("events: %x\n", (unsigned int)one.revents);
 	close(ends[1]);
 	signal(SIGPIPE, SIG_DFL);
 }
@@ -78,25 +87,32 @@ static void quit(int signal)
 	exit(3);
 }
 
-/* Reads what a writer sends, until it is killed. Writes to `ready` when it listens. */
-static void read_on(int ready)
+/* A listener of this process. Writes to `ready` when it listens. Returns what it accepts. */
+static int accept_one(int ready)
 {
 	struct sockaddr_in its = here;
-	int fd, listener = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+	int listener = socket(AF_INET, SOCK_STREAM, 0), on = 1;
 
 	its.sin_port = htons(7102);
 	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
 	need(bind(listener, (struct sockaddr *)&its, sizeof(its)) == 0, "bind");
 	need(listen(listener, 1) == 0, "listen");
 	need(write(ready, "", 1) == 1, "write");
-	fd = accept(listener, NULL, NULL);
+	return accept(listener, NULL, NULL);
+}
+
+/* Reads what a writer sends, until it is killed. */
+static void read_on(int ready)
+{
+	int fd = accept_one(ready);
+
 	while (read(fd, big, sizeof(big)) > 0)
 		;
 	_exit(0);
 }
 
-/* Writes until a signal handler exits. */
-static void write_until_a_signal(long us)
+/* A stream of a process that exits in a signal handler after some time. */
+static int connect_until_a_signal(long us)
 {
 	struct itimerval soon = { .it_value = { .tv_usec = us } };
 	struct sockaddr_in its = here;
@@ -106,9 +122,62 @@ static void write_until_a_signal(long us)
 	need(connect(fd, (struct sockaddr *)&its, sizeof(its)) == 0, "connect");
 	signal(SIGALRM, quit);
 	setitimer(ITIMER_REAL, &soon, NULL);
+	return fd;
+}
+
+static void write_until_a_signal(long us)
+{
+	int fd = connect_until_a_signal(us);
+
 	while (write(fd, big, 64) > 0)
 		;
 	_exit(4);
+}
+
+static void ask_until_a_signal(long us)
+{
+	int fd = connect_until_a_signal(us), unread, error = 0;
+	socklen_t length = sizeof(error);
+
+	while (ioctl(fd, FIONREAD, &unread) == 0 && error == 0)
+		getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
+	_exit(4);
+}
+
+/* A process that exits in a signal handler while it sleeps: its peer gets all that it has written, and the end. */
+static void exit_asleep(void)
+{
+	struct pollfd one = { .events = POLLIN };
+	long total = 0, length = 0, lengths[2];
+	int ready[2], result[2], status;
+	pid_t writer;
+	char any;
+
+	need(pipe(ready) == 0 && pipe(result) == 0, "pipe");
+	if (fork() == 0) {
+		int fd = accept_one(ready[1]);
+
+		usleep(300000);
+		while ((length = read(fd, big, sizeof(big))) > 0)
+			total += length;
+		lengths[0] = total;
+		lengths[1] = length < 0 ? -errno : 0;
+		need(write(result[1], lengths, sizeof(lengths)) == sizeof(lengths), "write");
+		exit(0);
+	}
+	need(read(ready[0], &any, 1) == 1, "read");
+	writer = fork();
+	if (writer == 0) {
+		one.fd = connect_until_a_signal(100000);
+		need(write(one.fd, big, 100000) == 100000, "write");
+		poll(&one, 1, -1);
+		_exit(4);
+	}
+	need(read(result[0], lengths, sizeof(lengths)) == sizeof(lengths), "read");
+	printf("from a process that exits in poll: %ld bytes, then %ld\n", lengths[0], lengths[1]);
+	waitpid(writer, &status, 0);
+	wait(NULL);
+	printf("its status: %d\n", WEXITSTATUS(status));
 }
 
 /* Processes that exit in a signal handler, amid calls on a stream. */
@@ -125,8 +194,10 @@ static void exits_in_handlers(void)
 			read_on(ready[1]);
 		need(read(ready[0], &any, 1) == 1, "read");
 		writer = fork();
-		if (writer == 0)
+		if (writer == 0 && at % 2 == 0)
 			write_until_a_signal(20000 + 137 * at);
+		if (writer == 0)
+			ask_until_a_signal(20000 + 137 * at);
 		for (int waited = 0; waited < 800 && writer != 0; waited++) {
 			usleep(10000);
 			if (waitpid(writer, &status, WNOHANG) == writer) {
@@ -281,6 +352,7 @@ int main(void)
 	devices();
 	connects(listener);
 	close(listener);
+	exit_asleep();
 	exits_in_handlers();
 	printf("done\n");
 	return 0;
