@@ -13,9 +13,9 @@ use portolan_abi_layout::guard::{Result, caught, failed};
 use portolan_abi_layout::pieces::{check, pieces, single};
 use rustix::io::Errno;
 
-use crate::descriptors::{self, has_object, lookup, release};
+use crate::descriptors::{self, has_object, release, used};
 use crate::epoll::{self, Early, waiting};
-use crate::inside::Inside;
+use crate::inside::{Inside, asleep};
 use crate::poll::{self, Sets};
 use crate::socket::Kind;
 use crate::transfer::{self, Moved, receive};
@@ -65,7 +65,7 @@ pub(crate) unsafe fn read_into(
     length: size_t,
     flags: c_int,
 ) -> Option<ssize_t> {
-    let socket = lookup(fd)?;
+    let socket = used(fd)?;
     // SAFETY: the program's memory, as read(2) requires.
     carried(|| unsafe { receive(&socket, &single(into, length)?, flags) })
 }
@@ -76,7 +76,7 @@ pub(crate) unsafe fn write_from(
     length: size_t,
     flags: c_int,
 ) -> Option<ssize_t> {
-    let socket = lookup(fd)?;
+    let socket = used(fd)?;
     // SAFETY: the program's memory, as write(2) requires.
     carried(|| unsafe { transfer::send(&socket, &single(from, length)?, flags) })
 }
@@ -108,7 +108,7 @@ pub(crate) unsafe fn vector(
     count: c_int,
     sends: bool,
 ) -> Option<ssize_t> {
-    let socket = lookup(fd)?;
+    let socket = used(fd)?;
     carried(|| {
         let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
         // SAFETY: the program's iovecs, as readv(2) requires.
@@ -168,6 +168,8 @@ pub(crate) unsafe fn wait_set(
     mask: *const sigset_t,
     plain: impl FnOnce() -> c_int,
 ) -> Option<c_int> {
+    // Until the instance is let go, which may end with this call.
+    let _inside = Inside::enter();
     let Some(known) = epoll::known(set) else {
         let started = Instant::now();
         let early = Early::begin(set);
@@ -175,7 +177,7 @@ pub(crate) unsafe fn wait_set(
             // SAFETY: the caller's promises.
             return unsafe { wait_set(set, events, most, timeout, mask, plain) };
         }
-        let answer = plain();
+        let answer = asleep(plain);
         drop(early);
         let Ok(found) = usize::try_from(answer) else {
             return Some(answer);
@@ -220,7 +222,7 @@ pub(crate) unsafe fn start_connect(
     addr: *const sockaddr,
     length: socklen_t,
 ) -> Option<c_int> {
-    let socket = lookup(fd)?;
+    let socket = used(fd)?;
     // SAFETY: the program's address (connect(2)).
     let destination = unsafe { names::read(addr, length) }?;
     Some(number(|| {
@@ -234,7 +236,7 @@ pub(crate) unsafe fn accept_from(
     length: *mut socklen_t,
     flags: c_int,
 ) -> Option<c_int> {
-    let socket = lookup(fd).filter(|socket| socket.kind() == Kind::Listening)?;
+    let socket = used(fd).filter(|socket| socket.kind() == Kind::Listening)?;
     // SAFETY: the program's address buffer (accept(2)).
     Some(number(|| unsafe {
         listen::accept(&socket, fd, addr, length, flags)
@@ -266,7 +268,7 @@ pub(crate) unsafe fn file(
     offset: *mut off_t,
     count: size_t,
 ) -> Option<ssize_t> {
-    let socket = lookup(out)?;
+    let socket = used(out)?;
     // SAFETY: the program's offset (sendfile(2)).
     carried(|| unsafe { copy::send_file(&socket, from, offset, count) })
 }

@@ -172,6 +172,7 @@ fn splice_into(to: c_int, bytes: &[u8], flags: u32) -> Result<usize> {
     let written = rustix::io::write(&into, bytes)?;
     let null = std::ptr::null_mut();
     // SAFETY: splice without offsets takes no pointers.
-    let spliced = unsafe { real::splice(out.as_raw_fd(), null, to, null, written, flags) };
+    let spliced =
+        asleep(|| unsafe { real::splice(out.as_raw_fd(), null, to, null, written, flags) });
     usize::try_from(spliced).map_err(|_| last_errno())
 }

@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "calls of libc")]
 
 use std::ffi::{c_int, c_uint};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -10,6 +11,8 @@ use libc::{
     AF_INET, AF_INET6, F_DUPFD, F_DUPFD_CLOEXEC, F_SETFL, IPPROTO_TCP, O_NONBLOCK, SOCK_NONBLOCK,
     SOCK_STREAM,
 };
+
+use portolan_abi_layout::guard;
 
 use crate::epoll::{self, INSTANCES};
 use crate::inside::Inside;
@@ -73,6 +76,33 @@ fn inherited(number: c_int, socket: Arc<Socket>) -> Option<Arc<Socket>> {
     Some(new)
 }
 
+/// A socket that a call uses. The thread counts as in the call until it has let go of the socket, which may end with the call.
+pub(crate) struct Used {
+    socket: Arc<Socket>,
+    /// Dropped after the socket.
+    _inside: Inside,
+}
+
+impl Deref for Used {
+    type Target = Arc<Socket>;
+
+    fn deref(&self) -> &Arc<Socket> {
+        &self.socket
+    }
+}
+
+/// [`lookup`] for a call.
+pub(crate) fn used(number: c_int) -> Option<Used> {
+    if !SOCKETS.has(number) {
+        return None;
+    }
+    let inside = Inside::enter();
+    Some(Used {
+        socket: lookup(number)?,
+        _inside: inside,
+    })
+}
+
 /// Removes the parent's object without dropping it: a parent's thread may have held its locks at the fork.
 fn forget(number: c_int) {
     std::mem::forget(SOCKETS.take(number));
@@ -110,6 +140,11 @@ pub(crate) fn release(number: c_int) {
         return;
     }
     let _inside = Inside::enter();
+    // What ends closes descriptors, where a thread could be cancelled.
+    guard::value((), || release_owned(number));
+}
+
+fn release_owned(number: c_int) {
     if let Some(socket) = SOCKETS.get(number) {
         match socket.owner.is_owner() {
             true => leave(number),
@@ -186,7 +221,7 @@ pub(crate) fn duplicate_to(number: c_int, new: c_int, call: impl FnOnce() -> c_i
         None => call(),
     };
     if made == new {
-        drop(former);
+        guard::value((), || drop(former));
         release(new);
         duplicate(number, new);
     }

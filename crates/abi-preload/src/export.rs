@@ -28,7 +28,7 @@ use crate::calls::{
     read_into, receive_from, select_all, start_connect, time, vector, wait_set, write_from,
 };
 use crate::descriptors::{
-    self, control, duplicate, duplicate_to, has_object, lookup, release, release_range,
+    self, control, duplicate, duplicate_to, has_object, lookup, release, release_range, used,
 };
 use crate::epoll;
 use crate::settings::settings;
@@ -50,6 +50,7 @@ unsafe extern "C" fn file_write(
 }
 
 unsafe extern "C" fn file_close(cookie: *mut c_void) -> c_int {
+    stdio::closing(stdio::number(cookie));
     // SAFETY: the file's descriptor.
     unsafe { closed(stdio::number(cookie)) }
 }
@@ -62,7 +63,7 @@ unsafe fn name_of(
     addr: *mut sockaddr,
     length: *mut socklen_t,
 ) -> c_int {
-    let own = lookup(fd).and_then(|socket| {
+    let own = used(fd).and_then(|socket| {
         let address = of_stream(socket.stream()?).ok()?;
         Some(SockAddr::from(names::of_family(address, socket.family)))
     });
@@ -158,7 +159,7 @@ exports! {
     }
 
     fn listen(fd: c_int, backlog: c_int) -> c_int {
-        match lookup(fd) {
+        match used(fd) {
             Some(socket) => listen::listen(&socket, fd, backlog),
             // SAFETY: no pointers.
             None => unsafe { real::listen(fd, backlog) },
@@ -171,7 +172,7 @@ exports! {
     }
 
     fn shutdown(fd: c_int, how: c_int) -> c_int {
-        let socket = lookup(fd);
+        let socket = used(fd);
         if let Some(answer) = socket.as_ref().and_then(|socket| listen::shutdown(socket, fd, how)) {
             return answer;
         }
@@ -186,10 +187,11 @@ exports! {
                 libc::SHUT_RDWR => Shutdown::Both,
                 _ => return Err(Errno::INVAL),
             };
+            let ended = stream.shutdown(how).map(|()| 0).map_err(|_| Errno::NOTCONN);
             if how != Shutdown::Read && let Some(socket) = &socket {
-                socket.may_not_write();
+                socket.note_write_over();
             }
-            stream.shutdown(how).map(|()| 0).map_err(|_| Errno::NOTCONN)
+            ended
         })
     }
 
@@ -229,7 +231,7 @@ exports! {
 
     fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
         // SAFETY: the program passes what libc's function takes.
-        let carried = lookup(fd)
+        let carried = used(fd)
             .and_then(|socket| carried(|| unsafe { messages::receive_message(&socket, message, flags) }));
         match carried {
             Some(received) => received,
@@ -262,7 +264,7 @@ exports! {
     }
 
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-        let carried = lookup(fd)
+        let carried = used(fd)
             // SAFETY: the program passes what libc's function takes.
             .and_then(|socket| carried(|| unsafe { messages::send_message(&socket, message, flags) }));
         match carried {
@@ -305,9 +307,9 @@ exports! {
     }
 
     fn splice(from: c_int, from_offset: *mut off_t, to: c_int, to_offset: *mut off_t, length: size_t, flags: c_uint) -> ssize_t {
-        let sink = lookup(to).and_then(|sink| carried(|| copy::to_stream(from, &sink, length, flags)));
+        let sink = used(to).and_then(|sink| carried(|| copy::to_stream(from, &sink, length, flags)));
         let moved = sink.or_else(|| {
-            lookup(from).and_then(|source| carried(|| copy::from_stream(&source, to, length, flags)))
+            used(from).and_then(|source| carried(|| copy::from_stream(&source, to, length, flags)))
         });
         match moved {
             Some(moved) => moved,
@@ -358,7 +360,7 @@ exports! {
     }
 
     fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-        let Some(socket) = lookup(fd) else {
+        let Some(socket) = used(fd) else {
             epoll::note_member(fd);
             // SAFETY: the program passes what libc's function takes.
             return unsafe { real::epoll_ctl(set, operation, fd, event) };
@@ -412,7 +414,7 @@ exports! {
 
     fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
         // SAFETY: the program passes what libc's function takes.
-        let own = lookup(fd).and_then(|socket| unsafe { options::control(&socket, fd, request, argument) });
+        let own = used(fd).and_then(|socket| unsafe { options::control(&socket, fd, request, argument) });
         match own {
             Some(answer) => answer,
             // SAFETY: the program passes what libc's function takes.
@@ -421,7 +423,7 @@ exports! {
     }
 
     fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t) -> c_int {
-        match lookup(fd) {
+        match used(fd) {
             // SAFETY: the program passes what libc's function takes.
             Some(socket) => unsafe { options::get(&socket, fd, level, name, value, length) },
             None => unsafe { options::get_of_kernel(fd, level, name, value, length) },
@@ -429,7 +431,7 @@ exports! {
     }
 
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int {
-        match lookup(fd) {
+        match used(fd) {
             // SAFETY: the program passes what libc's function takes.
             Some(socket) => unsafe { options::set(&socket, fd, level, name, value, length) },
             None => unsafe { options::set_of_kernel(fd, level, name, value, length) },
@@ -476,7 +478,7 @@ exports! {
                 release(first);
                 call()
             }
-            libc::SYS_close_range if c == 0 => {
+            libc::SYS_close_range if c as c_uint & libc::CLOSE_RANGE_CLOEXEC == 0 => {
                 release_range(a as c_uint, b as c_uint);
                 call()
             }

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use socket2::SockAddr;
 
 use crate::backlog::{Backlog, Newcomer};
-use crate::inside::Inside;
+use crate::inside::{Inside, asleep};
 use crate::settings::settings;
 use crate::sharing::{Guest, Host};
 use crate::socket::{Kind, Listening, Phase, Socket, enter};
@@ -274,7 +274,7 @@ unsafe fn accept_tcp(
         return Ok(None);
     }
     // SAFETY: the caller's promise.
-    let new = unsafe { real::accept4(number, place, length, flags) };
+    let new = asleep(|| unsafe { real::accept4(number, place, length, flags) });
     match (new, last_errno()) {
         (0.., _) => {
             report::count(&report::TCP_ACCEPTS);

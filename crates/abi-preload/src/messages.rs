@@ -6,12 +6,13 @@ use std::ffi::c_int;
 
 use libc::{CMSG_DATA, CMSG_FIRSTHDR, CMSG_NXTHDR, SCM_RIGHTS, SOL_SOCKET, iovec, msghdr};
 
-use portolan_abi_layout::guard::Result;
+use portolan_abi_layout::guard::{Result, value};
 use portolan_abi_layout::pieces::{check, pieces};
 use rustix::io::Errno;
 
 use crate::descriptors::lookup;
 use crate::handover;
+use crate::inside::Inside;
 use crate::socket::Socket;
 use crate::transfer::{Moved, receive, send};
 
@@ -69,6 +70,12 @@ pub(crate) unsafe fn send_message(socket: &Socket, message: *const msghdr, flags
 /// # Safety
 /// As for sendmsg(2).
 pub(crate) unsafe fn give_streams(message: *const msghdr) {
+    let _inside = Inside::enter();
+    // SAFETY: the caller's promise. The panic hook has printed the message of a panic.
+    value((), || unsafe { give_streams_of(message) });
+}
+
+unsafe fn give_streams_of(message: *const msghdr) {
     // SAFETY: the caller vouches for the message. Its control data are formatted as cmsg(3) requires.
     unsafe {
         let Some(header) = message.as_ref() else {

@@ -10,7 +10,7 @@ use crate::descriptors::is_table_owner;
 use crate::inside::Inside;
 use crate::settings::settings;
 use crate::socket::SOCKETS;
-use crate::{handover, pump, report};
+use crate::{handover, pump, report, stdio};
 
 /// How long an exiting process waits for the delivery of sent data.
 const DELIVERY_WAIT: Duration = Duration::from_secs(5);
@@ -71,6 +71,7 @@ extern "C" fn at_exit() {
         return;
     }
     let end = || {
+        stdio::flush();
         let numbers: Vec<_> = SOCKETS.numbers(0, usize::MAX).collect();
         let sockets = numbers.into_iter().filter_map(|number| SOCKETS.get(number));
         let (own, inherited): (Vec<_>, Vec<_>) =

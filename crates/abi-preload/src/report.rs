@@ -16,6 +16,11 @@ const REPORT_ENV: &str = "PORTOLAN_SOCKETS_REPORT";
 /// Bytes of a line. The program's name is shortened if it does not fit.
 const LINE_MAX: usize = 256;
 const NAME_MAX: usize = 64;
+/// How long the report waits for room in a full pipe.
+const REPORT_WAIT: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
 
 pub(crate) static CONNECTED: AtomicU64 = AtomicU64::new(0);
 pub(crate) static ACCEPTED: AtomicU64 = AtomicU64::new(0);
@@ -32,16 +37,29 @@ struct Loaded {
     /// The value of [`REPORT_ENV`].
     place: Option<CString>,
     program: String,
-    has_stderr: bool,
+    /// Which file stderr is; `None` if it is closed.
+    stderr: Option<(u64, u64)>,
 }
 
 fn loaded() -> &'static Loaded {
     static LOADED: OnceLock<Loaded> = OnceLock::new();
     LOADED.get_or_init(|| Loaded {
         place: std::env::var_os(REPORT_ENV).and_then(|place| CString::new(place.into_vec()).ok()),
-        program: program().chars().take(NAME_MAX).collect(),
-        has_stderr: rustix::io::fcntl_getfd(std::io::stderr()).is_ok(),
+        program: {
+            let mut name = program();
+            while name.len() > NAME_MAX {
+                name.pop();
+            }
+            name
+        },
+        stderr: file_at_stderr(),
     })
+}
+
+/// Device and inode of what is open at the number of stderr.
+fn file_at_stderr() -> Option<(u64, u64)> {
+    let status = rustix::fs::fstat(std::io::stderr()).ok()?;
+    Some((status.st_dev, status.st_ino))
 }
 
 /// Called at load.
@@ -99,7 +117,7 @@ pub(crate) fn finish() {
     }
     let line = &line.bytes[..line.len];
     if place.as_bytes() == b"-" {
-        return say(line);
+        return say(line, REPORT_WAIT);
     }
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
     let file = rustix::fs::open(place.as_c_str(), flags, Mode::from_raw_mode(0o666));
@@ -141,16 +159,20 @@ pub(crate) fn complain_of_settings() {
 }
 
 fn warn(what: &dyn Display) {
-    say(format!("librspreload (portolan): {what}\n").as_bytes());
+    let line = format!("librspreload (portolan): {what}\n");
+    say(line.as_bytes(), Timespec::default());
 }
 
-/// Writes to stderr, if the program was loaded with one. Its number may be another file's now: not to one that nobody reads,
-/// where a write would raise SIGPIPE (a pipe without a reader, a socket without a peer).
-fn say(line: &[u8]) {
+/// Writes to the stderr that the program was loaded with. By now its number may be another file's. Nor is it written where nobody
+/// reads, because that would raise SIGPIPE.
+fn say(line: &[u8], wait: Timespec) {
     let stderr = std::io::stderr();
+    if loaded().stderr.is_none() || loaded().stderr != file_at_stderr() {
+        return;
+    }
     let mut state = [PollFd::new(&stderr, PollFlags::OUT)];
-    let is_polled = poll(&mut state, Some(&Timespec::default())).is_ok();
-    if loaded().has_stderr && is_polled && state[0].revents() == PollFlags::OUT {
+    let is_polled = poll(&mut state, Some(&wait)).is_ok();
+    if is_polled && state[0].revents() == PollFlags::OUT {
         let _ = rustix::io::write(&stderr, line);
     }
 }

@@ -284,9 +284,13 @@ impl Socket {
         !self.is_failure_told.swap(true, Ordering::AcqRel)
     }
 
-    /// The program's next write fails if the connection has ended.
-    pub(crate) fn may_not_write(&self) {
-        self.is_write_over.store(true, Ordering::Relaxed);
+    /// The program has ended its direction: its next write fails if the connection has ended.
+    pub(crate) fn note_write_over(&self) {
+        if !self.is_write_over.swap(true, Ordering::Relaxed) {
+            // Perhaps it is hung up from here on, which the stream does not report again.
+            self.watchers
+                .tell(|watcher, number| watcher.touched(number));
+        }
     }
 
     /// Whether the program has ended its direction, or has written after the peer's end.
@@ -298,8 +302,11 @@ impl Socket {
     /// peer's answer to it says that nobody reads.
     pub(crate) fn may_write_in_vain(&self, stream: &Stream) -> bool {
         let ready = stream.ready();
-        let has_ended = ready.read_closed && !ready.failed;
-        has_ended && !self.is_write_over.swap(true, Ordering::Relaxed)
+        let may = ready.read_closed && !ready.failed && !self.is_write_over();
+        if may {
+            self.note_write_over();
+        }
+        may
     }
 
     pub(crate) fn is_failure_told(&self) -> bool {

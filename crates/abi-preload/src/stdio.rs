@@ -6,6 +6,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use libc::{FILE, off64_t, size_t, ssize_t};
+use portolan_threads::lock::Mutex;
 
 /// The callbacks of a file (`cookie_io_functions_t`).
 #[repr(C)]
@@ -18,6 +19,9 @@ pub(crate) struct Calls {
 
 unsafe extern "C" {
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, calls: Calls) -> *mut FILE;
+    fn ftrylockfile(file: *mut FILE) -> c_int;
+    fn funlockfile(file: *mut FILE);
+    fn fflush_unlocked(file: *mut FILE) -> c_int;
 }
 
 /// Offset of the descriptor in glibc's `struct _IO_FILE`, for `fileno`: after the flags and 13 pointers. It is ABI.
@@ -34,8 +38,39 @@ pub(crate) unsafe fn open(number: c_int, mode: *const c_char, calls: Calls) -> *
     if !file.is_null() {
         // SAFETY: the file is open, and the field lies within it.
         unsafe { file.byte_add(FILENO_AT).cast::<c_int>().write(number) };
+        FILES.lock().push(file as usize);
     }
     file
+}
+
+/// The open files of streams, by their addresses.
+static FILES: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+/// The file of a number is being closed.
+pub(crate) fn closing(number: c_int) {
+    FILES.lock().retain(|file| fileno_of(*file) != number);
+}
+
+/// Writes what is buffered in the files that the program has not closed. libc does so at exit, but after this library has ended.
+/// Leaves out files that another thread uses.
+pub(crate) fn flush() {
+    let files = FILES.lock().clone();
+    for file in files {
+        let file = file as *mut FILE;
+        // SAFETY: the file is open: its close would have removed it.
+        unsafe {
+            if ftrylockfile(file) == 0 {
+                fflush_unlocked(file);
+                funlockfile(file);
+            }
+        }
+    }
+}
+
+fn fileno_of(file: usize) -> c_int {
+    let file = file as *mut FILE;
+    // SAFETY: the file is open, and the field lies within it.
+    unsafe { file.byte_add(FILENO_AT).cast::<c_int>().read() }
 }
 
 /// The descriptor number in a cookie.

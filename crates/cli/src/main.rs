@@ -68,7 +68,7 @@ fn run(cli: &Cli) -> Result<Outcome> {
         Command::Devices(args) => commands::devices(args, &mut output),
         Command::Doctor(args) => commands::doctor(args, &mut output),
         Command::Events(args) => commands::events(args, &mut output),
-        Command::Exec(args) => commands::exec(args, &mut output),
+        Command::Exec(args) => commands::exec(args, global.provider, &mut output),
         Command::ExecTrial => commands::exec_trial(),
         Command::Listen(args) if args.ud => commands::listen_datagrams(args, &mut output),
         Command::Listen(args) => commands::listen(args, &mut output),

@@ -7,6 +7,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/select.h>
 #include <sys/time.h>
@@ -44,6 +45,66 @@ static long now_ms(void)
 	return now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
+/* Until the peer's end has arrived. */
+static void await_end(int fd)
+{
+	struct pollfd one = { .fd = fd, .events = POLLRDHUP };
+
+	need(poll(&one, 1, 10000) == 1, "poll");
+}
+
+/* What an edge-triggered set reports that has reported the peer's end, once the program's direction ends, too. */
+static void hang_ups(int listener)
+{
+	struct epoll_event event = { .events = EPOLLIN | EPOLLRDHUP | EPOLLET };
+	int ends[2], set;
+
+	signal(SIGPIPE, SIG_IGN);
+	for (int writes = 0; writes < 2; writes++) {
+		set = epoll_create1(0);
+		pair(listener, ends);
+		need(epoll_ctl(set, EPOLL_CTL_ADD, ends[1], &event) == 0, "epoll_ctl");
+		close(ends[0]);
+		await_end(ends[1]);
+		TELL("epoll_wait", epoll_wait(set, &event, 1, 3000));
+		printf("events: %x\n", event.events);
+		TELL("the end", read(ends[1], big, 100));
+		TELL("epoll_wait", epoll_wait(set, &event, 1, 0));
+		if (writes)
+			TELL("write", write(ends[1], "x", 1));
+		else
+			TELL("shutdown", shutdown(ends[1], SHUT_WR));
+		TELL("epoll_wait", epoll_wait(set, &event, 1, 3000));
+		printf("hung up: %d\n", (event.events & EPOLLHUP) != 0);
+		event.events = EPOLLIN | EPOLLRDHUP | EPOLLET;
+		close(set);
+		close(ends[1]);
+	}
+	signal(SIGPIPE, SIG_DFL);
+}
+
+/* A file that a process has not closed when it exits. */
+static void file_at_exit(int listener)
+{
+	int fd;
+
+	fflush(stdout);
+	if (fork() == 0) {
+		FILE *file;
+
+		close(listener);
+		fd = socket(AF_INET, SOCK_STREAM, 0);
+		need(connect(fd, (struct sockaddr *)&here, sizeof(here)) == 0, "connect");
+		file = fdopen(fd, "w");
+		fprintf(file, "some text");
+		exit(0);
+	}
+	fd = accept(listener, NULL, NULL);
+	TELL("from a file that is not closed", recv(fd, big, 100, MSG_WAITALL));
+	close(fd);
+	wait(NULL);
+}
+
 /* The peer has closed. The first write is lost without an error, the next one fails. */
 static void writes_after_the_end(int listener)
 {
@@ -58,6 +119,7 @@ static void writes_after_the_end(int listener)
 	TELL("read", read(ends[1], big, 100));
 	TELL("poll", poll(&one, 1, 3000));
 	TELL("the end", read(ends[1], big, 100));
+	await_end(ends[1]);
 	one.events = POLLIN | POLLOUT | POLLRDHUP;
 	TELL("poll", poll(&one, 1, 3000));
 	printf("events: %x\n", (unsigned int)one.revents);
@@ -72,7 +134,7 @@ static void writes_after_the_end(int listener)
 	pair(listener, ends);
 	TELL("shutdown", shutdown(ends[1], SHUT_WR));
 	close(ends[0]);
-	usleep(100000);
+	await_end(ends[1]);
 	TELL("a write after shutdown", write(ends[1], "x", 1));
 	one.fd = ends[1];
 	TELL("poll", poll(&one, 1, 3000));
@@ -168,8 +230,9 @@ static void exit_asleep(void)
 	need(read(ready[0], &any, 1) == 1, "read");
 	writer = fork();
 	if (writer == 0) {
-		one.fd = connect_until_a_signal(100000);
+		one.fd = connect_until_a_signal(0);
 		need(write(one.fd, big, 100000) == 100000, "write");
+		ualarm(100000, 0);
 		poll(&one, 1, -1);
 		_exit(4);
 	}
@@ -346,6 +409,8 @@ int main(void)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	listener = listen_here(&here);
 	writes_after_the_end(listener);
+	hang_ups(listener);
+	file_at_exit(listener);
 	limits_in_a_child(listener);
 	options_in_a_child(listener);
 	exceptions(listener);

@@ -174,3 +174,20 @@ fn our_libraries_precede_the_environments_and_a_dry_run_prints_everything() {
     assert!(text.contains("/rdmacm"), "{text}");
     assert!(!text.contains("PORTOLAN_PROVIDER"), "{text}");
 }
+
+#[test]
+fn a_provider_is_pinned_for_the_program_or_refused() {
+    let alone = ["--libraries", "rdmacm", "--dry-run", "sh"];
+    for name in ["software", "kernel"] {
+        let pinned = run(&[&["--provider", name, "exec"], &alone[..]].concat());
+        let text = stdout(&pinned);
+        assert!(
+            text.contains(&format!("PORTOLAN_PROVIDER={name}")),
+            "{text}"
+        );
+    }
+    let refused = run(&["--provider", "kernel", "exec", "--dry-run", "sh"]);
+    let text = stderr(&refused);
+    assert_eq!(refused.status.code(), Some(2), "{text}");
+    assert!(text.contains("--libraries rdmacm"), "{text}");
+}

@@ -7,8 +7,8 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use portolan_port_sharing::room::with_room;
-use portolan_threads::lock::Mutex;
-use portolan_threads::with_signals_blocked;
+use portolan_threads::lock::{Mutex, MutexGuard};
+use portolan_threads::{ProcessCell, with_signals_blocked};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::core::{Core, Shared, Wait};
@@ -21,13 +21,14 @@ const DROP_WAIT: Duration = Duration::from_secs(1);
 /// Maximum of lingering streams. The thread that drops one more waits itself, and data that takes longer is lost.
 const LINGERING_MAX: usize = 4096;
 
-static SERVICE: Mutex<Service> = Mutex::new(Service {
-    lingering: Vec::new(),
-    alive: Vec::new(),
-    bell: None,
-    runs: false,
-});
+/// That of this process. A forked child has neither its parent's thread nor its streams, and a thread of the parent may have held
+/// their locks at the fork.
+fn service() -> MutexGuard<'static, Service> {
+    static SERVICE: ProcessCell<Mutex<Service>> = ProcessCell::new();
+    SERVICE.get_or_make(Mutex::default).lock()
+}
 
+#[derive(Default)]
 struct Service {
     lingering: Vec<(Shared, Instant)>,
     alive: Vec<(Weak<Core>, Instant)>,
@@ -48,7 +49,7 @@ pub(super) fn end(core: Shared, is_blocking: bool) {
         core.disconnect();
         return;
     }
-    let mut service = SERVICE.lock();
+    let mut service = service();
     if service.lingering.len() < LINGERING_MAX && service.start() {
         service.lingering.push((core, Instant::now() + LINGER));
         service.ring();
@@ -65,7 +66,7 @@ pub(super) fn end(core: Shared, is_blocking: bool) {
 /// ends before loses the rest. [`Stream`](super::Stream) has an example.
 pub fn deliver_dropped(timeout: Duration) {
     let until = deadline::after(timeout);
-    let lingering = SERVICE.lock().lingering.clone();
+    let lingering = service().lingering.clone();
     for (core, _) in lingering {
         // A broken stream has nothing to wait for.
         let _ = core.flush(Wait::Until(Some(until)));
@@ -77,7 +78,7 @@ pub(super) fn look_after(core: &Shared) {
     let Some(next) = core.look_after(Instant::now()) else {
         return;
     };
-    let mut service = SERVICE.lock();
+    let mut service = service();
     if service.start() {
         service
             .alive
@@ -112,7 +113,7 @@ fn run() {
     loop {
         let now = Instant::now();
         let (lingering, next_alive, bell) = {
-            let mut service = SERVICE.lock();
+            let mut service = service();
             let next_alive = service.look_after(now);
             let Some(bell) = service.bell.clone() else {
                 return;
@@ -130,7 +131,7 @@ fn run() {
             .partition(|(core, until)| is_done(core, now >= *until));
         if !done.is_empty() {
             let is_done = |core: &Shared| done.iter().any(|(each, _)| Arc::ptr_eq(each, core));
-            SERVICE.lock().lingering.retain(|(core, _)| !is_done(core));
+            service().lingering.retain(|(core, _)| !is_done(core));
         }
         // Their descriptors are free before the wait, which may be long.
         drop(done);

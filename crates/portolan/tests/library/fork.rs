@@ -3,9 +3,12 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::sync::Arc;
+use std::time::Instant;
 
 use portolan::cm::{CmId, EventChannel};
-use portolan::{Cause, Error};
+use portolan::software::SoftwareProvider;
+use portolan::{Cause, Error, Stream, StreamListener, StreamOptions};
 
 use crate::harness::*;
 
@@ -164,4 +167,46 @@ fn a_forked_child_has_a_provider_of_its_own_that_reaches_its_parents() {
     });
     assert_eq!(text, "sent");
     assert_eq!(serving.join().unwrap(), b"from the child");
+}
+
+/// A stream that has sent as much as its peer, which does not read, takes. Returns its ends and the number of bytes.
+fn full_stream(provider: Arc<SoftwareProvider>) -> (Stream, Stream, usize) {
+    let options = StreamOptions::default()
+        .timeout(PATIENCE)
+        .provider(provider.clone());
+    let listener = StreamListener::new(listener_on(provider, "127.0.0.1:0"), options.clone());
+    let address = listener.local_addr().unwrap();
+    let active = std::thread::spawn(move || Stream::connect_to(address, &options).unwrap());
+    let (passive, _) = listener.accept_within(PATIENCE).unwrap();
+    let mut active = active.join().unwrap();
+    active.set_nonblocking(true).unwrap();
+    let mut written = 0;
+    while let Ok(length) = active.write(&[7; 1 << 16]) {
+        written += length;
+    }
+    passive.set_read_timeout(Some(PATIENCE)).unwrap();
+    (active, passive, written)
+}
+
+#[test]
+fn a_forked_child_waits_for_the_streams_that_it_has_dropped_itself_and_for_no_others() {
+    let (active, passive, _) = full_stream(own_provider());
+    // Its data waits for the peer, and a thread of this process for both.
+    drop(active);
+    let told = in_child(|| {
+        let began = Instant::now();
+        portolan::stream::deliver_dropped(PATIENCE);
+        if began.elapsed() > PATIENCE / 4 {
+            return "it waited for its parent's stream".into();
+        }
+        let (active, mut passive, written) = full_stream(own_provider());
+        drop(active);
+        let mut arrived = Vec::new();
+        match passive.read_to_end(&mut arrived) {
+            Ok(length) if length == written => String::new(),
+            ended => format!("{written} bytes were written, then {ended:?}"),
+        }
+    });
+    assert_eq!(told, "");
+    drop(passive);
 }

@@ -64,7 +64,7 @@ pub(super) fn print(facts: &Facts, found: &[Found], output: &mut Output) -> Resu
         .any(|found| found.severity == Severity::Problem)
     {
         output.line("")?;
-        output.line(&output.theme.paint(Paint::Good, "nothing is in the way"))?;
+        output.line(&output.theme.paint(Paint::Good, "no problems found"))?;
     }
     Ok(())
 }
@@ -136,7 +136,7 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
 fn provider(facts: &Facts) -> String {
     match &facts.provider {
         Some(Ok(_)) if facts.is_by_route() => format!(
-            "by route: the kernel's device that serves the way, else the software device ({PROVIDER_ENV} is not set)"
+            "by route: the kernel's device if it is on the route, else the software device ({PROVIDER_ENV} is not set)"
         ),
         Some(Ok(Choice::Software)) => {
             format!("software, the RoCEv2 device in user space ({PROVIDER_ENV} is set)")

@@ -14,8 +14,8 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
-use portolan::provider::TRUST_ENV;
+use anyhow::{Context, Result, bail, ensure};
+use portolan::provider::{Choice, TRUST_ENV};
 use portolan::software::{DevicePreview, Trust};
 use serde_json::json;
 
@@ -42,7 +42,11 @@ const NOT_RUNNABLE: u8 = 126;
 /// # Errors
 ///
 /// The libraries are missing, or a system error cannot be reported.
-pub(crate) fn run(args: &ExecArgs, output: &mut Output) -> Result<Outcome> {
+pub(crate) fn run(args: &ExecArgs, pinned: Option<Choice>, output: &mut Output) -> Result<Outcome> {
+    ensure!(
+        args.libraries != LibrarySet::Full || pinned != Some(Choice::Kernel),
+        "Portolan's libibverbs has software devices only; --provider kernel needs --libraries rdmacm"
+    );
     let (name, arguments) = args.command.split_first().context("PROGRAM is missing")?;
     let program = match Program::find(name) {
         Ok(program) => program,
@@ -55,7 +59,7 @@ pub(crate) fn run(args: &ExecArgs, output: &mut Output) -> Result<Outcome> {
         }
     };
     let libraries = Libraries::find(args.libraries)?;
-    let mut variables = variables(args.libraries, libraries.folder());
+    let mut variables = variables(args.libraries, pinned, libraries.folder());
     if args.sockets {
         variables.push((PRELOAD, before(&libraries::of_sockets()?, PRELOAD)));
     }
@@ -138,10 +142,18 @@ fn may_be_alone() -> Result<()> {
 }
 
 /// The environment variables that the program gets in addition or changed.
-fn variables(set: LibrarySet, folder: &Path) -> Vec<(&'static str, OsString)> {
+fn variables(
+    set: LibrarySet,
+    pinned: Option<Choice>,
+    folder: &Path,
+) -> Vec<(&'static str, OsString)> {
     let mut variables = vec![(LIBRARY_PATH, before(folder, LIBRARY_PATH))];
-    if set == LibrarySet::Full {
-        variables.push((PROVIDER, OsStr::new("software").to_owned()));
+    let pinned = match set {
+        LibrarySet::Full => Some(Choice::Software),
+        LibrarySet::Rdmacm => pinned,
+    };
+    if let Some(choice) = pinned {
+        variables.push((PROVIDER, choice.name().into()));
     }
     variables
 }
