@@ -123,9 +123,9 @@ fn connections_and_processes_end_and_options_hold_as_on_tcp() {
     assert!(on_tcp.ends_with("done\n"), "{on_tcp}");
     let (on_rsockets, report) = run(&folder, &format!("{network} $rsockets"));
     assert_eq!(on_rsockets, on_tcp);
-    // Each client that exits in a signal handler.
+    // The client with a file, and each that exits in a signal handler.
     let clients = report.matches("rsockets 1 connected").count();
-    assert_eq!(clients, 41, "{report}");
+    assert_eq!(clients, 42, "{report}");
 }
 
 #[test]
