@@ -44,7 +44,7 @@ enum Programs {
     Librdmacm,
     /// Of rdmacm-utils, over rsockets
     Rsockets,
-    /// rstream and riostream with every size: three hours
+    /// rstream and riostream with every size: about two hours
     EverySize,
     /// Of ibverbs-utils
     PingPongs,
