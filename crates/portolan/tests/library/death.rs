@@ -132,29 +132,6 @@ fn a_peer_killed_after_its_request_fails_the_accept_in_time() {
 }
 
 #[test]
-fn a_peer_killed_while_idle_ends_the_connection_at_once() {
-    for peer_is_coordinator in [true, false] {
-        let port = free_port();
-        let early = (!peer_is_coordinator).then(|| start(port));
-        let mut peer = Peer::start(port);
-        let ours = early.unwrap_or_else(|| start(port));
-        let connection = connected(&ours, &mut peer, &options());
-        let error = connection
-            .receive_within(Duration::from_millis(100))
-            .unwrap_err();
-        assert!(matches!(error.cause, Cause::TimedOut { .. }), "{error:?}");
-        let killed = Instant::now();
-        peer.kill();
-        // The receive waits, and nothing is sent that could fail.
-        let error = connection.receive_within(PATIENCE).unwrap_err();
-        let took = killed.elapsed();
-        assert_eq!(error.cause, Cause::PeerDied);
-        assert!(took < AT_ONCE, "{took:?}");
-        connection.close(AT_ONCE).unwrap();
-    }
-}
-
-#[test]
 fn a_silent_peer_is_detected_by_the_next_send() {
     let port = free_port();
     let ours = start(port);
@@ -252,4 +229,32 @@ fn a_process_that_exits_normally_disconnects_its_connections() {
     let connection = connected(&ours, &mut peer, &options());
     peer.end();
     connection.wait_disconnected(PATIENCE).unwrap();
+}
+
+/// Deaths that are noticed within a time.
+mod against_the_clock {
+    use super::*;
+
+    #[test]
+    fn a_peer_killed_while_idle_ends_the_connection_at_once() {
+        for peer_is_coordinator in [true, false] {
+            let port = free_port();
+            let early = (!peer_is_coordinator).then(|| start(port));
+            let mut peer = Peer::start(port);
+            let ours = early.unwrap_or_else(|| start(port));
+            let connection = connected(&ours, &mut peer, &options());
+            let error = connection
+                .receive_within(Duration::from_millis(100))
+                .unwrap_err();
+            assert!(matches!(error.cause, Cause::TimedOut { .. }), "{error:?}");
+            let killed = Instant::now();
+            peer.kill();
+            // The receive waits, and nothing is sent that could fail.
+            let error = connection.receive_within(PATIENCE).unwrap_err();
+            let took = killed.elapsed();
+            assert_eq!(error.cause, Cause::PeerDied);
+            assert!(took < AT_ONCE, "{took:?}");
+            connection.close(AT_ONCE).unwrap();
+        }
+    }
 }

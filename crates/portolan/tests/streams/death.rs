@@ -74,50 +74,6 @@ fn survive(mut peer: Peer, mut stream: Stream) {
 }
 
 #[test]
-fn a_killed_passive_end_ends_reads_and_writes_in_errors_within_a_second() {
-    let port = free_port();
-    let provider = start(port);
-    let mut peer = Peer::start(port, None, false);
-    let options = stream_options().provider(provider);
-    let address = peer.address().parse().unwrap();
-    let stream = Stream::connect_to(address, &options).unwrap();
-    survive(peer, stream);
-}
-
-#[test]
-fn a_killed_active_end_ends_reads_and_writes_in_errors_within_a_second() {
-    let port = free_port();
-    let listener = listener_on(start(port), "127.0.0.1:0");
-    let listener = StreamListener::new(listener, StreamOptions::default());
-    let address = listener.local_addr().unwrap().to_string();
-    let peer = Peer::start(port, Some(address), false);
-    let (stream, _) = listener.accept_within(PATIENCE).unwrap();
-    survive(peer, stream);
-}
-
-#[test]
-fn a_writer_without_room_gets_an_error_within_a_second_when_its_peer_is_killed() {
-    let port = free_port();
-    let listener = listener_on(start(port), "127.0.0.1:0");
-    let listener = StreamListener::new(listener, StreamOptions::default());
-    let address = listener.local_addr().unwrap().to_string();
-    let mut peer = Peer::start(port, Some(address), false);
-    let (mut stream, _) = listener.accept_within(PATIENCE).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
-    std::thread::scope(|scope| {
-        // Nobody reads the peer's echo, so both ends run out of room.
-        let writer = scope.spawn(move || stream.write_all(&[7; 4_000_000]).unwrap_err());
-        std::thread::sleep(Duration::from_millis(200));
-        peer.0.kill().unwrap();
-        let killed = Instant::now();
-        let error = writer.join().unwrap();
-        let took = killed.elapsed();
-        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
-        assert!(took < AT_ONCE, "{took:?}");
-    });
-}
-
-#[test]
 #[ignore = "runs as a process of its own, started by another test"]
 fn peer_process() {
     let Ok(port) = std::env::var(GROUP_VARIABLE) else {
@@ -143,5 +99,54 @@ fn peer_process() {
         if stream.write_all(&bytes[..length]).is_err() {
             return;
         }
+    }
+}
+
+/// Deaths that are noticed within a time.
+mod against_the_clock {
+    use super::*;
+
+    #[test]
+    fn a_killed_passive_end_ends_reads_and_writes_in_errors_within_a_second() {
+        let port = free_port();
+        let provider = start(port);
+        let mut peer = Peer::start(port, None, false);
+        let options = stream_options().provider(provider);
+        let address = peer.address().parse().unwrap();
+        let stream = Stream::connect_to(address, &options).unwrap();
+        survive(peer, stream);
+    }
+
+    #[test]
+    fn a_killed_active_end_ends_reads_and_writes_in_errors_within_a_second() {
+        let port = free_port();
+        let listener = listener_on(start(port), "127.0.0.1:0");
+        let listener = StreamListener::new(listener, StreamOptions::default());
+        let address = listener.local_addr().unwrap().to_string();
+        let peer = Peer::start(port, Some(address), false);
+        let (stream, _) = listener.accept_within(PATIENCE).unwrap();
+        survive(peer, stream);
+    }
+
+    #[test]
+    fn a_writer_without_room_gets_an_error_within_a_second_when_its_peer_is_killed() {
+        let port = free_port();
+        let listener = listener_on(start(port), "127.0.0.1:0");
+        let listener = StreamListener::new(listener, StreamOptions::default());
+        let address = listener.local_addr().unwrap().to_string();
+        let mut peer = Peer::start(port, Some(address), false);
+        let (mut stream, _) = listener.accept_within(PATIENCE).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        std::thread::scope(|scope| {
+            // Nobody reads the peer's echo, so both ends run out of room.
+            let writer = scope.spawn(move || stream.write_all(&[7; 4_000_000]).unwrap_err());
+            std::thread::sleep(Duration::from_millis(200));
+            peer.0.kill().unwrap();
+            let killed = Instant::now();
+            let error = writer.join().unwrap();
+            let took = killed.elapsed();
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+            assert!(took < AT_ONCE, "{took:?}");
+        });
     }
 }
