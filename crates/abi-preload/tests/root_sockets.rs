@@ -93,36 +93,37 @@ fn every_call_returns_on_rsockets_what_it_returns_on_tcp() {
     assert!(report.contains("TCP 1 connected, 0 accepted"), "{report}");
 }
 
+/// Commands that give the network namespace a device with an address.
+const WITH_VETH: &str = "ip link add veth0 type veth peer name veth1; ip addr add 10.7.0.1/24 dev veth0; \
+                         ip link set veth0 up; ip link set veth1 up;";
+
+/// Runs a program, which prints `done` at its end, on TCP and on rsockets. Its output must be the same. Returns the report of the
+/// second run.
+fn same_on_both(folder: &Folder, before: &str, argument: &str) -> String {
+    let on = |way| run(folder, &format!("{before} timeout 500 {way} {argument}"));
+    let (on_tcp, _) = on("$tcp");
+    assert!(on_tcp.ends_with("done\n"), "{on_tcp}");
+    let (on_rsockets, report) = on("$rsockets");
+    assert_eq!(on_rsockets, on_tcp);
+    report
+}
+
 #[test]
 fn rare_uses_of_the_calls_return_on_rsockets_what_they_return_on_tcp() {
-    let folder = Folder::with("edges", "edges.c");
-    let (on_tcp, _) = run(&folder, "timeout 80 $tcp");
-    assert!(on_tcp.ends_with("done\n"), "{on_tcp}");
-    let (on_rsockets, report) = run(&folder, "timeout 80 $rsockets");
-    assert_eq!(on_rsockets, on_tcp);
+    let report = same_on_both(&Folder::with("edges", "edges.c"), "", "");
     assert!(report.contains("TCP 0 connected"), "{report}");
 }
 
 #[test]
 fn numbers_of_streams_that_system_calls_close_are_those_of_the_next_files() {
-    let folder = Folder::with("numbers", "numbers.c");
-    let (on_tcp, _) = run(&folder, "timeout 60 $tcp");
-    assert!(on_tcp.ends_with("done\n"), "{on_tcp}");
-    let (on_rsockets, report) = run(&folder, "timeout 60 $rsockets");
-    assert_eq!(on_rsockets, on_tcp);
+    let report = same_on_both(&Folder::with("numbers", "numbers.c"), "", "");
     // The connect to a listener that is closed.
     assert!(report.contains("TCP 1 connected"), "{report}");
 }
 
 #[test]
 fn connections_and_processes_end_and_options_hold_as_on_tcp() {
-    let folder = Folder::with("ends", "ends.c");
-    let network = "ip link add veth0 type veth peer name veth1; ip addr add 10.7.0.1/24 dev veth0; \
-                   ip link set veth0 up; ip link set veth1 up; timeout 500";
-    let (on_tcp, _) = run(&folder, &format!("{network} $tcp"));
-    assert!(on_tcp.ends_with("done\n"), "{on_tcp}");
-    let (on_rsockets, report) = run(&folder, &format!("{network} $rsockets"));
-    assert_eq!(on_rsockets, on_tcp);
+    let report = same_on_both(&Folder::with("ends", "ends.c"), WITH_VETH, "");
     // The client with a file, and each that exits in a signal handler.
     let clients = report.matches("rsockets 1 connected").count();
     assert_eq!(clients, 42, "{report}");
@@ -130,13 +131,7 @@ fn connections_and_processes_end_and_options_hold_as_on_tcp() {
 
 #[test]
 fn time_signals_and_other_threads_end_waiting_calls_as_on_tcp() {
-    let folder = Folder::with("waits", "threads.c");
-    let network = "ip link add veth0 type veth peer name veth1; ip addr add 10.7.0.1/24 dev veth0; \
-                   ip link set veth0 up; ip link set veth1 up; timeout 60";
-    let (on_tcp, _) = run(&folder, &format!("{network} $tcp waits"));
-    assert!(on_tcp.ends_with("done\n"), "{on_tcp}");
-    let (on_rsockets, report) = run(&folder, &format!("{network} $rsockets waits"));
-    assert_eq!(on_rsockets, on_tcp);
+    let report = same_on_both(&Folder::with("waits", "threads.c"), WITH_VETH, "waits");
     assert!(report.contains("rsockets 2 connected"), "{report}");
 }
 

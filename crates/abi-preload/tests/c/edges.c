@@ -28,14 +28,6 @@
 static struct sockaddr_in here;
 static char big[1 << 20];
 
-static void pair(int listener, int ends[2])
-{
-	ends[0] = socket(AF_INET, SOCK_STREAM, 0);
-	need(connect(ends[0], (struct sockaddr *)&here, sizeof(here)) == 0, "connect");
-	ends[1] = accept(listener, NULL, NULL);
-	need(ends[1] >= 0, "accept");
-}
-
 static void finish(int ends[2])
 {
 	close(ends[0]);
@@ -56,7 +48,7 @@ static void splices(int listener)
 	long sent = 0, length, arrived = 0;
 	int ends[2], through[2], blocked = 0;
 
-	pair(listener, ends);
+	pair(&here, listener, ends);
 	need(pipe(through) == 0, "pipe");
 	TELL("splice from an empty pipe", splice(through[0], NULL, ends[0], NULL, PIPE_BYTES, now));
 	need(write(through[1], "some", 4) == 4, "write");
@@ -98,7 +90,7 @@ static void half_closed_child(int listener)
 	long arrived = 0, length;
 	char any;
 
-	pair(listener, ends);
+	pair(&here, listener, ends);
 	need(pipe(shut) == 0 && pipe(written) == 0, "pipe");
 	if (fork() == 0) {
 		close(ends[0]);
@@ -131,7 +123,7 @@ static void errors_queue(int listener)
 	char control[512];
 	int ends[2], on = 1, reported = 1;
 
-	pair(listener, ends);
+	pair(&here, listener, ends);
 	need(write(ends[0], "data", 4) == 4, "write");
 	await(ends[1], POLLIN);
 	message.msg_control = control;
@@ -161,7 +153,7 @@ static void pieces(int listener)
 	volatile size_t most = SIZE_MAX;
 	int ends[2];
 
-	pair(listener, ends);
+	pair(&here, listener, ends);
 	need(write(ends[0], "abcdefgh", 8) == 8, "write");
 	await(ends[1], POLLIN);
 	TELL("peek at pieces", recvmsg(ends[1], &message, MSG_PEEK));
@@ -186,7 +178,7 @@ static void names(int listener)
 	socklen_t length = (socklen_t)-1;
 	int ends[2];
 
-	pair(listener, ends);
+	pair(&here, listener, ends);
 	TELL("getpeername of a negative length", getpeername(ends[0], (struct sockaddr *)&name, &length));
 	TELL("getsockname of a negative length", getsockname(ends[0], (struct sockaddr *)&name, &length));
 	finish(ends);
@@ -198,7 +190,7 @@ static void splice_to_a_short_pipe(int listener)
 	long arrived = 0, length;
 	int ends[2], through[2];
 
-	pair(listener, ends);
+	pair(&here, listener, ends);
 	need(pipe(through) == 0, "pipe");
 	need(fcntl(through[1], F_SETPIPE_SZ, 4096) >= 4096, "a short pipe");
 	for (int at = 0; at < 20000; at++)
@@ -249,7 +241,7 @@ static void splice_with_signals(int listener)
 	pthread_t reader;
 	void *arrived;
 
-	pair(listener, ends);
+	pair(&here, listener, ends);
 	need(pipe(through) == 0, "pipe");
 	sigemptyset(&alarms);
 	sigaddset(&alarms, SIGALRM);
@@ -288,7 +280,7 @@ static void child_that_writes_early(int listener)
 	long arrived = 0, length;
 	int ends[2];
 
-	pair(listener, ends);
+	pair(&here, listener, ends);
 	if (fork() == 0) {
 		close(ends[0]);
 		usleep(300000);
@@ -311,7 +303,7 @@ static void grandchild(int listener)
 {
 	int ends[2], own[2];
 
-	pair(listener, ends);
+	pair(&here, listener, ends);
 	if (fork() == 0) {
 		own[0] = socket(AF_INET, SOCK_STREAM, 0);
 		need(connect(own[0], (struct sockaddr *)&here, sizeof(here)) == 0, "connect of the child");
@@ -410,7 +402,7 @@ static void long_timeouts(int listener)
 	fd_set reads;
 	int ends[2], set = epoll_create1(0);
 
-	pair(listener, ends);
+	pair(&here, listener, ends);
 	need(write(ends[0], "x", 1) == 1, "write");
 	one.fd = ends[1];
 	TELL("ppoll for ever", ppoll(&one, 1, &ever, NULL));
@@ -452,7 +444,7 @@ static void unsent(int listener)
 {
 	int ends[2], left = -1;
 
-	pair(listener, ends);
+	pair(&here, listener, ends);
 	need(write(ends[0], big, 50000) == 50000, "write");
 	need(recv(ends[1], big, 50000, MSG_WAITALL) == 50000, "read");
 	for (int turn = 0; turn < 500 && left != 0; turn++) {

@@ -23,14 +23,6 @@
 static struct sockaddr_in here;
 static char big[1 << 20];
 
-static void pair(int listener, int ends[2])
-{
-	ends[0] = socket(AF_INET, SOCK_STREAM, 0);
-	need(connect(ends[0], (struct sockaddr *)&here, sizeof(here)) == 0, "connect");
-	ends[1] = accept(listener, NULL, NULL);
-	need(ends[1] >= 0, "accept");
-}
-
 static void finish(int ends[2])
 {
 	close(ends[0]);
@@ -62,7 +54,7 @@ static void hang_ups(int listener)
 	signal(SIGPIPE, SIG_IGN);
 	for (int writes = 0; writes < 2; writes++) {
 		set = epoll_create1(0);
-		pair(listener, ends);
+		pair(&here, listener, ends);
 		need(epoll_ctl(set, EPOLL_CTL_ADD, ends[1], &event) == 0, "epoll_ctl");
 		close(ends[0]);
 		await_end(ends[1]);
@@ -112,7 +104,7 @@ static void writes_after_the_end(int listener)
 	int ends[2];
 
 	signal(SIGPIPE, SIG_IGN);
-	pair(listener, ends);
+	pair(&here, listener, ends);
 	need(write(ends[0], "quit", 4) == 4, "write");
 	close(ends[0]);
 	one.fd = ends[1];
@@ -131,7 +123,7 @@ static void writes_after_the_end(int listener)
 	printf("events: %x\n", (unsigned int)one.revents);
 	close(ends[1]);
 
-	pair(listener, ends);
+	pair(&here, listener, ends);
 	TELL("shutdown", shutdown(ends[1], SHUT_WR));
 	close(ends[0]);
 	await_end(ends[1]);
@@ -285,7 +277,7 @@ static void limits_in_a_child(int listener)
 	socklen_t length = sizeof(its);
 	int ends[2];
 
-	pair(listener, ends);
+	pair(&here, listener, ends);
 	need(setsockopt(ends[1], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) == 0, "set");
 	fflush(stdout);
 	if (fork() == 0) {
@@ -306,7 +298,7 @@ static void options_in_a_child(int listener)
 	int ends[2], on = 1;
 	char keys[40] = { 0x04, 0x03, 51 };
 
-	pair(listener, ends);
+	pair(&here, listener, ends);
 	fflush(stdout);
 	if (fork() == 0) {
 		TELL("TCP_NODELAY", setsockopt(ends[1], IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)));
@@ -327,7 +319,7 @@ static void exceptions(int listener)
 	int ends[2];
 	long began;
 
-	pair(listener, ends);
+	pair(&here, listener, ends);
 	close(ends[0]);
 	TELL("the end", read(ends[1], big, 1));
 	FD_ZERO(&except);
@@ -372,7 +364,7 @@ static void connects(int listener)
 	struct msghdr message = { .msg_iov = pieces, .msg_iovlen = PIECES };
 	int ends[2], fd;
 
-	pair(listener, ends);
+	pair(&here, listener, ends);
 	TELL("connect an accepted socket", connect(ends[1], (struct sockaddr *)&here, sizeof(here)));
 	TELL("recvfrom", recvfrom(ends[1], big, 1, MSG_DONTWAIT, (struct sockaddr *)&its, &length));
 	printf("the length is still %u\n", length);

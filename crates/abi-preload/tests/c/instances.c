@@ -22,14 +22,6 @@
 static struct sockaddr_in here;
 static int listener;
 
-static void pair(int ends[2])
-{
-	ends[0] = socket(AF_INET, SOCK_STREAM, 0);
-	need(connect(ends[0], (struct sockaddr *)&here, sizeof(here)) == 0, "connect");
-	ends[1] = accept(listener, NULL, NULL);
-	need(ends[1] >= 0, "accept");
-}
-
 static void add(int set, int fd, int operation)
 {
 	struct epoll_event event = { .events = EPOLLIN, .data.u64 = (uint64_t)fd };
@@ -68,7 +60,7 @@ static void copies(void)
 	char byte;
 
 	copy = fcntl(set, F_DUPFD_CLOEXEC, 0);
-	pair(ends);
+	pair(&here, listener, ends);
 	pthread_create(&waiter, NULL, wait_once, &set);
 	usleep(200000);
 	add(copy, ends[1], EPOLL_CTL_ADD);
@@ -111,7 +103,7 @@ static void nested(void)
 
 	add(outer, inner, EPOLL_CTL_ADD);
 	for (int at = 0; at < 3; at++) {
-		pair(ends[at]);
+		pair(&here, listener, ends[at]);
 		add(inner, ends[at][1], EPOLL_CTL_ADD);
 	}
 	for (int at = 0; at < 3; at++)
@@ -185,10 +177,10 @@ static void first(int times)
 	int lost = 0, ends[2], peers[2];
 	char byte;
 
-	pair(ends);
+	pair(&here, listener, ends);
 	added[0] = ends[1];
 	peers[0] = ends[0];
-	pair(ends);
+	pair(&here, listener, ends);
 	added[1] = ends[1];
 	peers[1] = ends[0];
 	pthread_barrier_init(&both, NULL, 2);

@@ -14,14 +14,6 @@
 static struct sockaddr_in here;
 static char bytes[64];
 
-static void pair(int listener, int ends[2])
-{
-	ends[0] = socket(AF_INET, SOCK_STREAM, 0);
-	need(connect(ends[0], (struct sockaddr *)&here, sizeof(here)) == 0, "connect");
-	ends[1] = accept(listener, NULL, NULL);
-	need(ends[1] >= 0, "accept");
-}
-
 /* What a peer reads whose other end should be gone. */
 static long end_of(int fd)
 {
@@ -60,19 +52,19 @@ int main(void)
 	struct sockaddr_in its;
 	socklen_t length = sizeof(its);
 
-	pair(listener, ends);
+	pair(&here, listener, ends);
 	TELL("close", syscall(SYS_close, ends[1]));
 	TELL("the peer", end_of(ends[0]));
 	zeros_at(ends[1]);
 	close(ends[0]);
 
-	pair(listener, ends);
+	pair(&here, listener, ends);
 	TELL("close_range", syscall(SYS_close_range, ends[1], ends[1], 0));
 	TELL("the peer", end_of(ends[0]));
 	zeros_at(ends[1]);
 	close(ends[0]);
 
-	pair(listener, ends);
+	pair(&here, listener, ends);
 	file = open("/dev/zero", O_RDWR);
 	TELL("dup3", syscall(SYS_dup3, file, ends[1], 0) == ends[1]);
 	TELL("the peer", end_of(ends[0]));
@@ -81,7 +73,7 @@ int main(void)
 	close(ends[0]);
 	close(ends[1]);
 
-	pair(listener, ends);
+	pair(&here, listener, ends);
 	TELL("dup", (file = syscall(SYS_dup, ends[1])) >= 0);
 	TELL("close", close(ends[1]));
 	TELL("write to the duplicate", write(file, "some", 4));
@@ -105,7 +97,7 @@ int main(void)
 	TELL("connect", connect(ends[0], (struct sockaddr *)&here, sizeof(here)));
 	close(ends[0]);
 	listener = listen_here(&here);
-	pair(listener, ends);
+	pair(&here, listener, ends);
 	TELL("write", write(ends[1], "some", 4));
 	TELL("the peer", end_of(ends[0]));
 	printf("done\n");

@@ -15,3 +15,12 @@ static inline int listen_here(struct sockaddr_in *here)
 	need(listen(listener, 16) == 0, "listen");
 	return listener;
 }
+
+/* Connects to the listener. `ends` are the client's and what the listener accepts. */
+static inline void pair(const struct sockaddr_in *here, int listener, int ends[2])
+{
+	ends[0] = socket(AF_INET, SOCK_STREAM, 0);
+	need(connect(ends[0], (const struct sockaddr *)here, sizeof(*here)) == 0, "connect");
+	ends[1] = accept(listener, NULL, NULL);
+	need(ends[1] >= 0, "accept");
+}
