@@ -23,7 +23,6 @@ use crate::{connect, copy, listen, names, real};
 
 /// The call's result, or `None` if the kernel must carry the data.
 pub(crate) fn carried(body: impl FnOnce() -> Moved) -> Option<ssize_t> {
-    let _inside = Inside::enter();
     match caught(body) {
         Ok(None) => None,
         Ok(Some(bytes)) => Some(bytes as ssize_t),

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use socket2::SockAddr;
 
 use crate::backlog::{Backlog, Newcomer};
-use crate::inside::{Inside, asleep};
+use crate::inside::asleep;
 use crate::settings::settings;
 use crate::sharing::{Guest, Host};
 use crate::socket::{Kind, Listening, Phase, Socket, enter};
@@ -29,7 +29,6 @@ const RETRY: Duration = Duration::from_secs(1);
 /// `listen`. A bound socket listens for rsockets first: a peer that found only the kernel's listener would use TCP. An
 /// unbound one gets its port from the kernel, and no peer knows it yet.
 pub(crate) fn listen(socket: &Socket, number: c_int, length: c_int) -> c_int {
-    let _inside = Inside::enter();
     let is_bound = names::local(number).is_some_and(|local| local.port() != 0);
     let is_first = is_bound && start(socket, number, length);
     // SAFETY: listen(2) takes no pointers.
@@ -164,7 +163,6 @@ pub(crate) fn shutdown(socket: &Socket, number: c_int, how: c_int) -> Option<c_i
     if socket.kind() != Kind::Listening || ![libc::SHUT_RD, libc::SHUT_RDWR].contains(&how) {
         return None;
     }
-    let _inside = Inside::enter();
     // SAFETY: shutdown(2) takes no pointers.
     let answer = unsafe { real::shutdown(number, how) };
     if answer == 0 {

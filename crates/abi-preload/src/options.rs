@@ -18,7 +18,6 @@ use rustix::io::Errno;
 
 use crate::connect::advance;
 use crate::inheritance::{self, number_of};
-use crate::inside::Inside;
 use crate::socket::{Kind, Socket};
 use crate::transfer::of_io;
 use crate::{names, real};
@@ -58,7 +57,6 @@ pub(crate) unsafe fn get(
     value: *mut c_void,
     length: *mut socklen_t,
 ) -> c_int {
-    let _inside = Inside::enter();
     let own = match (level, name) {
         (SOL_SOCKET, SO_ERROR) => error(socket),
         (SOL_SOCKET, SO_DOMAIN) => Some(socket.family),
@@ -172,7 +170,6 @@ pub(crate) unsafe fn set(
     value: *const c_void,
     length: socklen_t,
 ) -> c_int {
-    let _inside = Inside::enter();
     // A stream copies the program's memory, and reports nothing in the queue of errors.
     if (level, name) == (SOL_SOCKET, SO_ZEROCOPY) && socket.kind() != Kind::Plain {
         return failed(Errno::OPNOTSUPP);
@@ -224,7 +221,6 @@ pub(crate) unsafe fn control(
     request: usize,
     argument: usize,
 ) -> Option<c_int> {
-    let _inside = Inside::enter();
     let place = argument as *mut c_int;
     if request == FIONBIO as usize {
         // SAFETY: the caller's promise.

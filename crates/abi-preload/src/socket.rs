@@ -298,8 +298,8 @@ impl Socket {
         self.is_write_over.load(Ordering::Relaxed)
     }
 
-    /// Whether a write after the peer's end succeeds, though nobody reads it. With TCP the first one does, because only the
-    /// peer's answer to it says that nobody reads.
+    /// Returns whether this write succeeds although the peer has closed. With TCP the first such write does: the peer refuses its
+    /// data afterwards.
     pub(crate) fn may_write_in_vain(&self, stream: &Stream) -> bool {
         let ready = stream.ready();
         let may = ready.read_closed && !ready.failed && !self.is_write_over();

@@ -23,7 +23,7 @@ use crate::wait::{Woken, wait_direction};
 
 /// Maximum of peeked bytes in several pieces.
 const PEEKED_MAX: usize = 1 << 20;
-/// Maximum of bytes that a write takes though nobody will read them: as many as a stream's buffer.
+/// Maximum length of a write after the peer has closed. It equals the length of a stream's buffer.
 const UNREAD_MAX: usize = 128 << 10;
 
 /// A call's result. `None` if the kernel carries the data and must do the call.

@@ -1,4 +1,4 @@
-// Node.js (libuv) at both ends: `node sockets.js serve` returns what arrives, and this file by HTTP. `node sockets.js call`
+// Node.js (libuv) at both ends: `node sockets.js serve` returns what arrives, and copies of this file by HTTP. `node sockets.js call`
 // compares what comes back. Files are read while sockets are closed: they get the sockets' numbers.
 const crypto = require('crypto')
 const fs = require('fs')
@@ -8,7 +8,13 @@ const net = require('net')
 const ADDRESS = '127.0.0.1'
 const ECHO_PORT = 9003
 const PAGE_PORT = 9004
-const PAGE = fs.readFileSync(__filename)
+const FILE = fs.readFileSync(__filename)
+const PAGE = pageOf(FILE)
+
+// More than a socket's buffers take at once.
+function pageOf(file) {
+	return Buffer.concat(Array(50).fill(file))
+}
 
 function serve() {
 	const echo = net.createServer({ allowHalfOpen: true }, (socket) => {
@@ -17,7 +23,7 @@ function serve() {
 	})
 	const answer = (request, response) => {
 		if (request.url === '/connections') echo.getConnections((error, count) => response.end(`${count}`))
-		else fs.readFile(__filename, (error, page) => response.end(error ? `${error}` : page))
+		else fs.readFile(__filename, (error, file) => response.end(error ? `${error}` : pageOf(file)))
 	}
 	http.createServer(answer).listen(PAGE_PORT, ADDRESS, () => echo.listen(ECHO_PORT, ADDRESS))
 }
@@ -58,7 +64,7 @@ function get(path, agent) {
 async function page(agent) {
 	const got = await get('/', agent)
 	if (!got.equals(PAGE)) throw new Error('another page')
-	if (!fs.readFileSync(__filename).equals(PAGE)) throw new Error('another file')
+	if (!fs.readFileSync(__filename).equals(FILE)) throw new Error('another file')
 }
 
 async function noConnectionIsLeft() {

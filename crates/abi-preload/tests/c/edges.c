@@ -28,12 +28,6 @@
 static struct sockaddr_in here;
 static char big[1 << 20];
 
-static void finish(int ends[2])
-{
-	close(ends[0]);
-	close(ends[1]);
-}
-
 static void await(int fd, short events)
 {
 	struct pollfd one = { .fd = fd, .events = events };

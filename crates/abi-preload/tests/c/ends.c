@@ -23,12 +23,6 @@
 static struct sockaddr_in here;
 static char big[1 << 20];
 
-static void finish(int ends[2])
-{
-	close(ends[0]);
-	close(ends[1]);
-}
-
 static long now_ms(void)
 {
 	struct timespec now;

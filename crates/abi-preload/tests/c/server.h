@@ -1,6 +1,7 @@
 /* How the test programs listen. After told.h. */
 #include <arpa/inet.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 /* Listens at port 7100 of 127.0.0.1, and stores that address. Returns the listener. */
 static inline int listen_here(struct sockaddr_in *here)
@@ -23,4 +24,10 @@ static inline void pair(const struct sockaddr_in *here, int listener, int ends[2
 	need(connect(ends[0], (const struct sockaddr *)here, sizeof(*here)) == 0, "connect");
 	ends[1] = accept(listener, NULL, NULL);
 	need(ends[1] >= 0, "accept");
+}
+
+static inline void finish(int ends[2])
+{
+	close(ends[0]);
+	close(ends[1]);
 }
