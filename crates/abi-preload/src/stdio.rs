@@ -6,7 +6,8 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use libc::{FILE, off64_t, size_t, ssize_t};
-use portolan_threads::lock::Mutex;
+use portolan_threads::ProcessCell;
+use portolan_threads::lock::{Mutex, MutexGuard};
 
 /// The callbacks of a file (`cookie_io_functions_t`).
 #[repr(C)]
@@ -38,24 +39,28 @@ pub(crate) unsafe fn open(number: c_int, mode: *const c_char, calls: Calls) -> *
     if !file.is_null() {
         // SAFETY: the file is open, and the field lies within it.
         unsafe { file.byte_add(FILENO_AT).cast::<c_int>().write(number) };
-        FILES.lock().push(file as usize);
+        files().push(file as usize);
     }
     file
 }
 
-/// The open files of streams, by their addresses.
-static FILES: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+/// The open files of streams that this process has opened, by their addresses. A forked child has a list of its own: a thread of
+/// the parent may have held the lock at the fork.
+fn files() -> MutexGuard<'static, Vec<usize>> {
+    static FILES: ProcessCell<Mutex<Vec<usize>>> = ProcessCell::new();
+    FILES.get_or_make(Mutex::default).lock()
+}
 
 /// The file of a number is being closed.
 pub(crate) fn closing(number: c_int) {
-    FILES.lock().retain(|file| fileno_of(*file) != number);
+    files().retain(|file| fileno_of(*file) != number);
 }
 
 /// Writes what is buffered in the files that the program has not closed. libc does so at exit, but after this library has ended.
 /// Leaves out files that another thread uses.
 pub(crate) fn flush() {
-    let files = FILES.lock().clone();
-    for file in files {
+    let open = files().clone();
+    for file in open {
         let file = file as *mut FILE;
         // SAFETY: the file is open: its close would have removed it.
         unsafe {
