@@ -66,7 +66,7 @@ pub(crate) unsafe fn read_into(
 ) -> Option<ssize_t> {
     let socket = used(fd)?;
     // SAFETY: the program's memory, as read(2) requires.
-    carried(|| unsafe { receive(&socket, &single(into, length)?, flags) })
+    carried(|| unsafe { receive(fd, &socket, &single(into, length)?, flags) })
 }
 
 pub(crate) unsafe fn write_from(
@@ -77,7 +77,7 @@ pub(crate) unsafe fn write_from(
 ) -> Option<ssize_t> {
     let socket = used(fd)?;
     // SAFETY: the program's memory, as write(2) requires.
-    carried(|| unsafe { transfer::send(&socket, &single(from, length)?, flags) })
+    carried(|| unsafe { transfer::send(fd, &socket, &single(from, length)?, flags) })
 }
 
 pub(crate) unsafe fn receive_from(
@@ -115,8 +115,8 @@ pub(crate) unsafe fn vector(
             let pieces = pieces(first, count)?;
             check(pieces)?;
             match sends {
-                true => transfer::send(&socket, pieces, 0),
-                false => receive(&socket, pieces, 0),
+                true => transfer::send(fd, &socket, pieces, 0),
+                false => receive(fd, &socket, pieces, 0),
             }
         }
     })
@@ -269,5 +269,5 @@ pub(crate) unsafe fn file(
 ) -> Option<ssize_t> {
     let socket = used(out)?;
     // SAFETY: the program's offset (sendfile(2)).
-    carried(|| unsafe { copy::send_file(&socket, from, offset, count) })
+    carried(|| unsafe { copy::send_file(out, &socket, from, offset, count) })
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use libc::{F_GETFL, F_SETFL, O_NONBLOCK};
 use portolan::stream::{Direction, Socket as Unconnected};
 use portolan::{Cause, Error, Stream};
 use portolan_abi_layout::guard::{Result, last_errno};
@@ -180,8 +181,8 @@ pub(crate) fn advance(socket: &Socket) -> Progress {
     let Some(failed) = failed else {
         return progress;
     };
-    match connect_tcp(socket.number(), &failed.destination) {
-        Ok(()) | Err(Errno::INPROGRESS) => {
+    match start_tcp(socket.number(), &failed.destination) {
+        Ok(()) | Err(Errno::INPROGRESS | Errno::ALREADY) => {
             leave_to_kernel(socket);
             Progress::Tcp
         }
@@ -368,6 +369,23 @@ fn connect_tcp(number: c_int, destination: &SockAddr) -> Result<()> {
         0 => Ok(()),
         _ => Err(last_errno()),
     }
+}
+
+/// Begins TCP's connect, also of a blocking socket, without waiting.
+fn start_tcp(number: c_int, destination: &SockAddr) -> Result<()> {
+    // SAFETY: F_GETFL takes no pointer.
+    let flags = unsafe { real::fcntl(number, F_GETFL, 0) };
+    if flags < 0 || flags & O_NONBLOCK != 0 {
+        return connect_tcp(number, destination);
+    }
+    let set = |flags: c_int| {
+        // SAFETY: F_SETFL takes no pointer.
+        unsafe { real::fcntl(number, F_SETFL, flags as usize) }
+    };
+    set(flags | O_NONBLOCK);
+    let connected = connect_tcp(number, destination);
+    set(flags);
+    connected
 }
 
 /// Addresses without rsockets, each with the time of its failed connect.

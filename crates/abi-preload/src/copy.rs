@@ -3,10 +3,12 @@
 #![allow(unsafe_code, reason = "calls of libc")]
 
 use std::ffi::c_int;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
+use std::time::Instant;
 
-use libc::{SPLICE_F_NONBLOCK, iovec, off_t};
+use libc::{F_GETFL, O_NONBLOCK, SPLICE_F_NONBLOCK, iovec, off_t};
+use portolan::Stream;
 use portolan::stream::Direction;
 use portolan_abi_layout::guard::{Result, last_errno};
 use rustix::io::Errno;
@@ -15,8 +17,8 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use crate::inside::asleep;
 use crate::real;
 use crate::socket::Socket;
-use crate::transfer::{Moved, failed_read, failed_write, of_io, send};
-use crate::wait::{Woken, wait_direction};
+use crate::transfer::{Moved, failed_read, failed_write, send};
+use crate::wait::{OnSignal, wait_direction, wait_kernel};
 
 /// Bytes per copy.
 const PIECE_BYTES: usize = 64 << 10;
@@ -36,6 +38,7 @@ fn piece_of(bytes: &[u8]) -> iovec {
 /// # Safety
 /// `offset` is null or valid for reads and writes.
 pub(crate) unsafe fn send_file(
+    number: c_int,
     socket: &Socket,
     from: c_int,
     offset: *mut off_t,
@@ -59,7 +62,7 @@ pub(crate) unsafe fn send_file(
             Err(_) => return Err(last_errno()),
         };
         // SAFETY: the slice is this function's own buffer.
-        let sent = unsafe { send(socket, &[piece_of(&buffer[..read])], 0) };
+        let sent = unsafe { send(number, socket, &[piece_of(&buffer[..read])], 0) };
         let done = *sent.as_ref().ok().and_then(Option::as_ref).unwrap_or(&0);
         // SAFETY: the caller vouches for the offset. Without one, the file's position moves back over unsent bytes.
         unsafe {
@@ -90,6 +93,7 @@ pub(crate) fn to_stream(from: c_int, socket: &Socket, length: usize, flags: u32)
         return Ok(None);
     };
     let may_wait = flags & SPLICE_F_NONBLOCK == 0 && !socket.is_nonblocking();
+    let until = deadline(socket, Direction::Write);
     // Before a copy is made of what may not fit.
     if !may_wait && !stream.ready_or_watch(false, true).writable {
         socket.note_blocked(Direction::Write);
@@ -108,20 +112,25 @@ pub(crate) fn to_stream(from: c_int, socket: &Socket, length: usize, flags: u32)
     let copied = rustix::io::read(&out, &mut buffer[..])?;
     let mut sent = 0;
     while sent < copied {
-        match stream.try_write(&buffer[sent..copied]) {
+        let rest = &buffer[sent..copied];
+        let Some(written) = socket.carry(Direction::Write, |stream| stream.write_now(rest)) else {
+            if sent == 0 {
+                return Ok(None);
+            }
+            break;
+        };
+        match written {
             Ok(length) => sent += length,
             Err(_) if sent > 0 => break,
             Err(error) if error.kind() == ErrorKind::WouldBlock && may_wait => {
-                if wait_direction(socket, stream, Direction::Write, None)? == Woken::HandedOver {
-                    return Ok(None);
-                }
+                wait_direction(socket, stream, Direction::Write, until)?;
             }
             Err(error)
                 if error.kind() == ErrorKind::BrokenPipe && socket.may_write_in_vain(stream) =>
             {
                 sent = copied;
             }
-            Err(error) => return Err(failed_write(socket, &error)),
+            Err(error) => return Err(failed_write(socket, &error, true)),
         }
     }
     // Takes them from the pipe, to the one that is empty again: a read would also take the rest of a packet (O_DIRECT).
@@ -140,39 +149,66 @@ pub(crate) fn from_stream(socket: &Socket, to: c_int, length: usize, flags: u32)
         return Ok(None);
     };
     let may_wait = flags & SPLICE_F_NONBLOCK == 0 && !socket.is_nonblocking();
+    let until = deadline(socket, Direction::Read);
     let mut buffer = vec![0u8; PIECE_BYTES.min(length)];
-    let peeked = loop {
-        match stream.try_peek(&mut buffer) {
-            Ok(peeked) => break peeked,
-            Err(error) if error.kind() == ErrorKind::WouldBlock && may_wait => {
-                if wait_direction(socket, stream, Direction::Read, None)? == Woken::HandedOver {
-                    return Ok(None);
-                }
+    loop {
+        // What was looked at is taken before the stream can be handed over.
+        let moved = socket.carry(Direction::Read, |stream| move_into(to, stream, &mut buffer));
+        match moved {
+            None => return Ok(None),
+            Some(Ok(Ok(moved))) => {
+                socket.consume(moved);
+                return Ok(Some(moved));
             }
-            Err(error) => return failed_read(socket, &error),
+            Some(Ok(Err(Errno::AGAIN)))
+                if flags & SPLICE_F_NONBLOCK == 0 && !is_nonblocking(to) =>
+            {
+                wait_kernel(to, Direction::Write, None, OnSignal::Restarts)?;
+            }
+            Some(Ok(Err(errno))) => return Err(errno),
+            Some(Err(error)) if error.kind() == ErrorKind::WouldBlock && may_wait => {
+                wait_direction(socket, stream, Direction::Read, until)?;
+            }
+            Some(Err(error)) => return failed_read(socket, &error),
         }
-    };
-    let spliced = splice_into(to, &buffer[..peeked], flags)?;
-    if spliced > 0 {
-        let taken = stream.try_read(&mut buffer[..spliced]);
-        let taken = taken.map_err(|error| of_io(&error))?;
-        socket.consume(taken);
     }
-    Ok(Some(spliced))
 }
 
-/// Splices bytes into a pipe. Waits until the pipe has room, and moves what fits. Returns the number of bytes.
-fn splice_into(to: c_int, bytes: &[u8], flags: u32) -> Result<usize> {
-    if bytes.is_empty() {
-        return Ok(0);
+/// When a call ends because of `SO_RCVTIMEO` or `SO_SNDTIMEO`.
+fn deadline(socket: &Socket, direction: Direction) -> Option<Instant> {
+    let timeout = socket.timeout(direction)?;
+    Some(Instant::now() + timeout)
+}
+
+fn is_nonblocking(number: c_int) -> bool {
+    // SAFETY: F_GETFL takes no pointer.
+    let flags = unsafe { real::fcntl(number, F_GETFL, 0) };
+    flags >= 0 && flags & O_NONBLOCK != 0
+}
+
+/// Moves data from a stream into a pipe, without waiting. Returns their length, or the error of the pipe: `EAGAIN` if it has no
+/// room.
+fn move_into(to: c_int, stream: &Stream, buffer: &mut [u8]) -> io::Result<Result<usize>> {
+    let peeked = stream.read_now(buffer, true)?;
+    if peeked == 0 {
+        return Ok(Ok(0));
     }
-    let (out, into) = pipe_with(PipeFlags::CLOEXEC)?;
-    // A user's pipes may be short. The end that is read stays as it is, because Linux waits only if both pipes do.
-    rustix::io::ioctl_fionbio(&into, true)?;
+    match splice_into(to, &buffer[..peeked]) {
+        Ok(spliced) => {
+            // Takes just what was peeked: nobody else reads meanwhile.
+            stream.read_now(&mut buffer[..spliced], false).map(Ok)
+        }
+        Err(errno) => Ok(Err(errno)),
+    }
+}
+
+/// Splices bytes into a pipe that has room, and moves what fits. Returns the number of bytes.
+fn splice_into(to: c_int, bytes: &[u8]) -> Result<usize> {
+    let (out, into) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    // A user's pipes may be short.
     let written = rustix::io::write(&into, bytes)?;
-    let null = std::ptr::null_mut();
+    let (null, flags) = (std::ptr::null_mut(), SPLICE_F_NONBLOCK);
     // SAFETY: splice without offsets takes no pointers.
-    let spliced =
-        asleep(|| unsafe { real::splice(out.as_raw_fd(), null, to, null, written, flags) });
+    let spliced = unsafe { real::splice(out.as_raw_fd(), null, to, null, written, flags) };
     usize::try_from(spliced).map_err(|_| last_errno())
 }

@@ -14,12 +14,12 @@ use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
 
 use libc::{
-    FILE, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, sigset_t,
-    size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
+    FILE, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, off64_t, pid_t, pollfd,
+    sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 use portolan::Stream;
 use portolan_abi_layout::exports;
-use portolan_abi_layout::guard::failed;
+use portolan_abi_layout::guard::{failed, null};
 use rustix::io::Errno;
 use socket2::SockAddr;
 
@@ -45,8 +45,22 @@ unsafe extern "C" fn file_write(
     from: *const c_char,
     length: size_t,
 ) -> ssize_t {
-    // SAFETY: the file's buffer. A file's write fails with 0 (fopencookie(3)).
-    unsafe { write(stdio::number(cookie), from.cast(), length) }.max(0)
+    let mut done = 0;
+    // glibc takes a short write for an error, and drops what is buffered.
+    while done < length {
+        // SAFETY: the file's buffer.
+        match unsafe { write(stdio::number(cookie), from.add(done).cast(), length - done) } {
+            written @ 1.. => done += written as size_t,
+            // A file's write fails with less, never with -1 (fopencookie(3)).
+            _ => break,
+        }
+    }
+    done as ssize_t
+}
+
+/// As for every socket.
+unsafe extern "C" fn file_seek(_: *mut c_void, _: *mut off64_t, _: c_int) -> c_int {
+    failed(Errno::SPIPE)
 }
 
 unsafe extern "C" fn file_close(cookie: *mut c_void) -> c_int {
@@ -232,7 +246,7 @@ exports! {
     fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
         // SAFETY: the program passes what libc's function takes.
         let carried = used(fd)
-            .and_then(|socket| carried(|| unsafe { messages::receive_message(&socket, message, flags) }));
+            .and_then(|socket| carried(|| unsafe { messages::receive_message(fd, &socket, message, flags) }));
         match carried {
             Some(received) => received,
             // SAFETY: the program passes what libc's function takes.
@@ -266,7 +280,7 @@ exports! {
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
         let carried = used(fd)
             // SAFETY: the program passes what libc's function takes.
-            .and_then(|socket| carried(|| unsafe { messages::send_message(&socket, message, flags) }));
+            .and_then(|socket| carried(|| unsafe { messages::send_message(fd, &socket, message, flags) }));
         match carried {
             Some(sent) => sent,
             // SAFETY: the program passes what libc's function takes.
@@ -296,6 +310,11 @@ exports! {
                 0.. => message.msg_len = sent as c_uint,
                 _ if at > 0 => return at as c_int,
                 _ => return -1,
+            }
+            // The rest of the message is the program's to send, before the next one.
+            // SAFETY: `message` was sent.
+            if !unsafe { messages::is_whole(&message.msg_hdr, sent as usize) } {
+                return at as c_int + 1;
             }
         }
         count as c_int
@@ -456,11 +475,30 @@ exports! {
         let calls = stdio::Calls {
             read: file_read,
             write: file_write,
-            seek: None,
+            seek: file_seek,
             close: file_close,
         };
         // SAFETY: the program passes what libc's function takes.
         unsafe { stdio::open(fd, mode, calls) }
+    }
+
+    // glibc's function crashes with a file made by fopencookie(3).
+    fn freopen(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE {
+        // SAFETY: the program passes what libc's function takes. The file is closed in any case.
+        unsafe {
+            match stdio::is_own(file) {
+                true => {
+                    libc::fclose(file);
+                    null(Errno::OPNOTSUPP)
+                }
+                false => real::freopen(path, mode, file),
+            }
+        }
+    }
+
+    fn freopen64(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE {
+        // SAFETY: the program passes what libc's function takes.
+        unsafe { freopen(path, mode, file) }
     }
 
     // Variadic in C, as fcntl is. libuv closes descriptors this way, because libc's close is a cancellation point. io_uring

@@ -67,6 +67,7 @@ pub(crate) fn share(socket: &Socket) {
         let flags = SocketFlags::CLOEXEC;
         let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
         let (ours, theirs) = pair.ok()?;
+        let ours = out_of_the_way(ours);
         name(stream, socket, &ours, &theirs);
         if socket.is_nonblocking() {
             let _ = rustix::io::ioctl_fionbio(&theirs, true);
@@ -118,6 +119,7 @@ fn listen() -> bool {
     let Ok((from, to)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) else {
         return false;
     };
+    let from = out_of_the_way(from);
     let thread = std::thread::Builder::new().name("portolan-forked".into());
     let spawned = with_signals_blocked(|| thread.spawn(move || answer(&from)));
     // Leaked on purpose: every child inherits it. Children close low numbers.

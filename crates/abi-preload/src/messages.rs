@@ -14,7 +14,7 @@ use crate::descriptors::lookup;
 use crate::handover;
 use crate::inside::Inside;
 use crate::socket::Socket;
-use crate::transfer::{Moved, receive, send};
+use crate::transfer::{Moved, length_of, receive, send};
 
 /// The iovecs of a message. For too many, sendmsg(2) has an error other than writev(2)'s.
 ///
@@ -31,7 +31,12 @@ unsafe fn of_message(message: &msghdr) -> Result<&[iovec]> {
 
 /// # Safety
 /// As for recvmsg(2).
-pub(crate) unsafe fn receive_message(socket: &Socket, message: *mut msghdr, flags: c_int) -> Moved {
+pub(crate) unsafe fn receive_message(
+    number: c_int,
+    socket: &Socket,
+    message: *mut msghdr,
+    flags: c_int,
+) -> Moved {
     // SAFETY: the caller vouches for the message and its iovecs.
     unsafe {
         let Some(message) = message.as_mut() else {
@@ -39,7 +44,7 @@ pub(crate) unsafe fn receive_message(socket: &Socket, message: *mut msghdr, flag
         };
         let into = of_message(message)?;
         check(into)?;
-        let received = receive(socket, into, flags)?;
+        let received = receive(number, socket, into, flags)?;
         if received.is_some() {
             (
                 message.msg_namelen,
@@ -53,7 +58,12 @@ pub(crate) unsafe fn receive_message(socket: &Socket, message: *mut msghdr, flag
 
 /// # Safety
 /// As for sendmsg(2).
-pub(crate) unsafe fn send_message(socket: &Socket, message: *const msghdr, flags: c_int) -> Moved {
+pub(crate) unsafe fn send_message(
+    number: c_int,
+    socket: &Socket,
+    message: *const msghdr,
+    flags: c_int,
+) -> Moved {
     // SAFETY: the caller vouches for the message and its iovecs.
     unsafe {
         let Some(message) = message.as_ref() else {
@@ -61,8 +71,17 @@ pub(crate) unsafe fn send_message(socket: &Socket, message: *const msghdr, flags
         };
         let from = of_message(message)?;
         check(from)?;
-        send(socket, from, flags)
+        send(number, socket, from, flags)
     }
+}
+
+/// Whether a call that sent `sent` bytes has sent the whole message.
+///
+/// # Safety
+/// As for sendmsg(2).
+pub(crate) unsafe fn is_whole(message: &msghdr, sent: usize) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { of_message(message) }.is_ok_and(|pieces| length_of(pieces) <= sent)
 }
 
 /// Before a message goes to another process: hands over the streams whose descriptors it contains.

@@ -6,21 +6,23 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, c_short, fd_set, pollfd, sigset_t};
+use libc::{
+    FD_SETSIZE, POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, c_short, fd_set, pollfd, sigset_t,
+};
 use portolan_abi_layout::guard::{Result, last_errno};
 use rustix::io::Errno;
 
 use portolan::stream::SocketSleep;
 
 use crate::descriptors::lookup;
-use crate::epoll::{Set, note_poll, own};
+use crate::epoll::{INSTANCES, Set, note_poll, own};
 use crate::inside::asleep;
 use crate::look::{Next, look};
 use crate::real;
 use crate::socket::{Attending, Kind, SOCKETS, Socket};
-use crate::wait::{Waits, readable, timespec_of};
+use crate::wait::{Farewell, Waits, readable, timespec_of};
 
-/// Maximum sleep for events that no descriptor signals: deadlines of connects, and handover of a stream.
+/// Maximum sleep for events that no descriptor signals: deadlines of connects.
 const SLEEP: Duration = Duration::from_millis(100);
 /// Size of the largest set whose streams are polled before a sleep.
 const LOOKS_MAX: usize = 16;
@@ -68,6 +70,8 @@ pub(crate) unsafe fn poll(
         kernels.clear();
         waits.clear();
         attending.clear();
+        let farewell = (!is_found).then(Farewell::hear);
+        let mut has_streams = false;
         let mut is_restless = false;
         for fd in fds.iter_mut() {
             let mut kernel = *fd;
@@ -81,6 +85,7 @@ pub(crate) unsafe fn poll(
                     fd.revents = look(&socket, fd.fd, fd.events, next).events;
                     match socket.stream() {
                         Some(stream) => {
+                            has_streams = true;
                             let (first, second) = stream.descriptors();
                             own_fds
                                 .extend([Some(first), second].into_iter().flatten().map(readable));
@@ -102,7 +107,6 @@ pub(crate) unsafe fn poll(
                             own_fds.extend(own);
                         }
                     }
-                    is_restless |= socket.is_shared();
                 }
                 Object::Set(set) => {
                     let is_ready = fd.events & POLLIN != 0 && set.has_ready();
@@ -112,7 +116,17 @@ pub(crate) unsafe fn poll(
             kernels.push(kernel);
         }
         kernels.append(&mut own_fds);
+        let farewell = farewell.filter(|_| has_streams);
+        kernels.extend(
+            farewell
+                .iter()
+                .filter_map(Farewell::descriptor)
+                .map(readable),
+        );
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let left = farewell
+            .as_ref()
+            .map_or(left, |farewell| farewell.at_most(left));
         let sleep = match count(fds) {
             // A stream that was ready has been handed over.
             0 if is_found => Some(Duration::ZERO),
@@ -235,11 +249,29 @@ impl Sets {
     /// # Safety
     /// As for [`Sets::has`].
     pub(crate) unsafe fn is_kernels(self) -> bool {
-        !(0..self.count).any(|number| {
+        let last = self.count as usize - 1;
+        let sockets = SOCKETS.numbers(0, last);
+        !sockets.chain(INSTANCES.numbers(0, last)).any(|number| {
             // SAFETY: the caller's promise.
             (0..3).any(|set| unsafe { self.has(set, number) })
                 && (SOCKETS.has(number) || note_poll(number))
         })
+    }
+
+    /// The sets up to the process's highest descriptor, as Linux reads them: a program may say more bits than its sets have,
+    /// for example as many as it may have descriptors (`core_sys_select`).
+    pub(crate) fn up_to_descriptors(self) -> Self {
+        if self.count <= FD_SETSIZE as c_int {
+            return self;
+        }
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let size = status
+            .lines()
+            .find_map(|line| line.strip_prefix("FDSize:")?.trim().parse().ok());
+        Self {
+            count: size.map_or(self.count, |size: c_int| self.count.min(size)),
+            ..self
+        }
     }
 }
 
@@ -258,6 +290,7 @@ pub(crate) unsafe fn select(
     /// The events to poll for each set, and the events that keep a number in the set.
     const ASKED: [c_short; 3] = [POLLIN, POLLOUT, POLLPRI];
     const FOUND: [c_short; 3] = [POLLIN | POLLHUP | POLLERR, POLLOUT | POLLERR, POLLPRI];
+    let sets = sets.up_to_descriptors();
     let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     let mut fds = Vec::new();
     let mut numbers = Vec::new();

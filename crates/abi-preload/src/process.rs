@@ -2,6 +2,10 @@
 
 #![allow(unsafe_code, reason = "functions that libc calls")]
 
+use std::ffi::c_int;
+use std::net::Shutdown;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use portolan::provider::{PROVIDER_ENV, chosen, configure_software, of_environment, pin};
@@ -10,8 +14,10 @@ use crate::descriptors::is_table_owner;
 use crate::inside::Inside;
 use crate::settings::settings;
 use crate::socket::SOCKETS;
-use crate::{handover, pump, report, stdio};
+use crate::{handover, pump, real, report, stdio};
 
+/// The process ends its streams, because it exits.
+static EXITING: AtomicBool = AtomicBool::new(false);
 /// How long an exiting process waits for the delivery of sent data.
 const DELIVERY_WAIT: Duration = Duration::from_secs(5);
 
@@ -25,6 +31,7 @@ static AT_EXIT: extern "C" fn() = at_exit;
 
 extern "C" fn at_load() {
     is_table_owner();
+    real::find_all();
     // A program must not fail because of this. The panic hook has printed the message.
     let _ = std::panic::catch_unwind(read_environment);
     // SAFETY: the library is never unloaded (`-z nodelete`), so the handlers stay valid.
@@ -63,6 +70,32 @@ unsafe extern "C" fn in_child() {
     pump::forget();
 }
 
+/// Whether this process exits, and so ends its streams while its other threads still use them.
+pub(crate) fn is_exiting() -> bool {
+    EXITING.load(Ordering::Acquire)
+}
+
+/// As with TCP, no thread that still writes ends the process with another status than its own.
+fn ignore_broken_pipes() {
+    // SAFETY: zeros are a valid sigaction, which the kernel fills.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: both calls get valid places, and ignoring a signal runs no code.
+    unsafe {
+        if libc::sigaction(libc::SIGPIPE, std::ptr::null(), &mut action) == 0
+            && action.sa_sigaction == libc::SIG_DFL
+        {
+            libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+        }
+    }
+}
+
+/// Whether another thread is in a call with the socket at a number, which the table and the exit's list have once for each of its
+/// numbers.
+fn is_in_use(number: c_int) -> bool {
+    let socket = SOCKETS.get(number);
+    socket.is_some_and(|socket| Arc::strong_count(&socket) > 2 * socket.count() + 1)
+}
+
 /// Delivers written data before the process exits, as the kernel does for TCP. Not if a signal handler exits amid a call on a
 /// stream, whose locks this thread may hold.
 extern "C" fn at_exit() {
@@ -72,6 +105,8 @@ extern "C" fn at_exit() {
     }
     let end = || {
         stdio::flush();
+        EXITING.store(true, Ordering::Release);
+        ignore_broken_pipes();
         let numbers: Vec<_> = SOCKETS.numbers(0, usize::MAX).collect();
         let sockets = numbers.into_iter().filter_map(|number| SOCKETS.get(number));
         let (own, inherited): (Vec<_>, Vec<_>) =
@@ -80,15 +115,17 @@ extern "C" fn at_exit() {
         let until = Instant::now() + DELIVERY_WAIT;
         let streams = || own.iter().filter(|socket| !socket.is_shared());
         let streams = || streams().filter_map(|socket| socket.stream());
+        // Fails if the stream has ended already. Other threads may still read meanwhile.
         for stream in streams() {
-            // Fails if the stream has ended already.
-            let _ = stream.shutdown(std::net::Shutdown::Both);
+            let _ = stream.shutdown(Shutdown::Write);
         }
         for stream in streams() {
             let left = until.saturating_duration_since(Instant::now());
             let _ = stream.wait_delivered(left);
         }
-        for number in SOCKETS.numbers(0, usize::MAX).collect::<Vec<_>>() {
+        // What another thread is in a call with would tell it of an end that is none. It ends with the process.
+        let numbers: Vec<_> = SOCKETS.numbers(0, usize::MAX).collect();
+        for number in numbers.into_iter().filter(|number| !is_in_use(*number)) {
             crate::descriptors::release(number);
         }
         drop(own);

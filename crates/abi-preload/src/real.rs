@@ -33,25 +33,43 @@ unsafe extern "C-unwind" fn missing() -> isize {
     -1
 }
 
+/// The function of a name, which is in `place` once it was found.
+#[inline]
+fn found(place: &AtomicPtr<c_void>, name: &'static str) -> *mut c_void {
+    let known = place.load(Ordering::Relaxed);
+    if !known.is_null() {
+        return known;
+    }
+    // SAFETY: the macro ends each name with its only NUL.
+    let found = find(unsafe { CStr::from_bytes_with_nul_unchecked(name.as_bytes()) });
+    place.store(found, Ordering::Relaxed);
+    found
+}
+
 macro_rules! real {
-    ($(fn $name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)?;)*) => { $(
+    ($(fn $name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
+        /// Finds all functions, when the library is loaded: a signal handler may make the first call of one, and must not
+        /// wait for the dynamic linker.
+        pub(crate) fn find_all() {
+            $( found(&$name::FOUND, $name::NAME); )*
+        }
+
+        $(
+        mod $name {
+            pub(super) static FOUND: super::AtomicPtr<super::c_void> =
+                super::AtomicPtr::new(super::null_mut());
+            pub(super) const NAME: &str = concat!(stringify!($name), "\0");
+        }
+
         /// libc's function of this name.
         ///
         /// # Safety
         /// As for that function.
         pub(crate) unsafe extern "C-unwind" fn $name($($arg: $type),*) $(-> $result)? {
-            static FOUND: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-            let mut found = FOUND.load(Ordering::Relaxed);
-            if found.is_null() {
-                let name = concat!(stringify!($name), "\0");
-                // SAFETY: the only NUL is at the end.
-                found = find(unsafe { CStr::from_bytes_with_nul_unchecked(name.as_bytes()) });
-                FOUND.store(found, Ordering::Relaxed);
-            }
             // SAFETY: libc's function of this name has this type. Both supported calling conventions pass the variadic
             // argument of fcntl(2) and ioctl(2) like a fixed one.
             let function = unsafe {
-                std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($type),*) $(-> $result)?>(found)
+                std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($type),*) $(-> $result)?>(found(&$name::FOUND, $name::NAME))
             };
             // SAFETY: the caller's promise.
             unsafe { function($($arg),*) }
@@ -116,6 +134,8 @@ real! {
     fn getsockname(fd: c_int, addr: *mut sockaddr, length: *mut socklen_t) -> c_int;
     fn getpeername(fd: c_int, addr: *mut sockaddr, length: *mut socklen_t) -> c_int;
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
+    fn freopen(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE;
+    fn freopen64(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE;
     fn execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
     fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int;
     fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int;

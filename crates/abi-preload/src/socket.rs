@@ -26,6 +26,7 @@ use crate::backlog::{Backlog, Newcomer};
 use crate::pump::{self, Starting};
 use crate::sharing::{Guest, Host};
 use crate::table::Table;
+use crate::wait::wake_sleepers;
 use crate::watchers::{Watcher, Watchers};
 
 /// The program's sockets.
@@ -141,6 +142,8 @@ pub(crate) struct Socket {
     pub(crate) is_passed_on: Arc<AtomicBool>,
     /// A thread accepts a TCP connection.
     accepting: Mutex<()>,
+    /// Locked while data of the stream are read or written, and while the stream is handed over.
+    moving: [Mutex<()>; 2],
     /// The pipe through which children ask for the stream, or -1.
     pub(crate) questions: AtomicI32,
     pub(crate) questions_file: AtomicU64,
@@ -181,6 +184,7 @@ impl Socket {
             options: AtomicU32::new(0),
             is_passed_on: Arc::default(),
             accepting: Mutex::default(),
+            moving: Default::default(),
             questions: AtomicI32::new(-1),
             questions_file: AtomicU64::new(0),
             keeps_alive: AtomicBool::new(false),
@@ -229,6 +233,17 @@ impl Socket {
             Kind::Connected => self.stream.get(),
             _ => None,
         }
+    }
+
+    /// Moves data of the stream in one direction, without waiting. `None` if the kernel carries the data: the stream was handed
+    /// over, and is not while this runs.
+    pub(crate) fn carry<T>(
+        &self,
+        direction: Direction,
+        work: impl FnOnce(&Stream) -> T,
+    ) -> Option<T> {
+        let _moving = self.moving[direction as usize].lock();
+        self.stream().map(work)
     }
 
     /// Whether a call waits for the connect.
@@ -323,6 +338,11 @@ impl Socket {
         self.numbers.lock().first().copied().unwrap_or(-1)
     }
 
+    /// The number of its descriptors.
+    pub(crate) fn count(&self) -> usize {
+        self.numbers.lock().len()
+    }
+
     /// Replaces the descriptor `number` by `call`, and removes it from the socket if that succeeded. No other thread
     /// replaces it meanwhile.
     pub(crate) fn replace(&self, number: c_int, call: impl FnOnce() -> c_int) -> c_int {
@@ -411,9 +431,14 @@ impl Socket {
         let Some(stream) = self.stream.get().cloned() else {
             return;
         };
-        self.set_kind(Kind::Plain);
+        {
+            // A call that has read before must have returned the data to the program before the pump reads.
+            let _moving = self.moving.each_ref().map(Mutex::lock);
+            self.set_kind(Kind::Plain);
+        }
         self.leave_table();
         self.tell_change();
+        wake_sleepers();
         pump::start(stream, pair);
     }
 }

@@ -9,12 +9,14 @@ use libc::{FILE, off64_t, size_t, ssize_t};
 use portolan_threads::ProcessCell;
 use portolan_threads::lock::{Mutex, MutexGuard};
 
+use crate::inside::Inside;
+
 /// The callbacks of a file (`cookie_io_functions_t`).
 #[repr(C)]
 pub(crate) struct Calls {
     pub(crate) read: unsafe extern "C" fn(*mut c_void, *mut c_char, size_t) -> ssize_t,
     pub(crate) write: unsafe extern "C" fn(*mut c_void, *const c_char, size_t) -> ssize_t,
-    pub(crate) seek: Option<unsafe extern "C" fn(*mut c_void, *mut off64_t, c_int) -> c_int>,
+    pub(crate) seek: unsafe extern "C" fn(*mut c_void, *mut off64_t, c_int) -> c_int,
     pub(crate) close: unsafe extern "C" fn(*mut c_void) -> c_int,
 }
 
@@ -33,6 +35,7 @@ const FILENO_AT: usize = 14 * size_of::<usize>();
 /// # Safety
 /// `mode` is a C string.
 pub(crate) unsafe fn open(number: c_int, mode: *const c_char, calls: Calls) -> *mut FILE {
+    let _inside = Inside::enter();
     let cookie = number as usize as *mut c_void;
     // SAFETY: the caller vouches for the mode; the callbacks treat the cookie as a number.
     let file = unsafe { fopencookie(cookie, mode, calls) };
@@ -44,7 +47,7 @@ pub(crate) unsafe fn open(number: c_int, mode: *const c_char, calls: Calls) -> *
     file
 }
 
-/// The open files of streams that this process has opened, by their addresses. A forked child has a list of its own: a thread of
+/// The open files of streams that this process has opened, by their addresses. They leave the list before they are closed. A forked child has a list of its own: a thread of
 /// the parent may have held the lock at the fork.
 fn files() -> MutexGuard<'static, Vec<usize>> {
     static FILES: ProcessCell<Mutex<Vec<usize>>> = ProcessCell::new();
@@ -53,16 +56,22 @@ fn files() -> MutexGuard<'static, Vec<usize>> {
 
 /// The file of a number is being closed.
 pub(crate) fn closing(number: c_int) {
+    let _inside = Inside::enter();
     files().retain(|file| fileno_of(*file) != number);
 }
 
+/// Whether a file is a stream's.
+pub(crate) fn is_own(file: *mut FILE) -> bool {
+    let _inside = Inside::enter();
+    files().contains(&(file as usize))
+}
+
 /// Writes what is buffered in the files that the program has not closed. libc does so at exit, but after this library has ended.
-/// Leaves out files that another thread uses.
+/// Leaves out files that another thread uses. No file is closed meanwhile.
 pub(crate) fn flush() {
-    let open = files().clone();
-    for file in open {
-        let file = file as *mut FILE;
-        // SAFETY: the file is open: its close would have removed it.
+    for file in files().iter() {
+        let file = *file as *mut FILE;
+        // SAFETY: the file is open: its close removes it first, or waits for this lock.
         unsafe {
             if ftrylockfile(file) == 0 {
                 fflush_unlocked(file);

@@ -1,4 +1,6 @@
 //! Sending and receiving.
+//!
+//! If a stream is handed over amid a call that waits until all is moved, libc's call moves the rest.
 
 #![allow(unsafe_code, reason = "the program's memory")]
 
@@ -16,10 +18,11 @@ use portolan_abi_layout::guard::{Result, errno_of};
 use portolan_abi_layout::pieces::{Joined, extent, scatter};
 use rustix::io::Errno;
 
-use crate::connect;
 use crate::inside::asleep;
+use crate::process::is_exiting;
 use crate::socket::{Kind, Socket};
 use crate::wait::{Woken, wait_direction};
+use crate::{connect, real};
 
 /// Maximum of peeked bytes in several pieces.
 const PEEKED_MAX: usize = 1 << 20;
@@ -45,14 +48,19 @@ fn stream(socket: &Socket, may_wait: bool) -> Result<Option<&Stream>> {
     Ok(socket.stream())
 }
 
-/// Receives into the program's iovecs.
+/// Receives into the program's iovecs from the socket at `number`.
 ///
 /// # Errors
 /// As for recvmsg(2).
 ///
 /// # Safety
 /// The iovecs are writable memory that the program does not touch during the call.
-pub(crate) unsafe fn receive(socket: &Socket, into: &[iovec], flags: c_int) -> Moved {
+pub(crate) unsafe fn receive(
+    number: c_int,
+    socket: &Socket,
+    into: &[iovec],
+    flags: c_int,
+) -> Moved {
     if flags & MSG_OOB != 0 {
         return Err(Errno::INVAL);
     }
@@ -62,7 +70,7 @@ pub(crate) unsafe fn receive(socket: &Socket, into: &[iovec], flags: c_int) -> M
     }
     if flags & MSG_PEEK != 0 && into.len() > 1 {
         // SAFETY: the caller's promise.
-        return unsafe { peek_pieces(socket, into, flags) };
+        return unsafe { peek_pieces(number, socket, into, flags) };
     }
     let may_wait = !socket.is_nonblocking() && flags & MSG_DONTWAIT == 0;
     let Some(stream) = stream(socket, may_wait)? else {
@@ -94,7 +102,20 @@ pub(crate) unsafe fn receive(socket: &Socket, into: &[iovec], flags: c_int) -> M
         let mut filled = 0;
         while filled < place.len() {
             let rest = &mut place[filled..];
-            match stream.read_now(rest, peeks) {
+            let moved = match socket.carry(Direction::Read, |stream| stream.read_now(rest, peeks)) {
+                Some(moved) => moved,
+                None if total == 0 => return Ok(None),
+                None if may_wait && waits_for_all => {
+                    let (at, length) = (rest.as_mut_ptr().cast(), rest.len());
+                    // SAFETY: the place that was made above.
+                    match asleep(|| unsafe { real::recv(number, at, length, flags) }) {
+                        received @ 1.. => Ok(received as usize),
+                        _ => return Ok(Some(total)),
+                    }
+                }
+                None => return Ok(Some(total)),
+            };
+            match moved {
                 // Peeking again would return the same data.
                 Ok(length) if peeks => return Ok(Some(total + length)),
                 Ok(0) => return Ok(Some(total)),
@@ -123,7 +144,7 @@ pub(crate) unsafe fn receive(socket: &Socket, into: &[iovec], flags: c_int) -> M
 }
 
 /// The bytes of several iovecs.
-fn length_of(pieces: &[iovec]) -> usize {
+pub(crate) fn length_of(pieces: &[iovec]) -> usize {
     let lengths = pieces.iter().map(|piece| piece.iov_len);
     lengths.fold(0, usize::saturating_add)
 }
@@ -132,7 +153,7 @@ fn length_of(pieces: &[iovec]) -> usize {
 ///
 /// # Safety
 /// As for [`receive`].
-unsafe fn peek_pieces(socket: &Socket, into: &[iovec], flags: c_int) -> Moved {
+unsafe fn peek_pieces(number: c_int, socket: &Socket, into: &[iovec], flags: c_int) -> Moved {
     let length = length_of(into).min(PEEKED_MAX);
     let mut peeked = vec![0u8; length];
     let piece = iovec {
@@ -141,7 +162,7 @@ unsafe fn peek_pieces(socket: &Socket, into: &[iovec], flags: c_int) -> Moved {
     };
     // SAFETY: this function's own memory; the caller's promise.
     unsafe {
-        let found = receive(socket, &[piece], flags)?;
+        let found = receive(number, socket, &[piece], flags)?;
         if flags & MSG_TRUNC == 0 {
             scatter(&peeked[..found.unwrap_or(0).min(length)], into)?;
         }
@@ -149,14 +170,14 @@ unsafe fn peek_pieces(socket: &Socket, into: &[iovec], flags: c_int) -> Moved {
     }
 }
 
-/// Sends the program's iovecs.
+/// Sends the program's iovecs to the socket at `number`.
 ///
 /// # Errors
 /// As for sendmsg(2).
 ///
 /// # Safety
 /// The iovecs are readable memory that the program does not change during the call.
-pub(crate) unsafe fn send(socket: &Socket, from: &[iovec], flags: c_int) -> Moved {
+pub(crate) unsafe fn send(number: c_int, socket: &Socket, from: &[iovec], flags: c_int) -> Moved {
     if flags & MSG_OOB != 0 {
         return Err(Errno::OPNOTSUPP);
     }
@@ -177,7 +198,21 @@ pub(crate) unsafe fn send(socket: &Socket, from: &[iovec], flags: c_int) -> Move
             next => next?,
         };
         while !data.is_empty() {
-            match stream.write_now(data) {
+            let moved = match socket.carry(Direction::Write, |stream| stream.write_now(data)) {
+                Some(moved) => moved,
+                None if total == 0 => return Ok(None),
+                None if may_wait => {
+                    let (at, length) = (data.as_ptr().cast(), data.len());
+                    let flags = flags | MSG_NOSIGNAL;
+                    // SAFETY: the program's memory.
+                    match asleep(|| unsafe { real::send(number, at, length, flags) }) {
+                        sent @ 1.. => Ok(sent as usize),
+                        _ => return Ok(Some(total)),
+                    }
+                }
+                None => return Ok(Some(total)),
+            };
+            match moved {
                 Ok(length) => {
                     total += length;
                     data = &data[length..];
@@ -196,13 +231,10 @@ pub(crate) unsafe fn send(socket: &Socket, from: &[iovec], flags: c_int) -> Move
                 {
                     return Ok(Some(length_of(from).min(UNREAD_MAX)));
                 }
+                // At exit all streams end, but other threads still use them. What they write is lost anyway.
+                Err(_) if is_exiting() => return Ok(Some(length_of(from))),
                 Err(error) => {
-                    let errno = failed_write(socket, &error);
-                    if errno == Errno::PIPE && flags & MSG_NOSIGNAL == 0 {
-                        // SAFETY: raise takes no pointer.
-                        asleep(|| unsafe { libc::raise(libc::SIGPIPE) });
-                    }
-                    return Err(errno);
+                    return Err(failed_write(socket, &error, flags & MSG_NOSIGNAL == 0));
                 }
             }
         }
@@ -222,8 +254,7 @@ fn wait_or_end(
 ) -> ControlFlow<Moved> {
     let end = match waits {
         true => match wait_direction(socket, stream, direction, until) {
-            Ok(Woken::Ready) => return ControlFlow::Continue(()),
-            Ok(Woken::HandedOver) => Ok(None),
+            Ok(Woken::Ready | Woken::HandedOver) => return ControlFlow::Continue(()),
             Err(errno) => Err(errno),
         },
         false => {
@@ -249,16 +280,21 @@ pub(crate) fn failed_read(socket: &Socket, error: &io::Error) -> Moved {
     }
 }
 
-/// The error of a write that has failed. TCP tells another one than `EPIPE` once.
-pub(crate) fn failed_write(socket: &Socket, error: &io::Error) -> Errno {
+/// The error of a write that has failed, after its signal. TCP tells another one than `EPIPE` once.
+pub(crate) fn failed_write(socket: &Socket, error: &io::Error, raises: bool) -> Errno {
     match of_io(error) {
         Errno::AGAIN => {
             socket.note_blocked(Direction::Write);
             Errno::AGAIN
         }
-        Errno::PIPE => Errno::PIPE,
-        errno if socket.tell_failure() => errno,
-        _ => Errno::PIPE,
+        errno if errno != Errno::PIPE && socket.tell_failure() => errno,
+        _ => {
+            if raises {
+                // SAFETY: raise takes no pointer.
+                asleep(|| unsafe { libc::raise(libc::SIGPIPE) });
+            }
+            Errno::PIPE
+        }
     }
 }
 

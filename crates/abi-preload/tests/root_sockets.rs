@@ -108,10 +108,18 @@ fn same_on_both(folder: &Folder, before: &str, argument: &str) -> String {
     report
 }
 
+/// Each process that had connections has reported, and none had TCP.
+fn only_rsockets(report: &str) {
+    assert!(!report.is_empty());
+    for line in report.lines() {
+        assert!(line.contains("TCP 0 connected, 0 accepted"), "{report}");
+    }
+}
+
 #[test]
 fn rare_uses_of_the_calls_return_on_rsockets_what_they_return_on_tcp() {
     let report = same_on_both(&Folder::with("edges", "edges.c"), "", "");
-    assert!(report.contains("TCP 0 connected"), "{report}");
+    only_rsockets(&report);
 }
 
 #[test]
@@ -127,6 +135,23 @@ fn connections_and_processes_end_and_options_hold_as_on_tcp() {
     // The client with a file, and each that exits in a signal handler.
     let clients = report.matches("rsockets 1 connected").count();
     assert_eq!(clients, 42, "{report}");
+    // Clients that are bound to a device, or had no route before, have TCP.
+    let own = "rsockets 9 connected, 10 accepted, 4 handed over; TCP 2 connected, 0 accepted";
+    assert!(report.contains(own), "{report}");
+}
+
+#[test]
+fn stdio_and_calls_that_take_much_at_once_return_on_rsockets_what_they_return_on_tcp() {
+    let report = same_on_both(&Folder::with("files", "files.c"), "", "");
+    only_rsockets(&report);
+}
+
+#[test]
+fn calls_that_go_on_while_a_program_starts_or_the_process_exits_return_what_they_return_on_tcp() {
+    let report = same_on_both(&Folder::with("amid", "amid.c"), "", "");
+    assert!(report.contains("rsockets 60 connected"), "{report}");
+    // Both ends of each of these.
+    assert!(report.contains("120 handed over"), "{report}");
 }
 
 #[test]
@@ -141,7 +166,7 @@ fn a_fork_replaces_no_descriptor_that_another_thread_has_given_to_a_file() {
     let (on_tcp, _) = run(&folder, "timeout 60 $tcp forks 20");
     let (on_rsockets, report) = run(&folder, "timeout 100 $rsockets forks 200");
     assert_eq!(on_rsockets, on_tcp);
-    assert!(!report.contains("rsockets 0 connected"), "{report}");
+    only_rsockets(&report);
 }
 
 #[test]
@@ -243,17 +268,21 @@ fn process_on_tokio() {
             });
         }
     };
-    let call = async |number: u8| {
+    let call = async |number: usize| {
+        let sent: Vec<_> = (0..BYTES)
+            .map(|at| (at * 31 + at / 251 + number) as u8)
+            .collect();
         let stream = TcpStream::connect("127.0.0.1:7100").await.unwrap();
         let (mut from, mut to) = stream.into_split();
+        let data = sent.clone();
         let sender = tokio::spawn(async move {
-            to.write_all(&vec![number; BYTES]).await.unwrap();
+            to.write_all(&data).await.unwrap();
             to.shutdown().await.unwrap();
         });
         let mut back = Vec::new();
         from.read_to_end(&mut back).await.unwrap();
         sender.await.unwrap();
-        assert_eq!(back, vec![number; BYTES]);
+        assert!(back == sent, "{number}");
     };
     let runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = { runtime }.worker_threads(2).enable_all().build().unwrap();

@@ -110,6 +110,7 @@ static void transfers(int listener)
 	int ends[2], length = 0;
 	char text[64] = "";
 	struct iovec many[PIECES], out[2] = { { "scat", 4 }, { "tered", 5 } }, in[2] = { { text, 3 }, { text + 3, 60 } };
+	static char order[2 * PIECES];
 	struct msghdr message = { .msg_iov = out, .msg_iovlen = 2 };
 
 	pair(listener, ends);
@@ -118,22 +119,31 @@ static void transfers(int listener)
 	TELL("its flags", fcntl(ends[1], F_GETFL) & O_NONBLOCK);
 	fcntl(ends[1], F_SETFL, 0);
 	TELL("an empty socket, MSG_DONTWAIT", recv(ends[1], text, sizeof(text), MSG_DONTWAIT));
+	for (int at = 0; at < 2 * PIECES; at++)
+		order[at] = at * 7 + at / 251;
 	for (int at = 0; at < PIECES; at++)
-		many[at] = (struct iovec){ "12", 2 };
+		many[at] = (struct iovec){ order + 2 * at, 2 };
 	TELL("many pieces", writev(ends[0], many, PIECES));
 	TELL("their bytes", recv(ends[1], big, 2 * PIECES, MSG_WAITALL));
+	printf("in order: %d\n", memcmp(big, order, sizeof(order)) == 0);
 	TELL("send", send(ends[0], "hello", 5, 0));
 	arrived(ends[1], 5);
 	printf("readable: %d\n", ready(ends[1], POLLIN | POLLOUT));
 	TELL("FIONREAD", ioctl(ends[1], FIONREAD, &length));
 	printf("bytes: %d\n", length);
 	TELL("MSG_PEEK", recv(ends[1], text, sizeof(text), MSG_PEEK));
+	printf("text: %.5s\n", text);
+	memset(text, 0, sizeof(text));
 	TELL("read", read(ends[1], text, 2));
 	TELL("the rest", read(ends[1], text + 2, sizeof(text) - 2));
 	printf("text: %.5s\n", text);
 	TELL("writev", writev(ends[0], out, 2));
 	arrived(ends[1], 9);
 	TELL("readv", readv(ends[1], in, 2));
+	printf("text: %.9s\n", text);
+	memset(text, 0, sizeof(text));
+	out[0] = (struct iovec){ "gath", 4 };
+	out[1] = (struct iovec){ "ering", 5 };
 	TELL("sendmsg", sendmsg(ends[0], &message, 0));
 	message.msg_iov = in;
 	arrived(ends[1], 9);
@@ -156,6 +166,7 @@ static void transfers(int listener)
 	TELL("end", read(ends[1], text, 4));
 	TELL("the other direction", write(ends[1], "back", 4));
 	TELL("is read", recv(ends[0], text, 4, MSG_WAITALL));
+	printf("text: %.4s\n", text);
 	TELL("send after shutdown", send(ends[0], "x", 1, MSG_NOSIGNAL));
 	finish(ends);
 }
@@ -367,6 +378,7 @@ static void processes(int listener)
 	TELL("SCM_RIGHTS", sendmsg(links[0], &message, 0));
 	close(ends[1]);
 	TELL("from the other process", recv(ends[0], text, 6, MSG_WAITALL));
+	printf("text: %.6s\n", text);
 	wait(NULL);
 	close(ends[0]);
 }
