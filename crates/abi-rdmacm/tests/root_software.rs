@@ -97,7 +97,7 @@ fn the_calls_of_rdmacm_1_4_and_ibv_gid_reachable_work_as_documented() {
     build(&folder, "newer.c");
     let expected = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/newer.txt");
     let script = format!(
-        "timeout 120 $folder/program $here 192.0.2.1 > $folder/said; echo \"ended with $?\"
+        "timeout 120 $folder/program $here 192.0.2.1 > $folder/said || fail \"ended with $?\"
          diff -U 3 {expected} $folder/said"
     );
     run_in(&folder, "newer", &script);
@@ -111,12 +111,16 @@ fn the_socket_calls_do_what_rsocket_and_their_pages_say() {
     run_in(&folder, "rsockets", script);
 }
 
-#[test]
-fn a_killed_end_ends_the_socket_calls_of_the_other_in_errors_within_a_second() {
-    let folder = Folder::new("killed");
-    build(&folder, "killed.c");
-    let script = "timeout 120 $folder/program $here 2>&1 || fail \"ended with $?\"";
-    run_in(&folder, "killed", script);
+mod against_the_clock {
+    use super::*;
+
+    #[test]
+    fn a_killed_end_ends_the_socket_calls_of_the_other_in_errors_within_a_second() {
+        let folder = Folder::new("killed");
+        build(&folder, "killed.c");
+        let script = "timeout 120 $folder/program $here 2>&1 || fail \"ended with $?\"";
+        run_in(&folder, "killed", script);
+    }
 }
 
 #[test]
@@ -133,7 +137,7 @@ fn rdma_getaddrinfo_returns_lists_that_c_walks_and_frees_or_an_error() {
     build(&folder, "lists.c");
     let expected = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/lists.txt");
     let script = format!(
-        "timeout 120 $folder/program $here > $folder/said; echo \"ended with $?\"
+        "timeout 120 $folder/program $here > $folder/said || fail \"ended with $?\"
          diff -U 3 {expected} $folder/said"
     );
     run_in(&folder, "lists", &script);
@@ -216,7 +220,7 @@ const CALLS: &str = include_str!("c/calls.txt");
 fn every_call_gives_the_same_as_debians_over_rdma_rxe_except_listed_differences() {
     let folder = Folder::new("calls");
     build(&folder, "calls.c");
-    let script = "timeout 120 $folder/program $here > $folder/said; echo \"ended with $?\"
+    let script = "timeout 120 $folder/program $here > $folder/said || fail \"ended with $?\"
                   tail -n 1 $folder/said | grep -x '== end' || fail \"$(cat $folder/said)\"";
     run_in(&folder, "calls", script);
     let said = std::fs::read_to_string(folder.0.join("said")).unwrap();
@@ -240,7 +244,8 @@ const ERRNOS: &str = include_str!("c/errnos.txt");
 fn wrong_socket_calls_give_the_errno_of_debians_except_listed_differences() {
     let folder = Folder::new("errnos");
     build(&folder, "errnos.c");
-    let script = "timeout 120 $folder/program $here > $folder/said < /dev/null
+    let script =
+        "timeout 120 $folder/program $here > $folder/said < /dev/null || fail \"ended with $?\"
                   tail -n 1 $folder/said | grep -x '== end' || fail \"$(cat $folder/said)\"";
     run_in(&folder, "errnos", script);
     let said = std::fs::read_to_string(folder.0.join("said")).unwrap();
@@ -286,7 +291,7 @@ fn look_ups(text: &str) -> BTreeMap<String, Vec<String>> {
 fn names_lead_to_the_af_ib_addresses_of_debians_and_ids_refuse_them_on_software_devices() {
     let folder = Folder::new("af-ib");
     build(&folder, "af_ib.c");
-    let script = "timeout 120 $folder/program $here > $folder/said; echo \"ended with $?\"
+    let script = "timeout 120 $folder/program $here > $folder/said || fail \"ended with $?\"
                   tail -n 1 $folder/said | grep -x '== end' || fail \"$(cat $folder/said)\"";
     run_in(&folder, "af-ib", script);
     let said = std::fs::read_to_string(folder.0.join("said")).unwrap();

@@ -14,8 +14,12 @@ use portolan::stream::{AsyncStream, AsyncStreamListener};
 const RESPONSES: usize = 200;
 const BYTES: usize = 100_000;
 
+fn page() -> Bytes {
+    (0..BYTES).map(|at| (at * 31 + at / 251) as u8).collect()
+}
+
 async fn answer<T>(_: Request<T>) -> Result<Response<Full<Bytes>>, Infallible> {
-    Ok(Response::new(Full::new(Bytes::from(vec![7; BYTES]))))
+    Ok(Response::new(Full::new(page())))
 }
 
 async fn serve(listener: AsyncStreamListener) -> std::io::Result<()> {
@@ -42,7 +46,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             .body(Empty::<Bytes>::new())?;
         let response = sender.send_request(request).await?;
         let body = response.into_body().collect().await?.to_bytes();
-        assert_eq!(body.len(), BYTES);
+        assert!(body == page());
         sender.ready().await?;
     }
     println!("{RESPONSES} responses of {BYTES} bytes");

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import random
 import sys
 
 ADDRESS = ("127.0.0.1", 9000)
@@ -25,7 +26,7 @@ async def answer(reader, writer):
 
 async def call(number):
     reader, writer = await asyncio.open_connection(*ADDRESS)
-    data = bytes([number]) * (300_000 + number)
+    data = random.Random(number).randbytes(300_000 + number)
 
     async def send():
         writer.write(b"%d\n" % len(data))

@@ -119,7 +119,17 @@ fn documented_examples(workspace: &Workspace, all: &[&str]) -> Result<()> {
 /// Runs the tests that measure time or quantity.
 pub(super) fn clock(workspace: &Workspace) -> Result<Outcome> {
     own_network::enter();
-    workspace.cargo(&[&ALL_TESTS[..], &["--tests", "--", AGAINST_THE_CLOCK]].concat())?;
+    let mut arguments = ALL_TESTS.to_vec();
+    let (_, for_all) = test_targets(workspace)?;
+    match workspace.is_root {
+        true => arguments.push("--tests"),
+        false => {
+            arguments.extend(["--lib", "--bins"]);
+            arguments.extend(for_all.iter().flat_map(|target| ["--test", target]));
+        }
+    }
+    arguments.extend(["--", AGAINST_THE_CLOCK]);
+    workspace.cargo(&arguments)?;
     Ok(Outcome::Passed(String::new()))
 }
 

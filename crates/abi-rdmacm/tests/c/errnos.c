@@ -307,7 +307,7 @@ int main(int count, char **arguments)
 	state = "shut for writing";
 	TELL(rsend(ends.client, &byte, 1, MSG_DONTWAIT));
 	TELL(rshutdown(ends.client, SHUT_WR));
-	usleep(300000);
+	rpoll(&(struct pollfd){ .fd = ends.server, .events = POLLIN }, 1, 30000);
 	state = "whose peer has shut for writing";
 	TELL(rrecv(ends.server, &byte, 1, 0));
 	TELL(rrecv(ends.server, &byte, 1, 0));

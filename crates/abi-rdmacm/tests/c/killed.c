@@ -133,6 +133,7 @@ static void survive(enum end killed, enum call call)
 	wait_in(socket, call);
 	came = now_ms();
 	CHECK(read(times_pipe[0], &times[0], sizeof(times[0])) == sizeof(times[0]));
+	CHECK(came >= times[0]);
 	if (came - times[0] >= WITHIN_MS) {
 		printf("the end of end %d came to call %d after %ld ms\n", killed, call, came - times[0]);
 		exit(1);

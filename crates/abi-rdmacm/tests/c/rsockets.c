@@ -190,6 +190,7 @@ static void options(void)
 	length = sizeof(info);
 	CHECK(!rgetsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &length));
 	CHECK(info.tcpi_state == TCP_CLOSE);
+	CHECK(get_int(socket, SOL_RDMA, RDMA_IOMAPSIZE) == 0);
 	set_int(socket, SOL_RDMA, RDMA_SQSIZE, 100);
 	set_int(socket, SOL_RDMA, RDMA_RQSIZE, 200);
 	set_int(socket, SOL_RDMA, RDMA_INLINE, 32);
@@ -448,7 +449,9 @@ static void others(void)
 {
 	int pipes[2], epoll = repoll_create(0), sockets[50];
 	struct epoll_event event = { .events = EPOLLIN, .data.u64 = 5 };
+	struct timeval later = { .tv_sec = PATIENCE_MS / 1000 };
 	struct pollfd fds[2];
+	fd_set reads;
 
 	CHECK(!pipe(pipes));
 	for (int i = 0; i < 50; i++) {
@@ -464,6 +467,11 @@ static void others(void)
 	fds[0] = (struct pollfd){ .fd = pipes[0], .events = POLLIN };
 	fds[1] = (struct pollfd){ .fd = sockets[0], .events = POLLIN };
 	CHECK(rpoll(fds, 2, PATIENCE_MS) == 1 && fds[0].revents == POLLIN);
+	FD_ZERO(&reads);
+	FD_SET(pipes[0], &reads);
+	FD_SET(sockets[0], &reads);
+	CHECK(rselect((pipes[0] > sockets[0] ? pipes[0] : sockets[0]) + 1, &reads, NULL, NULL, &later) == 1);
+	CHECK(FD_ISSET(pipes[0], &reads) && !FD_ISSET(sockets[0], &reads));
 	for (int i = 0; i < 50; i++)
 		CHECK(!rclose(sockets[i]));
 	CHECK(!rclose(epoll));

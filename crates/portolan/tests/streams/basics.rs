@@ -136,11 +136,11 @@ fn a_read_waits_as_long_as_its_timeout_and_then_would_block() {
 #[test]
 fn a_write_that_nobody_reads_waits_as_long_as_its_timeout() {
     let (mut active, passive) = streams();
-    active
-        .set_write_timeout(Some(Duration::from_millis(50)))
-        .unwrap();
+    let (timeout, started) = (Duration::from_millis(50), Instant::now());
+    active.set_write_timeout(Some(timeout)).unwrap();
     let error = active.write_all(&[7; 10_000_000]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    assert!(started.elapsed() >= timeout);
     drop(passive);
 }
 
@@ -299,8 +299,13 @@ fn keepalives_go_out_on_an_idle_stream_and_leave_it_alone() {
     });
     // The shortest is a millisecond; the longest never comes.
     active.set_keepalive(Some(Duration::ZERO));
+    let began = Instant::now();
     let often = sent_in(Duration::from_millis(300));
-    assert!(often < 1000, "{often}");
+    // Two packets each time: the message and its acknowledgement.
+    assert!(
+        u128::from(often) < 100 + 3 * began.elapsed().as_millis(),
+        "{often}"
+    );
     active.set_keepalive(Some(Duration::MAX));
     passive.set_keepalive(None);
     active.write_all(b"alive").unwrap();
@@ -372,30 +377,6 @@ fn a_shutdown_before_the_connection_is_confirmed_reaches_the_peer_without_anothe
 }
 
 #[test]
-fn streams_without_end_leave_nothing_behind() {
-    let (listener, address) = stream_listener();
-    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-    let round = || {
-        thread::scope(|scope| {
-            let active = scope.spawn(|| Stream::connect_to(address, &stream_options()).unwrap());
-            let (mut passive, _) = listener.accept_within(PATIENCE).unwrap();
-            let mut active = active.join().unwrap();
-            active.write_all(b"x").unwrap();
-            passive.read_exact(&mut [0]).unwrap();
-        });
-    };
-    round();
-    let before = open();
-    for _ in 0..50 {
-        round();
-    }
-    // Other tests of this program run beside, and have descriptors of their own.
-    eventually("the descriptors of 50 streams are closed", || {
-        open() < before + 150
-    });
-}
-
-#[test]
 fn closing_returns_when_the_peer_has_the_data() {
     let (active, mut passive) = streams();
     (&active).write_all(b"the last words").unwrap();
@@ -411,17 +392,20 @@ fn closing_returns_when_the_peer_has_the_data() {
     while let Ok(length) = active.try_write(&[7; 65_536]) {
         sent += length;
     }
+    assert!(sent > 0);
     active.close(PATIENCE).unwrap();
     let mut found = Vec::new();
     passive.read_to_end(&mut found).unwrap();
     assert_eq!(found.len(), sent);
 }
 
-/// Writes until the peer has no room for the time given; returns the number of bytes.
-fn fill(mut stream: &Stream) -> usize {
+/// Writes until the peer has taken `expected` bytes, and for a while longer. Returns the number of bytes.
+fn fill(mut stream: &Stream, expected: usize) -> usize {
     let mut total = 0;
-    let mut last = Instant::now();
-    while last.elapsed() < Duration::from_millis(300) {
+    let (started, mut last) = (Instant::now(), Instant::now());
+    while last.elapsed() < Duration::from_millis(300)
+        || total < expected && started.elapsed() < PATIENCE
+    {
         match stream.write(&[7; 1000]) {
             Ok(written) => (total, last) = (total + written, Instant::now()),
             Err(error) => {
@@ -438,13 +422,14 @@ fn a_write_has_half_of_the_peers_receive_buffer_until_it_reads_and_then_the_whol
     let (active, passive) = streams();
     let half = stream_options().receive_buffer as usize / 2;
     active.set_nonblocking(true).unwrap();
-    assert_eq!(fill(&active), half);
-    (&passive).read_exact(&mut [0]).unwrap();
-    assert_eq!(fill(&active), half);
-    (&passive).read_exact(&mut vec![0; half - 2]).unwrap();
-    assert_eq!(fill(&active), 0);
-    (&passive).read_exact(&mut [0]).unwrap();
-    assert_eq!(fill(&active), half);
+    let read = |bytes| (&passive).read_exact(&mut vec![0; bytes]).unwrap();
+    assert_eq!(fill(&active, half), half);
+    read(1);
+    assert_eq!(fill(&active, half), half);
+    read(half - 2);
+    assert_eq!(fill(&active, 0), 0);
+    read(1);
+    assert_eq!(fill(&active, half), half);
 }
 
 #[test]

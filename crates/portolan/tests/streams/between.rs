@@ -87,6 +87,36 @@ fn a_peer_that_is_stopped_for_a_while_loses_nothing() {
 }
 
 #[test]
+fn closing_waits_for_a_peer_that_does_not_run() {
+    for by_udp in [false, true] {
+        let (peer, mut stream) = connected(by_udp);
+        let pid = Pid::from_raw(peer.0.id().cast_signed()).unwrap();
+        kill_process(pid, Signal::STOP).unwrap();
+        stream.write_all(b"words").unwrap();
+        let error = stream.close(Duration::from_millis(200)).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::TimedOut, "{error}");
+        kill_process(pid, Signal::CONT).unwrap();
+    }
+}
+
+#[cfg(feature = "tokio")]
+#[tokio::test]
+async fn a_task_that_closes_waits_until_the_peer_runs_again() {
+    use tokio::io::AsyncWriteExt;
+    use tokio::time::timeout;
+
+    let (peer, stream) = connected(true);
+    let mut stream = portolan::stream::AsyncStream::new(stream).unwrap();
+    let pid = Pid::from_raw(peer.0.id().cast_signed()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    stream.write_all(b"words").await.unwrap();
+    let closed = timeout(Duration::from_millis(200), stream.close()).await;
+    assert!(closed.is_err(), "{closed:?}");
+    kill_process(pid, Signal::CONT).unwrap();
+    timeout(PATIENCE, stream.close()).await.unwrap().unwrap();
+}
+
+#[test]
 fn a_peer_that_is_killed_in_the_middle_ends_the_stream() {
     for round in 0..5 {
         let (mut peer, stream) = connected(false);

@@ -109,11 +109,11 @@ fn operation() -> impl Strategy<Value = Operation> {
     let side = 0..2usize;
     let length = prop_oneof![1..100usize, 1..9000usize];
     prop_oneof![
-        8 => (side.clone(), length.clone()).prop_map(|(side, length)| Operation::Write { side, length }),
-        8 => (side.clone(), length).prop_map(|(side, length)| Operation::Read { side, length }),
-        2 => side.clone().prop_map(|side| Operation::Peek { side }),
-        2 => side.clone().prop_map(|side| Operation::Ready { side }),
-        2 => side.clone().prop_map(|side| Operation::ReadNothing { side }),
+        80 => (side.clone(), length.clone()).prop_map(|(side, length)| Operation::Write { side, length }),
+        80 => (side.clone(), length).prop_map(|(side, length)| Operation::Read { side, length }),
+        20 => side.clone().prop_map(|side| Operation::Peek { side }),
+        20 => side.clone().prop_map(|side| Operation::Ready { side }),
+        20 => side.clone().prop_map(|side| Operation::ReadNothing { side }),
         1 => side.clone().prop_map(|side| Operation::ShutdownWrite { side }),
         1 => side.prop_map(|side| Operation::ShutdownRead { side }),
     ]

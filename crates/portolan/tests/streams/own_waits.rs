@@ -23,7 +23,11 @@ pub(crate) fn streams_of_two(count: usize) -> Vec<(Stream, Stream)> {
         thread::scope(|scope| {
             let active = scope.spawn(|| Stream::connect_to(address, &options).unwrap());
             let (passive, _) = listener.accept_within(PATIENCE).unwrap();
-            (active.join().unwrap(), passive)
+            let ends = (active.join().unwrap(), passive);
+            for end in [&ends.0, &ends.1] {
+                end.set_read_timeout(Some(PATIENCE)).unwrap();
+            }
+            ends
         })
     };
     (0..count).map(connect).collect()

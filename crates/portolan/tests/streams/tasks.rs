@@ -132,6 +132,20 @@ async fn a_write_without_room_waits_until_the_peer_reads() {
     let mut rest = Vec::new();
     soon(passive.read_to_end(&mut rest)).await.unwrap();
     assert_same(&rest, &sent[1000..1000 + rest.len()]);
+    let taken = stream_options().receive_buffer as usize / 2;
+    assert!(1000 + rest.len() >= taken, "{}", rest.len());
+
+    let (mut active, mut passive) = async_streams().await;
+    let writing = tokio::spawn(async move {
+        active.write_all(&sent).await.unwrap();
+        (active, sent)
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!writing.is_finished(), "nobody reads");
+    let mut found = vec![0; 400_000];
+    soon(passive.read_exact(&mut found)).await.unwrap();
+    let (_active, sent) = soon(writing).await.unwrap();
+    assert_same(&found, &sent);
 }
 
 #[tokio::test]

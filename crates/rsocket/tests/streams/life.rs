@@ -1,6 +1,6 @@
 //! The ends of a stream, its iomaps, and peers that break the rules.
 
-use portolan_rsocket::{Close, Config, Message, Phase, Signalling, Violation};
+use portolan_rsocket::{Close, Config, Control, Message, Phase, Signalling, Violation};
 
 use crate::link::{PROGRAM_BYTES, Side, connected, deliver, quiesce, small};
 
@@ -193,6 +193,11 @@ fn a_peer_that_writes_beyond_its_room_or_credits_fails_the_stream() {
     assert_eq!(over, Err(Violation::OverCredit { credits: 16 }));
 
     let mut sides = pair();
+    table(&mut sides[0], Message::Control(Control::Shutdown)).unwrap();
+    let after = table(&mut sides[0], Message::Data(1));
+    assert_eq!(after, Err(Violation::DataAfterEnd));
+
+    let mut sides = pair();
     assert_eq!(
         table(&mut sides[0], Message::Iomap(4)),
         Err(Violation::BeyondIomap { index: 4, size: 4 })
@@ -210,5 +215,6 @@ fn the_defaults_equal_librdmacms() {
         (config.send_queue, config.receive_queue, config.inline),
         (384, 384, 64)
     );
+    assert_eq!(config.iomaps, 0);
     assert_eq!(config.fitted(), config);
 }

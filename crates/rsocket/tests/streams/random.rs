@@ -1,6 +1,6 @@
 //! Random schedules: whatever lags, the bytes arrive whole and in order, and nothing gets stuck.
 
-use portolan_rsocket::{Close, Config, Phase, Signalling};
+use portolan_rsocket::{Close, Config, Message, Phase, Signalling};
 use proptest::prelude::*;
 use proptest::test_runner::Config as TestConfig;
 
@@ -178,11 +178,23 @@ proptest! {
     #[test]
     fn no_message_and_no_private_data_breaks_an_endpoint(
         private in proptest::collection::vec(any::<u8>(), 40..60),
-        messages in proptest::collection::vec(any::<u32>(), 0..60),
+        messages in proptest::collection::vec(message(), 0..60),
         table in proptest::collection::vec(any::<u8>(), 128),
     ) {
         hostile(private, &messages, table);
     }
+}
+
+/// Mostly a message that a peer may send.
+fn message() -> impl Strategy<Value = u32> {
+    prop_oneof![
+        1 => any::<u32>(),
+        4 => (0..3000u32).prop_map(|bytes| Message::Data(bytes).encode()),
+        2 => any::<u16>().prop_map(|credits| Message::Credits(credits).encode()),
+        1 => (0..6u32).prop_map(|index| Message::Iomap(index).encode()),
+        // Every control message, and some that are none.
+        1 => (0..4u32).prop_map(|code| 7 << 29 | code),
+    ]
 }
 
 /// A peer that says anything: the endpoint refuses or goes on, and posts no more than its queue holds.
@@ -211,6 +223,7 @@ fn hostile(mut private: Vec<u8>, messages: &[u32], table: Vec<u8>) {
         return;
     };
     endpoint.connected(peer);
+    let mut posts = 0;
     for message in messages {
         let failed = endpoint.on_message(*message, &memory).is_err();
         assert_eq!(failed, endpoint.phase() == Phase::Failed);
@@ -220,7 +233,6 @@ fn hostile(mut private: Vec<u8>, messages: &[u32], table: Vec<u8>) {
         let read = endpoint.peek(0, 1000).length();
         endpoint.consume(read);
         let _ = endpoint.next_direct(100, u64::from(*message), &memory);
-        let mut posts = 0;
         while let Some((length, _)) = endpoint.next_write(5000) {
             assert!(length > 0);
             posts += 1;
