@@ -23,7 +23,7 @@ use crate::background::{Place, Task, make_bell};
 use crate::inside::asleep;
 use crate::settings::settings;
 use crate::socket::{Attempt, Attending, Kind, Phase, Socket, Unattended};
-use crate::wait::{OnSignal, wait_readable};
+use crate::wait::{OnSignal, wait_kernel, wait_readable};
 use crate::{inheritance, names, real, report};
 
 /// How long connects to an address without rsockets go straight to TCP.
@@ -101,7 +101,7 @@ fn connect_or_start(socket: &Socket, number: c_int, destination: &SockAddr) -> R
     match socket.is_nonblocking() {
         // TCP does the same, even if the peer is local.
         true => Err(Errno::INPROGRESS),
-        false => finish(socket),
+        false => finish(number, socket),
     }
 }
 
@@ -124,13 +124,13 @@ fn refusal(socket: &Socket) -> Errno {
 ///
 /// # Errors
 /// `EINPROGRESS`, `EINTR`, or TCP's error.
-pub(crate) fn finish(socket: &Socket) -> Result<()> {
+pub(crate) fn finish(number: c_int, socket: &Socket) -> Result<()> {
     let _attending = Attending::begin(socket);
     let until = socket
         .timeout(Direction::Write)
         .map(|timeout| Instant::now() + timeout);
     loop {
-        match advance_with_tcp(socket)? {
+        match advance_with_tcp(number, socket, until)? {
             Progress::Connected | Progress::Tcp => {
                 socket.is_told.store(true, Ordering::Relaxed);
                 return Ok(());
@@ -161,13 +161,16 @@ pub(crate) fn finish(socket: &Socket) -> Result<()> {
     }
 }
 
-/// Advances a connect. Blocks only in TCP's connect, and only if the socket is blocking.
+/// Advances the connect of the socket at `number`. Blocks only in TCP's connect, and only if the socket is blocking.
 ///
 /// # Errors
 /// `EINPROGRESS` if TCP's connect has started; TCP's error.
-fn advance_with_tcp(socket: &Socket) -> Result<Progress> {
+fn advance_with_tcp(number: c_int, socket: &Socket, until: Option<Instant>) -> Result<Progress> {
     let (progress, failed) = step(socket);
     let Some(failed) = failed else {
+        if progress == Progress::Tcp && !socket.is_nonblocking() {
+            await_tcp(number, until)?;
+        }
         return Ok(progress);
     };
     let connected = connect_tcp(socket.number(), &failed.destination);
@@ -181,7 +184,7 @@ pub(crate) fn advance(socket: &Socket) -> Progress {
     let Some(failed) = failed else {
         return progress;
     };
-    match start_tcp(socket.number(), &failed.destination) {
+    match start_tcp(socket, &failed.destination) {
         Ok(()) | Err(Errno::INPROGRESS | Errno::ALREADY) => {
             leave_to_kernel(socket);
             Progress::Tcp
@@ -372,20 +375,32 @@ fn connect_tcp(number: c_int, destination: &SockAddr) -> Result<()> {
 }
 
 /// Begins TCP's connect, also of a blocking socket, without waiting.
-fn start_tcp(number: c_int, destination: &SockAddr) -> Result<()> {
+fn start_tcp(socket: &Socket, destination: &SockAddr) -> Result<()> {
+    let number = socket.number();
     // SAFETY: F_GETFL takes no pointer.
-    let flags = unsafe { real::fcntl(number, F_GETFL, 0) };
-    if flags < 0 || flags & O_NONBLOCK != 0 {
-        return connect_tcp(number, destination);
-    }
+    let flags = || unsafe { real::fcntl(number, F_GETFL, 0) };
     let set = |flags: c_int| {
         // SAFETY: F_SETFL takes no pointer.
         unsafe { real::fcntl(number, F_SETFL, flags as usize) }
     };
-    set(flags | O_NONBLOCK);
+    let before = flags();
+    set(before | O_NONBLOCK);
     let connected = connect_tcp(number, destination);
-    set(flags);
+    // Unless another thread has made it non-blocking meanwhile.
+    if before & O_NONBLOCK == 0 && !socket.is_nonblocking() {
+        set(flags() & !O_NONBLOCK);
+    }
     connected
+}
+
+/// Waits for TCP's connect, which another thread has begun.
+fn await_tcp(number: c_int, until: Option<Instant>) -> Result<()> {
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    wait_kernel(number, Direction::Write, left, OnSignal::of(until))?;
+    match inheritance::number_of(number, libc::SOL_SOCKET, libc::SO_ERROR) {
+        0 => Ok(()),
+        errno => Err(Errno::from_raw_os_error(errno)),
+    }
 }
 
 /// Addresses without rsockets, each with the time of its failed connect.

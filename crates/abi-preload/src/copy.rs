@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::inside::asleep;
+use crate::process::is_exiting;
 use crate::real;
 use crate::socket::Socket;
 use crate::transfer::{Moved, failed_read, failed_write, send};
@@ -93,7 +94,7 @@ pub(crate) fn to_stream(from: c_int, socket: &Socket, length: usize, flags: u32)
         return Ok(None);
     };
     let may_wait = flags & SPLICE_F_NONBLOCK == 0 && !socket.is_nonblocking();
-    let until = deadline(socket, Direction::Write);
+    let mut until = None;
     // Before a copy is made of what may not fit.
     if !may_wait && !stream.ready_or_watch(false, true).writable {
         socket.note_blocked(Direction::Write);
@@ -123,8 +124,10 @@ pub(crate) fn to_stream(from: c_int, socket: &Socket, length: usize, flags: u32)
             Ok(length) => sent += length,
             Err(_) if sent > 0 => break,
             Err(error) if error.kind() == ErrorKind::WouldBlock && may_wait => {
-                wait_direction(socket, stream, Direction::Write, until)?;
+                let until = until.get_or_insert_with(|| deadline(socket, Direction::Write));
+                wait_direction(socket, stream, Direction::Write, *until)?;
             }
+            Err(_) if is_exiting() => sent = copied,
             Err(error)
                 if error.kind() == ErrorKind::BrokenPipe && socket.may_write_in_vain(stream) =>
             {
@@ -209,6 +212,8 @@ fn splice_into(to: c_int, bytes: &[u8]) -> Result<usize> {
     let written = rustix::io::write(&into, bytes)?;
     let (null, flags) = (std::ptr::null_mut(), SPLICE_F_NONBLOCK);
     // SAFETY: splice without offsets takes no pointers.
-    let spliced = unsafe { real::splice(out.as_raw_fd(), null, to, null, written, flags) };
+    let splice = || unsafe { real::splice(out.as_raw_fd(), null, to, null, written, flags) };
+    // A pipe without a reader has a signal.
+    let spliced = asleep(splice);
     usize::try_from(spliced).map_err(|_| last_errno())
 }

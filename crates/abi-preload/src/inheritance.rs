@@ -5,7 +5,6 @@
 #![allow(unsafe_code, reason = "options of the kernel's sockets")]
 
 use std::ffi::{c_int, c_void};
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -17,7 +16,6 @@ use libc::{
 use portolan::stream::Direction;
 use portolan_abi_layout::guard::last_errno;
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use crate::real;
 use crate::socket::Socket;
@@ -115,14 +113,6 @@ pub(crate) fn has_own_route(number: c_int) -> bool {
     // Without the device, the call fails.
     let is_bound = answer != 0 && last_errno() == Errno::NODEV || answer == 0 && length > 0;
     is_bound || number_of(number, SOL_SOCKET, libc::SO_MARK) != 0
-}
-
-/// Sets `SO_RCVTIMEO` of the kernel's socket.
-pub(crate) fn limit_receives(number: c_int, timeout: Option<Duration>) {
-    // SAFETY: the program's socket, which the caller uses; the borrow ends with this call.
-    let socket = unsafe { BorrowedFd::borrow_raw(number) };
-    // Fails only if the program has closed the number meanwhile.
-    let _ = set_socket_timeout(socket, Timeout::Recv, timeout);
 }
 
 /// Passes a listener's options on to a socket that it has accepted.

@@ -23,8 +23,6 @@ use crate::table::Table;
 use crate::wait::{OnSignal, wait_for, wait_kernel};
 use crate::{inheritance, names, options, real, report};
 
-/// How long an `accept` may sleep in the kernel after another process has taken the connection that was there.
-const SHARED_SLEEP: Duration = Duration::from_millis(20);
 /// Interval between attempts to listen on a port that another process holds.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -264,7 +262,7 @@ unsafe fn accept_tcp(
     flags: c_int,
 ) -> Result<Option<c_int>> {
     // One thread at a time: another one could take the connection first, and then this one would sleep in the kernel,
-    // where no stream wakes it. Another process can, so the sleep is short.
+    // where no stream wakes it.
     let Some(_accepting) = socket.try_accepting() else {
         // It needs the processor to end.
         std::thread::yield_now();
@@ -273,17 +271,9 @@ unsafe fn accept_tcp(
     if !is_readable(number) {
         return Ok(None);
     }
-    let may_sleep = !socket.is_nonblocking();
-    if may_sleep {
-        inheritance::limit_receives(number, Some(SHARED_SLEEP));
-    }
     // SAFETY: the caller's promise.
     let new = asleep(|| unsafe { real::accept4(number, place, length, flags) });
-    let errno = last_errno();
-    if may_sleep {
-        inheritance::limit_receives(number, socket.timeout(Direction::Read));
-    }
-    match (new, errno) {
+    match (new, last_errno()) {
         (0.., _) => {
             report::count(&report::TCP_ACCEPTS);
             Ok(Some(new))

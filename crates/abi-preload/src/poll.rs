@@ -70,8 +70,7 @@ pub(crate) unsafe fn poll(
         kernels.clear();
         waits.clear();
         attending.clear();
-        let farewell = (!is_found).then(Farewell::hear);
-        let mut has_streams = false;
+        let mut farewell = None;
         let mut is_restless = false;
         for fd in fds.iter_mut() {
             let mut kernel = *fd;
@@ -81,11 +80,13 @@ pub(crate) unsafe fn poll(
                 Object::Stream(socket) => {
                     // It may be connected after this: then look again soon.
                     is_restless |= socket.kind() == Kind::Connecting;
+                    if !is_found && socket.stream().is_some() {
+                        farewell.get_or_insert_with(Farewell::hear);
+                    }
                     let next = Next::Descriptor(&mut waits);
                     fd.revents = look(&socket, fd.fd, fd.events, next).events;
                     match socket.stream() {
                         Some(stream) => {
-                            has_streams = true;
                             let (first, second) = stream.descriptors();
                             own_fds
                                 .extend([Some(first), second].into_iter().flatten().map(readable));
@@ -116,7 +117,6 @@ pub(crate) unsafe fn poll(
             kernels.push(kernel);
         }
         kernels.append(&mut own_fds);
-        let farewell = farewell.filter(|_| has_streams);
         kernels.extend(
             farewell
                 .iter()
@@ -258,8 +258,8 @@ impl Sets {
         })
     }
 
-    /// The sets up to the process's highest descriptor, as Linux reads them: a program may say more bits than its sets have,
-    /// for example as many as it may have descriptors (`core_sys_select`).
+    /// The sets up to the process's highest descriptor, as Linux reads them: a program may name more
+    /// bits than its sets have, for example as many as it may have descriptors (`core_sys_select`).
     pub(crate) fn up_to_descriptors(self) -> Self {
         if self.count <= FD_SETSIZE as c_int {
             return self;
@@ -269,7 +269,7 @@ impl Sets {
             .lines()
             .find_map(|line| line.strip_prefix("FDSize:")?.trim().parse().ok());
         Self {
-            count: size.map_or(self.count, |size: c_int| self.count.min(size)),
+            count: self.count.min(size.unwrap_or(FD_SETSIZE as c_int)),
             ..self
         }
     }

@@ -2,7 +2,6 @@
 
 #![allow(unsafe_code, reason = "functions that libc calls")]
 
-use std::ffi::c_int;
 use std::net::Shutdown;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,13 +12,13 @@ use portolan::provider::{PROVIDER_ENV, chosen, configure_software, of_environmen
 use crate::descriptors::is_table_owner;
 use crate::inside::Inside;
 use crate::settings::settings;
-use crate::socket::SOCKETS;
+use crate::socket::{SOCKETS, Socket};
 use crate::{handover, pump, real, report, stdio};
 
-/// The process ends its streams, because it exits.
+/// The process exits and ends its streams.
 static EXITING: AtomicBool = AtomicBool::new(false);
 /// How long an exiting process waits for the delivery of sent data.
-const DELIVERY_WAIT: Duration = Duration::from_secs(5);
+pub(crate) const DELIVERY_WAIT: Duration = Duration::from_secs(5);
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -68,32 +67,13 @@ unsafe extern "C" fn in_child() {
     is_table_owner();
     report::forget();
     pump::forget();
+    EXITING.store(false, Ordering::Release);
 }
 
-/// Whether this process exits, and so ends its streams while its other threads still use them.
+/// Whether this process exits and ends its streams, while its other threads may still use them. They hear of no error or end, which
+/// would not be the peer's: what they write is lost, and reads wait.
 pub(crate) fn is_exiting() -> bool {
     EXITING.load(Ordering::Acquire)
-}
-
-/// As with TCP, no thread that still writes ends the process with another status than its own.
-fn ignore_broken_pipes() {
-    // SAFETY: zeros are a valid sigaction, which the kernel fills.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: both calls get valid places, and ignoring a signal runs no code.
-    unsafe {
-        if libc::sigaction(libc::SIGPIPE, std::ptr::null(), &mut action) == 0
-            && action.sa_sigaction == libc::SIG_DFL
-        {
-            libc::signal(libc::SIGPIPE, libc::SIG_IGN);
-        }
-    }
-}
-
-/// Whether another thread is in a call with the socket at a number, which the table and the exit's list have once for each of its
-/// numbers.
-fn is_in_use(number: c_int) -> bool {
-    let socket = SOCKETS.get(number);
-    socket.is_some_and(|socket| Arc::strong_count(&socket) > 2 * socket.count() + 1)
 }
 
 /// Delivers written data before the process exits, as the kernel does for TCP. Not if a signal handler exits amid a call on a
@@ -105,8 +85,6 @@ extern "C" fn at_exit() {
     }
     let end = || {
         stdio::flush();
-        EXITING.store(true, Ordering::Release);
-        ignore_broken_pipes();
         let numbers: Vec<_> = SOCKETS.numbers(0, usize::MAX).collect();
         let sockets = numbers.into_iter().filter_map(|number| SOCKETS.get(number));
         let (own, inherited): (Vec<_>, Vec<_>) =
@@ -115,18 +93,24 @@ extern "C" fn at_exit() {
         let until = Instant::now() + DELIVERY_WAIT;
         let streams = || own.iter().filter(|socket| !socket.is_shared());
         let streams = || streams().filter_map(|socket| socket.stream());
-        // Fails if the stream has ended already. Other threads may still read meanwhile.
+        EXITING.store(true, Ordering::Release);
         for stream in streams() {
+            // Fails if the stream has ended already.
             let _ = stream.shutdown(Shutdown::Write);
         }
         for stream in streams() {
             let left = until.saturating_duration_since(Instant::now());
             let _ = stream.wait_delivered(left);
         }
-        // What another thread is in a call with would tell it of an end that is none. It ends with the process.
-        let numbers: Vec<_> = SOCKETS.numbers(0, usize::MAX).collect();
-        for number in numbers.into_iter().filter(|number| !is_in_use(*number)) {
-            crate::descriptors::release(number);
+        for stream in streams() {
+            let _ = stream.id().disconnect();
+        }
+        // The others stay in the table: other threads and later destructors may still use their numbers.
+        for number in SOCKETS.numbers(0, usize::MAX).collect::<Vec<_>>() {
+            let ends = |socket: Arc<Socket>| socket.stream().is_none() || socket.is_shared();
+            if SOCKETS.get(number).is_some_and(ends) {
+                crate::descriptors::release(number);
+            }
         }
         drop(own);
         pump::wait_until(until);

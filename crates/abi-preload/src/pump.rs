@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 use portolan::Stream;
 use portolan_threads::lock::Mutex;
 use portolan_threads::{ProcessCell, with_signals_blocked};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown as Side, send, shutdown};
 
+use crate::background::{make_bell, out_of_the_way};
 use crate::report;
 
 /// Buffer size in each direction.
@@ -110,8 +111,8 @@ pub(crate) fn start(stream: Stream, pair: OwnedFd) {
 }
 
 fn launch() -> Option<Service> {
-    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
-    let own = bell.try_clone().ok()?;
+    let bell = make_bell().ok()?;
+    let own = out_of_the_way(bell.try_clone().ok()?);
     let thread = std::thread::Builder::new().name("portolan-handed".into());
     with_signals_blocked(|| thread.spawn(move || run(&own))).ok()?;
     Some(Service {
@@ -121,7 +122,7 @@ fn launch() -> Option<Service> {
 }
 
 fn run(bell: &OwnedFd) {
-    let Ok(set) = epoll::create(epoll::CreateFlags::CLOEXEC) else {
+    let Ok(set) = epoll::create(epoll::CreateFlags::CLOEXEC).map(out_of_the_way) else {
         return;
     };
     let data = epoll::EventData::new_u64(BELL);

@@ -338,11 +338,6 @@ impl Socket {
         self.numbers.lock().first().copied().unwrap_or(-1)
     }
 
-    /// The number of its descriptors.
-    pub(crate) fn count(&self) -> usize {
-        self.numbers.lock().len()
-    }
-
     /// Replaces the descriptor `number` by `call`, and removes it from the socket if that succeeded. No other thread
     /// replaces it meanwhile.
     pub(crate) fn replace(&self, number: c_int, call: impl FnOnce() -> c_int) -> c_int {
@@ -432,7 +427,7 @@ impl Socket {
             return;
         };
         {
-            // A call that has read before must have returned the data to the program before the pump reads.
+            // What a call has begun to read is in the program's memory before the pump reads.
             let _moving = self.moving.each_ref().map(Mutex::lock);
             self.set_kind(Kind::Plain);
         }

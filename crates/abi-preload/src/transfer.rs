@@ -19,7 +19,7 @@ use portolan_abi_layout::pieces::{Joined, extent, scatter};
 use rustix::io::Errno;
 
 use crate::inside::asleep;
-use crate::process::is_exiting;
+use crate::process::{DELIVERY_WAIT, is_exiting};
 use crate::socket::{Kind, Socket};
 use crate::wait::{Woken, wait_direction};
 use crate::{connect, real};
@@ -33,10 +33,10 @@ const UNREAD_MAX: usize = 128 << 10;
 pub(crate) type Moved = Result<Option<usize>>;
 
 /// The socket's stream. Completes a pending connect first.
-fn stream(socket: &Socket, may_wait: bool) -> Result<Option<&Stream>> {
+fn stream(number: c_int, socket: &Socket, may_wait: bool) -> Result<Option<&Stream>> {
     if socket.kind() == Kind::Connecting {
         match may_wait && !socket.is_nonblocking() {
-            true => connect::finish(socket)?,
+            true => connect::finish(number, socket)?,
             false => {
                 connect::advance(socket);
             }
@@ -73,7 +73,7 @@ pub(crate) unsafe fn receive(
         return unsafe { peek_pieces(number, socket, into, flags) };
     }
     let may_wait = !socket.is_nonblocking() && flags & MSG_DONTWAIT == 0;
-    let Some(stream) = stream(socket, may_wait)? else {
+    let Some(stream) = stream(number, socket, may_wait)? else {
         return Ok(None);
     };
     let (peeks, waits_for_all) = (flags & MSG_PEEK != 0, flags & MSG_WAITALL != 0);
@@ -109,13 +109,17 @@ pub(crate) unsafe fn receive(
                     let (at, length) = (rest.as_mut_ptr().cast(), rest.len());
                     // SAFETY: the place that was made above.
                     match asleep(|| unsafe { real::recv(number, at, length, flags) }) {
-                        received @ 1.. => Ok(received as usize),
-                        _ => return Ok(Some(total)),
+                        received @ 1.. if received as usize == length => Ok(length),
+                        // Less only after a timeout, a signal, or at the end.
+                        received => return Ok(Some(total + received.max(0) as usize)),
                     }
                 }
                 None => return Ok(Some(total)),
             };
             match moved {
+                Ok(0) | Err(_) if is_exiting() && total == 0 && !would_block(&moved) => {
+                    return no_end(may_wait);
+                }
                 // Peeking again would return the same data.
                 Ok(length) if peeks => return Ok(Some(total + length)),
                 Ok(0) => return Ok(Some(total)),
@@ -141,6 +145,18 @@ pub(crate) unsafe fn receive(
         }
     }
     Ok(Some(total))
+}
+
+fn would_block(moved: &io::Result<usize>) -> bool {
+    matches!(moved, Err(error) if error.kind() == ErrorKind::WouldBlock)
+}
+
+/// What a read returns at the end of a stream that the exiting process has ended itself.
+fn no_end(may_wait: bool) -> Moved {
+    if may_wait {
+        asleep(|| std::thread::sleep(DELIVERY_WAIT));
+    }
+    Err(Errno::AGAIN)
 }
 
 /// The bytes of several iovecs.
@@ -182,7 +198,7 @@ pub(crate) unsafe fn send(number: c_int, socket: &Socket, from: &[iovec], flags:
         return Err(Errno::OPNOTSUPP);
     }
     let may_wait = !socket.is_nonblocking() && flags & MSG_DONTWAIT == 0;
-    let Some(stream) = stream(socket, may_wait)? else {
+    let Some(stream) = stream(number, socket, may_wait)? else {
         return Ok(None);
     };
     let until = may_wait
@@ -206,8 +222,8 @@ pub(crate) unsafe fn send(number: c_int, socket: &Socket, from: &[iovec], flags:
                     let flags = flags | MSG_NOSIGNAL;
                     // SAFETY: the program's memory.
                     match asleep(|| unsafe { real::send(number, at, length, flags) }) {
-                        sent @ 1.. => Ok(sent as usize),
-                        _ => return Ok(Some(total)),
+                        sent @ 1.. if sent as usize == length => Ok(length),
+                        sent => return Ok(Some(total + sent.max(0) as usize)),
                     }
                 }
                 None => return Ok(Some(total)),
@@ -231,7 +247,6 @@ pub(crate) unsafe fn send(number: c_int, socket: &Socket, from: &[iovec], flags:
                 {
                     return Ok(Some(length_of(from).min(UNREAD_MAX)));
                 }
-                // At exit all streams end, but other threads still use them. What they write is lost anyway.
                 Err(_) if is_exiting() => return Ok(Some(length_of(from))),
                 Err(error) => {
                     return Err(failed_write(socket, &error, flags & MSG_NOSIGNAL == 0));

@@ -27,7 +27,8 @@ const DEAF_SLEEP: Duration = Duration::from_millis(100);
 /// one, so nobody has to silence it.
 static FAREWELL: ProcessCell<Mutex<Option<Arc<OwnedFd>>>> = ProcessCell::new();
 
-/// What wakes a sleeping thread when a stream is handed over. The thread gets it before it looks whether the stream was.
+/// What wakes a sleeping thread when a stream is handed over. The thread gets it before it looks
+/// whether the stream was handed over.
 pub(crate) struct Farewell(Option<Arc<OwnedFd>>);
 
 impl Farewell {

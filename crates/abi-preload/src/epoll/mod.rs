@@ -30,13 +30,13 @@ use portolan_abi_layout::guard::{Result, last_errno};
 use portolan_threads::fork::ForkGuard;
 use portolan_threads::lock::Mutex;
 use portolan_threads::spin::Spin;
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::event::epoll;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 #[cfg(not(test))]
 pub(crate) use self::instance::{Early, known, note_member};
 pub(crate) use self::instance::{INSTANCES, closed, created, duplicated, note_poll, own};
-use crate::background::NUMBER_MIN;
+use crate::background::{NUMBER_MIN, make_bell, out_of_the_way};
 use crate::look::{Edge, Next, look};
 use crate::real;
 use crate::socket::{Kind, Socket, Watch};
@@ -153,8 +153,8 @@ impl Set {
         let duplicate = |least| fcntl_dupfd_cloexec(borrowed(number), least);
         // The process may be allowed fewer.
         let kernels = duplicate(NUMBER_MIN).or_else(|_| duplicate(0))?;
-        let streams = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let streams = epoll::create(epoll::CreateFlags::CLOEXEC).map(out_of_the_way)?;
+        let bell = make_bell()?;
         let data = epoll::EventData::new_u64(BELL);
         epoll::add(&streams, &bell, data, epoll::EventFlags::IN)?;
         // Threads may already wait for the program's set.
