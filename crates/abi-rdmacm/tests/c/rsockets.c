@@ -477,6 +477,51 @@ static void others(void)
 	CHECK(!rclose(epoll));
 }
 
+/* A connection over IPv6, and listeners of both versions at one port. */
+static void over_ipv6(void)
+{
+	struct sockaddr_in6 six = { .sin6_family = AF_INET6, .sin6_port = htons(PORT + 3) }, name;
+	int one = 1, listeners[2], others[2], ends[2];
+	socklen_t length = sizeof(name);
+	struct sockaddr_in four;
+	char bytes[4];
+
+	memcpy(&four, at(PORT + 3), sizeof(four));
+	four.sin_addr.s_addr = htonl(INADDR_ANY);
+	for (int i = 0; i < 2; i++) {
+		listeners[i] = rsocket(i ? AF_INET6 : AF_INET, SOCK_STREAM, 0);
+		others[i] = rsocket(i ? AF_INET6 : AF_INET, SOCK_STREAM, 0);
+	}
+	CHECK(!rsetsockopt(listeners[1], IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one)));
+	CHECK(!rbind(listeners[1], (struct sockaddr *)&six, sizeof(six)) && !rlisten(listeners[1], 1));
+	CHECK(!rbind(listeners[0], (struct sockaddr *)&four, sizeof(four)) && !rlisten(listeners[0], 1));
+	/* Without the option, the one for IPv6 has both versions. */
+	six.sin6_port = four.sin_port = htons(PORT + 4);
+	CHECK(!rbind(others[1], (struct sockaddr *)&six, sizeof(six)) && !rlisten(others[1], 1));
+	CHECK(rbind(others[0], (struct sockaddr *)&four, sizeof(four)) || rlisten(others[0], 1));
+	CHECK(errno == EADDRINUSE);
+
+	six.sin6_port = htons(PORT + 3);
+	six.sin6_addr = in6addr_loopback;
+	ends[0] = rsocket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK, 0);
+	if (rconnect(ends[0], (struct sockaddr *)&six, sizeof(six)))
+		CHECK(errno == EINPROGRESS);
+	ends[1] = raccept(listeners[1], (struct sockaddr *)&name, &length);
+	CHECK(ends[1] >= 0 && length == sizeof(name) && name.sin6_family == AF_INET6);
+	CHECK(IN6_IS_ADDR_LOOPBACK(&name.sin6_addr) && name.sin6_port);
+	CHECK(wait_for(ends[0], POLLOUT) == POLLOUT);
+	for (int i = 0; i < 2; i++) {
+		CHECK(rsend(ends[i], i ? "back" : "over", 4, 0) == 4);
+		CHECK(wait_for(ends[1 - i], POLLIN) & POLLIN);
+		CHECK(rrecv(ends[1 - i], bytes, 4, MSG_WAITALL) == 4 && !memcmp(bytes, i ? "back" : "over", 4));
+	}
+	length = sizeof(name);
+	CHECK(!rgetpeername(ends[0], (struct sockaddr *)&name, &length) && length == sizeof(name));
+	CHECK(IN6_IS_ADDR_LOOPBACK(&name.sin6_addr) && name.sin6_port == htons(PORT + 3));
+	for (int i = 0; i < 2; i++)
+		CHECK(!rclose(ends[i]) && !rclose(listeners[i]) && !rclose(others[i]));
+}
+
 /* A socket keeps its descriptor until rclose, even if calls fail. */
 static void failures(void)
 {
@@ -564,6 +609,7 @@ int main(int argc, char **argv)
 	routes();
 	exchange();
 	others();
+	over_ipv6();
 	failures();
 	hostile();
 	printf("all calls did what they should\n");
