@@ -3,6 +3,9 @@
 //! An instance is a kernel epoll(7) instance that watches each socket's descriptor. Each wait checks the sockets that
 //! were ready again, because events are level-triggered. It checks other sockets only when their descriptors are
 //! readable. So the cost of a wait depends on the number of ready sockets, and an idle instance costs nothing.
+//!
+//! Other calls on a socket, and other instances, may take what its descriptor signals, or finish its connect. They tell the
+//! instances ([`watchers`](super::watchers)).
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;
@@ -16,6 +19,7 @@ use rustix::io::Errno;
 
 use super::poll::{Patience, look, watched};
 use super::table::look_up;
+use super::watchers::Watcher;
 use crate::fork::Known;
 use crate::guard::Result;
 
@@ -28,9 +32,8 @@ static INSTANCES: Known<RwLock<HashMap<c_int, Arc<Instance>>>> = Known::new();
 
 struct Instance {
     kernel: OwnedFd,
-    /// Wakes a thread that waits while the set changes.
-    bell: OwnedFd,
     set: Mutex<Set>,
+    watcher: Arc<Watcher>,
 }
 
 #[derive(Default)]
@@ -38,6 +41,10 @@ struct Set {
     interests: HashMap<c_int, Interest>,
     /// Sockets to check: those that were ready, and new ones.
     hot: VecDeque<c_int>,
+    /// Events of other descriptors that the last wait had no room for, and that the kernel reports once.
+    left: VecDeque<(c_int, u32)>,
+    /// The last wait had room for sockets only. The next one asks the kernel first.
+    is_kernels_turn: bool,
 }
 
 /// A program's interest in a descriptor.
@@ -75,8 +82,8 @@ pub(crate) fn create(flags: c_int) -> Result<c_int> {
     let number = kernel.as_raw_fd();
     let instance = Instance {
         kernel,
-        bell,
         set: Mutex::default(),
+        watcher: Watcher::new(bell),
     };
     INSTANCES.get().write().insert(number, Arc::new(instance));
     Ok(number)
@@ -122,7 +129,7 @@ pub(crate) fn control(
         libc::EPOLL_CTL_DEL => instance.remove(fd)?,
         _ => return Err(Errno::INVAL),
     }
-    let _ = rustix::io::write(&instance.bell, &1u64.to_ne_bytes());
+    instance.watcher.ring();
     Ok(())
 }
 
@@ -138,7 +145,8 @@ pub(crate) fn wait(number: c_int, most: c_int, timeout_ms: c_int) -> Result<Vec<
     let instance = find(number)?;
     let patience = Patience::new(timeout_ms);
     loop {
-        let mut found = instance.look_at_hot(most);
+        let mut found = instance.begin(most)?;
+        instance.look_at_hot(most, &mut found);
         let is_last = !found.is_empty() || patience.is_over();
         let sleep_ms = if is_last || patience.looks() {
             0
@@ -150,7 +158,7 @@ pub(crate) fn wait(number: c_int, most: c_int, timeout_ms: c_int) -> Result<Vec<
             continue;
         }
         if found.is_empty() {
-            found = instance.look_at_hot(most);
+            instance.look_at_hot(most, &mut found);
         }
         return Ok(found);
     }
@@ -159,7 +167,9 @@ pub(crate) fn wait(number: c_int, most: c_int, timeout_ms: c_int) -> Result<Vec<
 impl Instance {
     fn add(&self, fd: c_int, event: Event) -> Result<()> {
         let mut set = self.set.lock();
-        if set.interests.contains_key(&fd) {
+        // The kernel knows whether another descriptor is still the one that was added.
+        let known = set.interests.get(&fd);
+        if known.is_some_and(|known| known.watched.is_some()) {
             return Err(Errno::EXIST);
         }
         let watched = look_up(fd).map(|socket| watched(&socket));
@@ -177,8 +187,10 @@ impl Instance {
             is_hot,
         };
         set.interests.insert(fd, interest);
+        set.left.retain(|(left, _)| *left != fd);
         if is_hot {
             set.hot.push_back(fd);
+            self.watcher.want(fd, event.events);
         }
         Ok(())
     }
@@ -196,6 +208,9 @@ impl Instance {
             set.hot.push_back(fd);
         }
         (interest.events, interest.data) = (event.events, event.data);
+        if interest.watched.is_some() {
+            self.watcher.want(fd, event.events);
+        }
         Ok(())
     }
 
@@ -203,6 +218,8 @@ impl Instance {
         let mut set = self.set.lock();
         let interest = set.interests.remove(&fd).ok_or(Errno::NOENT)?;
         set.hot.retain(|hot| *hot != fd);
+        set.left.retain(|(left, _)| *left != fd);
+        self.watcher.forget(fd);
         let removed = epoll::delete(&self.kernel, borrowed(interest.watched.unwrap_or(fd)));
         // The kernel has already removed a closed descriptor.
         match removed {
@@ -211,11 +228,35 @@ impl Instance {
         }
     }
 
+    /// The events that the last wait has left, and the kernel's if it is its turn.
+    fn begin(&self, most: usize) -> Result<Vec<Event>> {
+        let mut found = Vec::new();
+        let mut set = self.set.lock();
+        while found.len() < most
+            && let Some((fd, events)) = set.left.pop_front()
+        {
+            if let Some(Interest { data, .. }) = set.interests.get(&fd).copied() {
+                found.push(Event { events, data });
+            }
+        }
+        let is_kernels_turn = std::mem::take(&mut set.is_kernels_turn);
+        drop(set);
+        if is_kernels_turn {
+            self.ask_kernel(0, most, &mut found)?;
+        }
+        Ok(found)
+    }
+
     /// Checks each socket that may be ready once. Ready ones stay in the list.
-    fn look_at_hot(&self, most: usize) -> Vec<Event> {
+    fn look_at_hot(&self, most: usize, found: &mut Vec<Event>) {
         let mut set = self.set.lock();
         let set = &mut *set;
-        let mut found = Vec::new();
+        for fd in self.watcher.take() {
+            if let Some(interest) = set.interests.get_mut(&fd).filter(|one| !one.is_hot) {
+                interest.is_hot = true;
+                set.hot.push_back(fd);
+            }
+        }
         for _ in 0..set.hot.len() {
             if found.len() >= most {
                 break;
@@ -239,7 +280,7 @@ impl Instance {
                 });
             }
         }
-        found
+        set.is_kernels_turn = found.len() >= most;
     }
 
     /// Watches the new descriptor of a socket that has connected.
@@ -272,7 +313,7 @@ impl Instance {
         for event in events {
             let (data, flags) = (event.data.u64(), event.flags);
             if data == BELL {
-                let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+                let _ = rustix::io::read(&self.watcher.bell, &mut [0u8; 8]);
                 continue;
             }
             let fd = data as c_int;
@@ -280,11 +321,14 @@ impl Instance {
                 continue;
             };
             if interest.watched.is_none() {
+                let is_once = interest.events & (libc::EPOLLET | libc::EPOLLONESHOT) as u32 != 0;
                 if found.len() < most {
                     found.push(Event {
                         events: flags.bits(),
                         data: interest.data,
                     });
+                } else if is_once {
+                    set.left.push_back((fd, flags.bits()));
                 }
             } else if !interest.is_hot {
                 interest.is_hot = true;

@@ -8,7 +8,7 @@
 //! * `names`: addresses. `route`: paths. `pieces`: memory of programs.
 //! * `connect`, `transfer`, `options`, `iomap`: the calls on one socket.
 //! * `datagram`: datagram sockets.
-//! * `poll`, `epoll`: the calls that wait for several sockets.
+//! * `poll`, `epoll`: the calls that wait for several sockets. `watchers`: what other calls tell the latter.
 
 mod connect;
 mod datagram;
@@ -24,6 +24,7 @@ mod settings;
 mod socket;
 mod table;
 mod transfer;
+mod watchers;
 
 pub(crate) use self::connect::{accept, bind, close, connect, create, listen, shutdown};
 pub(crate) use self::epoll::{Event, control, create as create_epoll, wait as wait_epoll};

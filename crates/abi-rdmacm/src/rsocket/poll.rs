@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use super::settings::settings;
 use super::socket::{Rsocket, State};
 use super::table::look_up;
+use super::watchers;
 use crate::guard::{Result, last_errno};
 
 /// The part of `events` that a socket is ready for. After this call, the descriptor of [`watched`] becomes readable
@@ -29,6 +30,14 @@ pub(super) fn look(socket: &Rsocket, events: c_short) -> c_short {
     match &*state {
         State::Connected(stream) => {
             let ready = stream.ready_or_watch(events & POLLIN != 0, events & POLLOUT != 0);
+            // Nobody is told of this any more.
+            let others = [(ready.readable, POLLIN), (ready.writable, POLLOUT)]
+                .into_iter()
+                .filter(|(is_so, event)| *is_so && events & event == 0)
+                .fold(0, |others, (_, event)| others | event);
+            if others != 0 {
+                watchers::tell(socket.number, u32::from(others.cast_unsigned()));
+            }
             let mut found = 0;
             for (is_so, event) in [
                 (ready.readable && events & POLLIN != 0, POLLIN),

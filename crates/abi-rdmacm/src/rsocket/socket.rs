@@ -16,6 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::errno::{of_error, of_io};
+use super::watchers;
 use crate::fork::Known;
 use crate::guard::Result;
 use crate::verbs::rdma_cm;
@@ -155,6 +156,7 @@ impl Rsocket {
             Ok(None) => Ok(false),
             Ok(Some(stream)) => {
                 *state = State::Connected(stream);
+                watchers::tell(self.number, u32::MAX);
                 Ok(true)
             }
             Err(error) => {
@@ -172,6 +174,7 @@ impl Rsocket {
             errno,
         };
         self.options.lock().error = errno.raw_os_error();
+        watchers::tell(self.number, u32::MAX);
     }
 
     /// Waits until the connect can advance.

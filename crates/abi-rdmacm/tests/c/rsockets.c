@@ -477,6 +477,86 @@ static void others(void)
 	CHECK(!rclose(epoll));
 }
 
+static void *accept_one(void *listener_number)
+{
+	return (void *)(intptr_t)raccept((int)(intptr_t)listener_number, NULL, NULL);
+}
+
+/* What an instance must hear of although another call has taken it from the socket. */
+static void taken_elsewhere(void)
+{
+	static char bytes[1 << 16];
+	struct epoll_event event = { .events = EPOLLIN | EPOLLOUT };
+	int listener = rsocket(AF_INET, SOCK_STREAM, 0), epoll = repoll_create(0), ends[2];
+	size_t sent = 0;
+	pthread_t server;
+	void *accepted;
+	ssize_t now;
+
+	CHECK(!rbind(listener, at(PORT + 5), sizeof(struct sockaddr_in)) && !rlisten(listener, 1));
+	ends[0] = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+	FAILS(rconnect(ends[0], at(PORT + 5), sizeof(struct sockaddr_in)), EINPROGRESS);
+	CHECK(!repoll_ctl(epoll, EPOLL_CTL_ADD, ends[0], &event));
+	CHECK(repoll_wait(epoll, &event, 1, 0) == 0);
+	/* Another call finishes the connect. */
+	CHECK(!pthread_create(&server, NULL, accept_one, (void *)(intptr_t)listener));
+	while (rconnect(ends[0], at(PORT + 5), sizeof(struct sockaddr_in)))
+		CHECK(errno == EINPROGRESS || errno == EALREADY);
+	CHECK(repoll_wait(epoll, &event, 1, PATIENCE_MS) == 1 && event.events == EPOLLOUT);
+	CHECK(!pthread_join(server, &accepted));
+	ends[1] = (int)(intptr_t)accepted;
+	CHECK(ends[1] >= 0);
+
+	/* rpoll for one direction takes what arrives in the other. */
+	event.events = EPOLLIN;
+	CHECK(!repoll_ctl(epoll, EPOLL_CTL_MOD, ends[0], &event));
+	CHECK(repoll_wait(epoll, &event, 1, 0) == 0);
+	while ((now = rsend(ends[0], bytes, sizeof(bytes), 0)) > 0)
+		sent += now;
+	CHECK(errno == EAGAIN);
+	CHECK(rsend(ends[1], "x", 1, 0) == 1);
+	while (sent > 0) {
+		now = rrecv(ends[1], bytes, sizeof(bytes), 0);
+		CHECK(now > 0);
+		sent -= now;
+	}
+	CHECK(wait_for(ends[0], POLLOUT) == POLLOUT);
+	CHECK(repoll_wait(epoll, &event, 1, PATIENCE_MS) == 1 && event.events == EPOLLIN);
+	CHECK(!rclose(ends[0]) && !rclose(ends[1]) && !rclose(listener) && !rclose(epoll));
+}
+
+/* Descriptors that are no rsockets, beside one that is always ready: none is forgotten. */
+static void plain_descriptors(void)
+{
+	struct epoll_event event = { .events = EPOLLIN | EPOLLET };
+	int epoll = repoll_create(0), pipes[2][2], seen = 0;
+
+	for (int i = 0; i < 2; i++) {
+		CHECK(!pipe(pipes[i]));
+		event.data.u64 = i;
+		CHECK(!repoll_ctl(epoll, EPOLL_CTL_ADD, pipes[i][0], &event));
+		CHECK(write(pipes[i][1], "x", 1) == 1);
+	}
+	/* Each is reported once. */
+	for (int i = 0; i < 2; i++) {
+		CHECK(repoll_wait(epoll, &event, 1, PATIENCE_MS) == 1);
+		seen |= 1 << event.data.u64;
+	}
+	CHECK(seen == 3 && repoll_wait(epoll, &event, 1, 10) == 0);
+	/* Another file gets the number of a closed one. */
+	FAILS(repoll_ctl(epoll, EPOLL_CTL_ADD, pipes[0][0], &event), EEXIST);
+	close(pipes[0][0]);
+	CHECK(dup2(pipes[1][0], pipes[0][0]) == pipes[0][0]);
+	event = (struct epoll_event){ .events = EPOLLIN, .data.u64 = 7 };
+	CHECK(!repoll_ctl(epoll, EPOLL_CTL_ADD, pipes[0][0], &event));
+	CHECK(repoll_wait(epoll, &event, 1, PATIENCE_MS) == 1 && event.data.u64 == 7);
+	for (int i = 0; i < 2; i++) {
+		close(pipes[i][0]);
+		close(pipes[i][1]);
+	}
+	CHECK(!rclose(epoll));
+}
+
 /* A connection over IPv6, and listeners of both versions at one port. */
 static void over_ipv6(void)
 {
@@ -609,6 +689,8 @@ int main(int argc, char **argv)
 	routes();
 	exchange();
 	others();
+	taken_elsewhere();
+	plain_descriptors();
 	over_ipv6();
 	failures();
 	hostile();
