@@ -234,6 +234,11 @@ impl Endpoint {
         Some(Some((length, post)))
     }
 
+    /// Whether the peer has ended its direction. All of its data have arrived.
+    pub fn has_peer_ended(&self) -> bool {
+        self.peer_ended
+    }
+
     /// Whether there is room for a write to mapped memory.
     pub fn can_send_direct(&self) -> bool {
         self.may_write() && self.sender.has_room()

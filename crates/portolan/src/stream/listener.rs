@@ -172,6 +172,7 @@ impl StreamListener {
 
     /// The stream of a request. `None` if the peer does not use rsocket or has withdrawn.
     fn take(&self, incoming: Incoming) -> io::Result<Option<(Stream, SocketAddr)>> {
+        self.options().check().map_err(super::io_error)?;
         let (id, request) = incoming.into_parts();
         let addresses = id.addresses().unwrap_or_default();
         let accepted = accept(&id, &request, &self.options());

@@ -433,6 +433,18 @@ fn a_write_has_half_of_the_peers_receive_buffer_until_it_reads_and_then_the_whol
 }
 
 #[test]
+fn a_listener_with_wrong_options_tells_its_program() {
+    let (listener, address) = stream_listener();
+    listener.set_options(stream_options().keepalive(Duration::ZERO));
+    thread::scope(|scope| {
+        let client = scope.spawn(|| Stream::connect_to(address, &stream_options()));
+        let error = listener.accept_within(PATIENCE).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        assert!(client.join().unwrap().is_err());
+    });
+}
+
+#[test]
 fn a_connect_whose_deadline_has_passed_fails_at_once() {
     let (_listener, address) = stream_listener();
     for timeout in [Duration::ZERO, Duration::from_nanos(1)] {

@@ -45,7 +45,7 @@ fn exchange(stream: &Stream, from: usize, bytes: usize) {
     });
 }
 
-fn connected(by_udp: bool) -> (Peer, Stream) {
+pub(crate) fn connected(by_udp: bool) -> (Peer, Stream) {
     let port = free_port();
     let provider = start(port);
     let mut peer = Peer::start(port, None, by_udp);

@@ -14,6 +14,8 @@ const GROUP_VARIABLE: &str = "PORTOLAN_TEST_STREAMS_GROUP";
 /// The address that the peer connects to. Without it, the peer listens.
 const DESTINATION_VARIABLE: &str = "PORTOLAN_TEST_STREAMS_DESTINATION";
 const MARK: &str = "@peer ";
+/// The peer ends its direction after these bytes, and does nothing more.
+const THE_END: &[u8] = b"the end";
 /// Time limit for noticing a peer's death on the same host.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
@@ -74,6 +76,24 @@ fn survive(mut peer: Peer, mut stream: Stream) {
 }
 
 #[test]
+fn a_peer_that_is_killed_after_its_end_has_arrived_leaves_that_end() {
+    for by_udp in [false, true] {
+        let (mut peer, mut stream) = crate::between::connected(by_udp);
+        stream.write_all(b"words").unwrap();
+        eventually("the words are back", || stream.ready().unread_bytes == 5);
+        stream.write_all(THE_END).unwrap();
+        eventually("the end arrives", || stream.ready().read_closed);
+        peer.0.kill().unwrap();
+        eventually("the death is known", || stream.ready().failed);
+        let mut words = Vec::new();
+        stream.read_to_end(&mut words).unwrap();
+        assert_eq!(words, b"words");
+        let error = stream.write(b"x").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+    }
+}
+
+#[test]
 #[ignore = "runs as a process of its own, started by another test"]
 fn peer_process() {
     let Ok(port) = std::env::var(GROUP_VARIABLE) else {
@@ -96,6 +116,10 @@ fn peer_process() {
     };
     let mut bytes = vec![0; 20_000];
     while let Ok(length @ 1..) = stream.read(&mut bytes) {
+        if &bytes[..length] == THE_END {
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            std::thread::sleep(PATIENCE);
+        }
         if stream.write_all(&bytes[..length]).is_err() {
             return;
         }

@@ -237,7 +237,12 @@ impl Core {
         if state.endpoint.unread_bytes() == 0 {
             return match state.endpoint.is_read_closed() {
                 false => None,
-                true if state.endpoint.phase() == Phase::Failed => Some(Err(self.broken(state))),
+                // After the peer's end everything has arrived, whatever happens to the connection.
+                true if state.endpoint.phase() == Phase::Failed
+                    && !state.endpoint.has_peer_ended() =>
+                {
+                    Some(Err(self.broken(state)))
+                }
                 true => Some(Ok(0)),
             };
         }

@@ -56,7 +56,12 @@ impl Core {
     /// task has looked since then, so what has arrived for others does not matter.
     pub(crate) fn waits(&self, direction: Direction, waker: &Waker, has_looked: bool) -> bool {
         let mut state = self.lock();
+        // The task of the other direction may have taken a signal that was for this one, too. Nothing signals again until it is
+        // lowered.
+        let is_raised =
+            matches!(&self.readiness, Readiness::Called { signal, .. } if signal.is_raised());
         let waits = state.is_prepared[direction as usize]
+            && !is_raised
             && (has_looked || !self.may_have_arrived())
             && !Ready::of(&state).is(direction);
         let former = match waits {
