@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, ensure};
-use portolan::provider::PROVIDER_ENV;
+use portolan::provider::{Choice, chosen};
 use portolan::software::{Tap, TappedPacket};
 use portolan_wire::ip::Datagram;
 
@@ -56,12 +56,11 @@ pub(crate) fn during<T>(
 }
 
 fn refuse_unseen_provider(args: &RecordArgs, trace: bool) -> Result<()> {
-    let provider = std::env::var(PROVIDER_ENV).unwrap_or_default();
-    let is_software = matches!(provider.as_str(), "" | "software");
+    let chosen = chosen()?;
     ensure!(
-        is_software || (args.pcap.is_none() && !trace),
-        "--pcap and --trace only see packets of the software provider, and {PROVIDER_ENV} is \
-         {provider}"
+        chosen == Choice::Software || (args.pcap.is_none() && !trace),
+        "--pcap and --trace see only packets of software devices, and the provider is `{}`",
+        chosen.name()
     );
     Ok(())
 }

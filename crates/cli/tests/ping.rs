@@ -385,6 +385,18 @@ fn the_trace_shows_handshake_events_and_folded_pings() {
 }
 
 #[test]
+fn a_capture_or_trace_of_the_kernels_devices_is_refused() {
+    let pcap = ["--pcap", "/dev/null"];
+    for option in [&pcap[..], &["--trace"]] {
+        let ping = ["--provider", "kernel", "ping", "127.0.0.1:7471"];
+        let output = run(&[&ping[..], option].concat());
+        assert_eq!(output.status.code(), Some(2), "{}", stdout(&output));
+        let text = stderr(&output);
+        assert!(text.contains("only packets of software devices"), "{text}");
+    }
+}
+
+#[test]
 fn a_capture_that_cannot_be_written_is_an_error_before_connecting() {
     let output = run(&[
         "ping",
