@@ -467,9 +467,12 @@ async fn connect_to(
             guard.clear_ready();
         }
     };
-    within(deadline, Step::Connect, finish)
+    let stream: Stream = within(deadline, Step::Connect, finish)
         .await
-        .map_err(explain)
+        .map_err(explain)?;
+    // If another address has won, dropping this one must not wait for its peer on a thread of the runtime.
+    let _ = stream.set_nonblocking(true);
+    Ok(stream)
 }
 
 impl Waited for StreamListener {

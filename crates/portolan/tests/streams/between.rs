@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::time::Duration;
 
 use portolan::Stream;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use crate::death::Peer;
 use crate::harness::*;
@@ -86,12 +86,20 @@ fn a_peer_that_is_stopped_for_a_while_loses_nothing() {
     }
 }
 
+/// Stops a peer, and waits until none of its threads runs.
+fn stop(peer: &Peer) -> Pid {
+    let pid = Pid::from_raw(peer.0.id().cast_signed()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    let stopped = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap();
+    assert!(stopped.is_some_and(|(_, status)| status.stopped()));
+    pid
+}
+
 #[test]
 fn closing_waits_for_a_peer_that_does_not_run() {
     for by_udp in [false, true] {
         let (peer, mut stream) = connected(by_udp);
-        let pid = Pid::from_raw(peer.0.id().cast_signed()).unwrap();
-        kill_process(pid, Signal::STOP).unwrap();
+        let pid = stop(&peer);
         stream.write_all(b"words").unwrap();
         let error = stream.close(Duration::from_millis(200)).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::TimedOut, "{error}");
@@ -107,8 +115,7 @@ async fn a_task_that_closes_waits_until_the_peer_runs_again() {
 
     let (peer, stream) = connected(true);
     let mut stream = portolan::stream::AsyncStream::new(stream).unwrap();
-    let pid = Pid::from_raw(peer.0.id().cast_signed()).unwrap();
-    kill_process(pid, Signal::STOP).unwrap();
+    let pid = stop(&peer);
     stream.write_all(b"words").await.unwrap();
     let closed = timeout(Duration::from_millis(200), stream.close()).await;
     assert!(closed.is_err(), "{closed:?}");

@@ -96,9 +96,14 @@ impl Core {
                 if direction == Direction::Write {
                     // The sleeping caller may wait for data only.
                     self.arm(&mut state, true, true);
+                    // Devices of the kernel signal only what comes later.
+                    if self.check(&mut state) {
+                        continue;
+                    }
                 }
                 state = self.wait_for_driver(state, deadline);
                 if is_past(deadline) && state.is_driven {
+                    self.advance(&mut state, true);
                     return ready(&mut state).ok_or_else(|| io::ErrorKind::WouldBlock.into());
                 }
                 continue;
