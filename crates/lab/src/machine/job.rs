@@ -30,6 +30,7 @@ pub struct Job {
     pub(crate) clock: Clock,
     pub(crate) processors: u32,
     pub(crate) measures: bool,
+    pub(crate) copies_in_order: bool,
     files: Vec<(String, String)>,
     programs: Vec<(String, PathBuf)>,
     pub(crate) steps: Vec<Step>,
@@ -105,6 +106,7 @@ impl Default for Job {
             clock: Clock::default(),
             processors: PROCESSORS_DEFAULT,
             measures: false,
+            copies_in_order: false,
             files: Vec::new(),
             programs: Vec::new(),
             steps: Vec::new(),
@@ -155,6 +157,14 @@ impl Job {
     #[must_use]
     pub fn measuring(mut self) -> Self {
         self.measures = true;
+        self
+    }
+
+    /// Makes the kernel copy memory from the first byte to the last, for programs that look at the last byte to know that all are
+    /// there. By default its copies may begin at the end, and an interrupt may come amid one.
+    #[must_use]
+    pub fn copies_in_order(mut self) -> Self {
+        self.copies_in_order = true;
         self
     }
 

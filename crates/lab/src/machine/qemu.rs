@@ -28,9 +28,11 @@ const MEMORY_WITH_HOST_FILES_MIB: u32 = 4096;
 const COMMAND_LINE: &str = "console=ttyS0 rdinit=/init panic=-1 no_timer_check mitigations=off \
      nokaslr";
 /// Everything that can be emulated, except protections that slow down kernel entries and page table
-/// walks (without them programs need about half the time), and instructions that take longer than the loops that do without
-/// them: those for strings are emulated byte by byte, carry-less multiplication, which checksums use, bit by bit.
-const PROCESSOR: &str = "max,-smap,-smep,-la57,-pku,-erms,-fsrm,-pclmulqdq";
+/// walks (without them programs need about half the time), and an instruction that takes longer than the loops that do without
+/// it: carry-less multiplication, which checksums use, is emulated bit by bit.
+const PROCESSOR: &str = "max,-smap,-smep,-la57,-pku,-pclmulqdq";
+/// The same for copies: the instructions for strings are emulated byte by byte.
+const WITHOUT_STRINGS: &str = ",-erms,-fsrm";
 /// By default the kernel does not trust an emulated processor's counter, and uses a clock that only
 /// the kernel can read, slowly.
 const TRUST_COUNTER: &str = " tsc=reliable";
@@ -129,6 +131,12 @@ impl Running {
             true => MEMORY_WITH_HOST_FILES_MIB,
             false => MEMORY_MIB,
         };
+        let strings = if job.copies_in_order {
+            ""
+        } else {
+            WITHOUT_STRINGS
+        };
+        let processor = format!("{PROCESSOR}{strings}");
         let mut emulator = machine.emulator.command();
         emulator
             .current_dir(folder)
@@ -141,7 +149,7 @@ impl Running {
             ])
             // Software emulation even if the processor supports virtualisation, so that the machine
             // behaves the same on every host.
-            .args(["-machine", "q35", "-cpu", PROCESSOR])
+            .args(["-machine", "q35", "-cpu", &processor])
             .args(["-m", &memory_mib.to_string()])
             .args(match job.clock {
                 Clock::Host => vec!["-accel", "tcg,thread=multi", "-smp", &processors],
