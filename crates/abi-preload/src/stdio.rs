@@ -47,8 +47,8 @@ pub(crate) unsafe fn open(number: c_int, mode: *const c_char, calls: Calls) -> *
     file
 }
 
-/// The open files of streams that this process has opened, by their addresses. They leave the list before they are closed. A forked child has a list of its own: a thread of
-/// the parent may have held the lock at the fork.
+/// The open files of streams that this process has opened, by their addresses. They leave the list before they are closed. A forked
+/// child has a list of its own: a thread of the parent may have held the lock at the fork.
 fn files() -> MutexGuard<'static, Vec<usize>> {
     static FILES: ProcessCell<Mutex<Vec<usize>>> = ProcessCell::new();
     FILES.get_or_make(Mutex::default).lock()
