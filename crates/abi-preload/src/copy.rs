@@ -14,8 +14,8 @@ use portolan_abi_layout::guard::{Result, last_errno};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
+use crate::exiting::is_exiting;
 use crate::inside::asleep;
-use crate::process::is_exiting;
 use crate::real;
 use crate::socket::Socket;
 use crate::transfer::{Moved, failed_read, failed_write, send};

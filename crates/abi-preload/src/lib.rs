@@ -6,13 +6,13 @@
 //! Each module uses only modules listed above it:
 //!
 //! * `real`: libc's own functions. `table`: lock-free lookup of objects by descriptor number. `inside`: threads that are in a
-//!   call of this library.
+//!   call of this library. `exiting`: whether the process is at its end.
 //! * `settings`: which sockets become streams. `report`: counts of the outcomes. `names`: addresses.
 //! * `watchers`: who learns of a socket's changes. `background`: the thread that works while the program does not.
 //! * `pump`: streams relayed to other processes through the kernel. `backlog`: connections that wait for `accept`.
 //!   `sharing`: processes that share a listening socket.
-//! * `socket`: a socket and its kinds. `wait`: blocking. `connect`, `listen`: how a socket gets its stream. `look`: its
-//!   readiness. `transfer`, `copy`, `options`: calls on one socket.
+//! * `farewell`: wakes who sleeps on a stream that is handed over. `socket`: a socket and its kinds. `wait`: blocking.
+//!   `connect`, `listen`: how a socket gets its stream. `look`: its readiness. `transfer`, `copy`, `options`: calls on one socket.
 //! * `epoll`: epoll sets with streams. `handover`: streams for other processes. `descriptors`: lifetime of the numbers.
 //! * `poll`, `messages`, `stdio`: calls on several descriptors, on messages, and on files.
 //! * `process`: load, fork and exit. `export`: the exported functions.
@@ -33,8 +33,10 @@ mod connect;
 mod copy;
 mod descriptors;
 mod epoll;
+mod exiting;
 #[cfg(not(test))]
 mod export;
+mod farewell;
 mod handover;
 mod inheritance;
 mod inside;

@@ -16,11 +16,12 @@ use portolan::stream::SocketSleep;
 
 use crate::descriptors::lookup;
 use crate::epoll::{INSTANCES, Set, note_poll, own};
+use crate::farewell::Farewell;
 use crate::inside::asleep;
 use crate::look::{Next, look};
 use crate::real;
 use crate::socket::{Attending, Kind, SOCKETS, Socket};
-use crate::wait::{Farewell, Waits, readable, timespec_of};
+use crate::wait::{Waits, readable, timespec_of};
 
 /// Maximum sleep for events that no descriptor signals: deadlines of connects.
 const SLEEP: Duration = Duration::from_millis(100);

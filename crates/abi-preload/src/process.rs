@@ -4,21 +4,16 @@
 
 use std::net::Shutdown;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use portolan::provider::{PROVIDER_ENV, chosen, configure_software, of_environment, pin};
 
 use crate::descriptors::is_table_owner;
+use crate::exiting::DELIVERY_WAIT;
 use crate::inside::Inside;
 use crate::settings::settings;
 use crate::socket::{SOCKETS, Socket};
-use crate::{handover, pump, real, report, stdio};
-
-/// The process exits and ends its streams.
-static EXITING: AtomicBool = AtomicBool::new(false);
-/// How long an exiting process waits for the delivery of sent data.
-pub(crate) const DELIVERY_WAIT: Duration = Duration::from_secs(5);
+use crate::{exiting, handover, pump, real, report, stdio};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -67,13 +62,7 @@ unsafe extern "C" fn in_child() {
     is_table_owner();
     report::forget();
     pump::forget();
-    EXITING.store(false, Ordering::Release);
-}
-
-/// Whether this process exits and ends its streams, while its other threads may still use them. They hear of no error or end, which
-/// would not be the peer's: what they write is lost, and reads wait.
-pub(crate) fn is_exiting() -> bool {
-    EXITING.load(Ordering::Acquire)
+    exiting::forget();
 }
 
 /// Delivers written data before the process exits, as the kernel does for TCP. Not if a signal handler exits amid a call on a
@@ -93,7 +82,7 @@ extern "C" fn at_exit() {
         let until = Instant::now() + DELIVERY_WAIT;
         let streams = || own.iter().filter(|socket| !socket.is_shared());
         let streams = || streams().filter_map(|socket| socket.stream());
-        EXITING.store(true, Ordering::Release);
+        exiting::begin();
         for stream in streams() {
             // Fails if the stream has ended already.
             let _ = stream.shutdown(Shutdown::Write);

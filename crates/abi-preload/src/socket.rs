@@ -23,10 +23,10 @@ use portolan_threads::spin::Spin;
 
 use crate::background::Place;
 use crate::backlog::{Backlog, Newcomer};
+use crate::farewell::wake_sleepers;
 use crate::pump::{self, Starting};
 use crate::sharing::{Guest, Host};
 use crate::table::Table;
-use crate::wait::wake_sleepers;
 use crate::watchers::{Watcher, Watchers};
 
 /// The program's sockets.

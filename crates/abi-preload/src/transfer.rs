@@ -18,8 +18,8 @@ use portolan_abi_layout::guard::{Result, errno_of};
 use portolan_abi_layout::pieces::{Joined, extent, scatter};
 use rustix::io::Errno;
 
+use crate::exiting::{DELIVERY_WAIT, is_exiting};
 use crate::inside::asleep;
-use crate::process::{DELIVERY_WAIT, is_exiting};
 use crate::socket::{Kind, Socket};
 use crate::wait::{Woken, wait_direction};
 use crate::{connect, real};
