@@ -3,7 +3,9 @@
 //! No attacker can choose such numbers to collide. The standard library's hash resists chosen
 //! collisions and costs several times as much.
 
-use core::hash::{BuildHasherDefault, Hasher};
+#[cfg(feature = "std")]
+use core::hash::BuildHasherDefault;
+use core::hash::Hasher;
 #[cfg(feature = "std")]
 use std::collections::{HashMap, HashSet};
 

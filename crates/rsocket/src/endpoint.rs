@@ -1,12 +1,9 @@
 //! One side of a stream.
 
-use alloc::collections::VecDeque;
-use alloc::vec::Vec;
-
 use crate::config::{CONTROL_BYTES, CONTROL_MESSAGES, Config, LocalMemory, Signalling};
 use crate::conn_data::ConnData;
 use crate::error::Violation;
-use crate::iomap::Iomap;
+use crate::iomap::{Iomap, Offers};
 use crate::message::{Control, Message};
 use crate::mutant::{Mutant, is_planted};
 use crate::phase::{Arrival, Close, Phase};
@@ -46,16 +43,7 @@ pub struct Endpoint {
     waiting: Option<Control>,
     /// The second half of a message whose first half is posted.
     second: Option<Post>,
-    iomaps: Iomaps,
-}
-
-/// The program's memory that the peer may write.
-#[derive(Debug, Default)]
-struct Iomaps {
-    /// The used entries of the peer's iomap.
-    used: Vec<bool>,
-    /// Entries to write, in order.
-    waiting: VecDeque<(u16, Iomap)>,
+    offers: Offers,
 }
 
 impl Endpoint {
@@ -78,7 +66,7 @@ impl Endpoint {
             under_way: 0,
             waiting: None,
             second: None,
-            iomaps: Iomaps::default(),
+            offers: Offers::default(),
         }
     }
 
@@ -115,7 +103,7 @@ impl Endpoint {
         self.sender.connected(&peer);
         self.receiver.connected(&peer);
         let iomaps = peer.iomaps.unwrap_or(0);
-        self.iomaps.used = alloc::vec![false; iomaps.into()];
+        self.offers = Offers::new(iomaps);
         self.peer = Some(peer);
     }
 
@@ -154,7 +142,7 @@ impl Endpoint {
     }
 
     fn may_write(&self) -> bool {
-        let nothing_before = self.iomaps.waiting.is_empty() && self.second.is_none();
+        let nothing_before = self.offers.is_empty() && self.second.is_none();
         self.phase == Phase::Open && self.sends && nothing_before
     }
 
@@ -162,7 +150,7 @@ impl Endpoint {
     pub fn waits_for_room(&self) -> bool {
         let has_work = self.waiting.is_some()
             || self.second.is_some()
-            || !self.iomaps.waiting.is_empty()
+            || !self.offers.is_empty()
             || self.receiver.owes_grant()
             // The stream is disconnected when the peer has the last message.
             || !self.sends && self.control_under_way > 0;
@@ -256,19 +244,12 @@ impl Endpoint {
 
     /// Offers memory of the program to the peer. Returns its entry of the peer's iomap, or `None` if all are in use.
     pub fn offer(&mut self, iomap: Iomap) -> Option<u16> {
-        let free = self.iomaps.used.iter().position(|used| !used)?;
-        self.iomaps.used[free] = true;
-        let index = free as u16;
-        self.iomaps.waiting.push_back((index, iomap));
-        Some(index)
+        self.offers.offer(iomap)
     }
 
     /// Releases an entry. The peer keeps the address and key, so the key must be withdrawn, too.
     pub fn withdraw(&mut self, index: u16) {
-        if let Some(used) = self.iomaps.used.get_mut(usize::from(index)) {
-            *used = false;
-        }
-        self.iomaps.waiting.retain(|(waiting, _)| *waiting != index);
+        self.offers.withdraw(index);
     }
 
     /// At most `wanted` unread bytes after the first `skip`, as pieces of a receive buffer. Fewer where the larger buffer
@@ -444,7 +425,7 @@ impl Endpoint {
             return None;
         }
         let peer = self.peer?;
-        let (index, iomap) = self.iomaps.waiting.pop_front()?;
+        let (index, iomap) = self.offers.next()?;
         let first = match is_planted(Mutant::IomapOverTable) {
             true => 0,
             false => u64::from(peer.table.length) * Sge::LEN as u64,

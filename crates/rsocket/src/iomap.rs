@@ -1,5 +1,9 @@
 //! Iomaps: memory of the program that the peer writes to directly.
 
+use alloc::collections::VecDeque;
+use alloc::vec;
+use alloc::vec::Vec;
+
 use crate::sge::Sge;
 
 /// Maximum of entries: the maximum of the scaled byte in the private data.
@@ -78,6 +82,52 @@ pub const fn unscale(byte: u8) -> u16 {
         return byte as u16;
     }
     ((byte & !SCALED_FROM) as u16) << 8
+}
+
+/// The program's memory that this side offers to its peer.
+#[derive(Debug, Default)]
+pub(crate) struct Offers {
+    /// The used entries of the peer's iomap.
+    used: Vec<bool>,
+    /// Entries to write, in order.
+    waiting: VecDeque<(u16, Iomap)>,
+}
+
+impl Offers {
+    /// For a peer with `entries` in its iomap.
+    pub(crate) fn new(entries: u16) -> Self {
+        Self {
+            used: vec![false; entries.into()],
+            waiting: VecDeque::new(),
+        }
+    }
+
+    /// Takes a free entry, or returns `None` if all are in use.
+    pub(crate) fn offer(&mut self, iomap: Iomap) -> Option<u16> {
+        let free = self.used.iter().position(|used| !used)?;
+        self.used[free] = true;
+        let index = free as u16;
+        self.waiting.push_back((index, iomap));
+        Some(index)
+    }
+
+    /// Releases an entry, which is not written any more.
+    pub(crate) fn withdraw(&mut self, index: u16) {
+        if let Some(used) = self.used.get_mut(usize::from(index)) {
+            *used = false;
+        }
+        self.waiting.retain(|(waiting, _)| *waiting != index);
+    }
+
+    /// The next entry to write.
+    pub(crate) fn next(&mut self) -> Option<(u16, Iomap)> {
+        self.waiting.pop_front()
+    }
+
+    /// Whether no entry waits to be written.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
 }
 
 #[cfg(test)]
