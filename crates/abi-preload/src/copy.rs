@@ -198,7 +198,7 @@ fn move_into(to: c_int, stream: &Stream, buffer: &mut [u8]) -> io::Result<Result
     }
     match splice_into(to, &buffer[..peeked]) {
         Ok(spliced) => {
-            // Takes just what was peeked: nobody else reads meanwhile.
+            // Reads exactly the peeked bytes: `carry` locks other readers out.
             stream.read_now(&mut buffer[..spliced], false).map(Ok)
         }
         Err(errno) => Ok(Err(errno)),

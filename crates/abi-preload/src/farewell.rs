@@ -12,7 +12,7 @@ use crate::background::make_bell;
 /// Maximum sleep on a stream without [`Farewell`], for the case that the stream is handed over.
 const DEAF_SLEEP: Duration = Duration::from_millis(100);
 
-/// Rings for the sleeping threads. Later sleepers have another one, so nobody has to silence it.
+/// Wakes the threads that sleep now. It is replaced after it has rung, so no thread has to reset it.
 static FAREWELL: ProcessCell<Mutex<Option<Arc<OwnedFd>>>> = ProcessCell::new();
 
 /// What wakes a sleeping thread when a stream is handed over. The thread gets it before it looks

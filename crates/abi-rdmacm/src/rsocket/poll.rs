@@ -30,7 +30,7 @@ pub(super) fn look(socket: &Rsocket, events: c_short) -> c_short {
     match &*state {
         State::Connected(stream) => {
             let ready = stream.ready_or_watch(events & POLLIN != 0, events & POLLOUT != 0);
-            // Nobody is told of this any more.
+            // The descriptor does not signal these events again.
             let others = [(ready.readable, POLLIN), (ready.writable, POLLOUT)]
                 .into_iter()
                 .filter(|(is_so, event)| *is_so && events & event == 0)

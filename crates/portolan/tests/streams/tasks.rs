@@ -124,7 +124,7 @@ async fn a_write_without_room_waits_until_the_peer_reads() {
     let (mut active, mut passive) = async_streams().await;
     let sent = pattern(400_000, 5);
     let blocked = timeout(Duration::from_millis(50), active.write_all(&sent)).await;
-    assert!(blocked.is_err(), "nobody reads");
+    assert!(blocked.is_err(), "a write ends without a reader");
     let mut found = vec![0; 1000];
     soon(passive.read_exact(&mut found)).await.unwrap();
     assert_same(&found, &sent[..1000]);
@@ -141,7 +141,7 @@ async fn a_write_without_room_waits_until_the_peer_reads() {
         (active, sent)
     });
     tokio::time::sleep(Duration::from_millis(50)).await;
-    assert!(!writing.is_finished(), "nobody reads");
+    assert!(!writing.is_finished(), "a write ends without a reader");
     let mut found = vec![0; 400_000];
     soon(passive.read_exact(&mut found)).await.unwrap();
     let (_active, sent) = soon(writing).await.unwrap();
