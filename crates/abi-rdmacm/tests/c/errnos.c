@@ -87,10 +87,14 @@ static void look(int s, int moves)
 	TELL(rrecvfrom(s, bytes, 1, MSG_DONTWAIT, (struct sockaddr *)&place, &length));
 	TELL(rrecvmsg(s, &message, MSG_DONTWAIT));
 	TELL(rread(s, bytes, 0));
+	TELL(rreadv(s, &piece, 1));
 	TELL(rsend(s, bytes, 0, MSG_DONTWAIT));
 	TELL(rsend(s, bytes, 0, MSG_DONTWAIT | MSG_OOB));
 	TELL(rsendmsg(s, &empty, 0));
 	TELL(rwritev(s, &none, 1));
+	TELL(rwrite(s, bytes, 0));
+	TELL(rsendto(s, bytes, 0, MSG_DONTWAIT, NULL, 0));
+	TELL(riowrite(s, bytes, 1, 0, MSG_DONTWAIT));
 rest:
 	length = sizeof(place);
 	TELL(rgetpeername(s, (struct sockaddr *)&place, &length));
@@ -208,6 +212,24 @@ static struct ends pair(int listener)
 	return ends;
 }
 
+/* librdmacm's datagram sockets crash in most calls of streams, and then keep a lock. */
+static void datagrams(void)
+{
+	int s = rsocket(AF_INET, SOCK_DGRAM, 0);
+	char byte = 'x';
+
+	rfcntl(s, F_SETFL, O_NONBLOCK);
+	state = "fresh, of datagrams";
+	look(s, 0);
+	TELL(rrecv(s, &byte, 1, 0));
+	state = "bound, of datagrams";
+	TELL(rbind(s, at(PORT + 5), sizeof(here)));
+	look(s, 0);
+	TELL(rrecv(s, &byte, 1, 0));
+	TELL(rrecvfrom(s, &byte, 1, MSG_DONTWAIT, NULL, NULL));
+	TELL(rclose(s));
+}
+
 int main(int count, char **arguments)
 {
 	struct sockaddr_in6 six = { .sin6_family = AF_INET6 };
@@ -245,6 +267,8 @@ int main(int count, char **arguments)
 	TELL(rlisten(s, 1));
 	TELL(rconnect(s, at(PORT), sizeof(here)));
 	TELL(rshutdown(s, SHUT_RDWR));
+	TELL(rclose(s));
+	TELL(raccept(s, NULL, NULL));
 	s = 70000;
 	state = "70000";
 	TELL(rlisten(s, 1));
@@ -328,6 +352,7 @@ int main(int count, char **arguments)
 	rclose(ends.client);
 	rclose(ends.server);
 	rclose(l);
+	datagrams();
 	printf("== end\n");
 	return 0;
 }
