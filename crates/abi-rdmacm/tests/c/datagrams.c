@@ -104,6 +104,38 @@ static void serve(int told)
 	exit(0);
 }
 
+/* Both directions over IPv6. The first rounds go over UDP. */
+static void over_ipv6(void)
+{
+	struct sockaddr_in6 here = { .sin6_family = AF_INET6, .sin6_port = htons(PORT + 2) }, peer;
+	int near = rsocket(AF_INET6, SOCK_DGRAM, 0), far = rsocket(AF_INET6, SOCK_DGRAM, 0);
+	char sent[LENGTH_MAX], back[LENGTH_MAX];
+	socklen_t length;
+
+	CHECK(near >= 0 && far >= 0);
+	here.sin6_addr = in6addr_loopback;
+	CHECK(!rbind(far, (struct sockaddr *)&here, sizeof(here)));
+	for (int round = 0; round < ROUNDS; round++) {
+		ssize_t now = 1 + round * 31 % LENGTH_MAX;
+
+		memset(sent, round, now);
+		CHECK(rsendto(near, sent, now, 0, (struct sockaddr *)&here, sizeof(here)) == now);
+		length = sizeof(peer);
+		CHECK(wait_for(far, POLLIN) == POLLIN);
+		CHECK(rrecvfrom(far, back, sizeof(back), 0, (struct sockaddr *)&peer, &length) == now);
+		CHECK(length == sizeof(peer) && peer.sin6_family == AF_INET6 && peer.sin6_port);
+		CHECK(IN6_IS_ADDR_LOOPBACK(&peer.sin6_addr) && !memcmp(sent, back, now));
+		memset(sent, ~round, now);
+		CHECK(rsendto(far, sent, now, 0, (struct sockaddr *)&peer, length) == now);
+		length = sizeof(peer);
+		CHECK(wait_for(near, POLLIN) == POLLIN);
+		CHECK(rrecvfrom(near, back, sizeof(back), 0, (struct sockaddr *)&peer, &length) == now);
+		CHECK(length == sizeof(peer) && !memcmp(&peer.sin6_addr, &here.sin6_addr, 16));
+		CHECK(peer.sin6_port == here.sin6_port && !memcmp(sent, back, now));
+	}
+	CHECK(!rclose(near) && !rclose(far));
+}
+
 int main(int argc, char **argv)
 {
 	static char sent[LENGTH_MAX], back[LENGTH_MAX], bulk[70000];
@@ -190,5 +222,6 @@ int main(int argc, char **argv)
 	CHECK(!rclose(epoll) && !rclose(socket));
 	CHECK(waitpid(child, &status, 0) == child && status == 0);
 	exceed();
+	over_ipv6();
 	return 0;
 }
