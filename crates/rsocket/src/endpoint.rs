@@ -12,6 +12,7 @@ use crate::receiver::Receiver;
 use crate::sender::Sender;
 use crate::sge::Sge;
 use crate::table::{TABLE_ENTRIES, Table};
+use crate::under_way::UnderWay;
 
 /// One side of a stream.
 ///
@@ -35,10 +36,7 @@ pub struct Endpoint {
     pub(crate) grown: (u64, u32),
     /// Number of control messages posted so far, which selects their memory.
     control_posted: u16,
-    /// Number of control messages that have not completed.
-    control_under_way: u16,
-    /// Number of posts that have not completed.
-    under_way: u32,
+    under_way: UnderWay,
     /// The control message that waits for a slot.
     waiting: Option<Control>,
     /// The second half of a message whose first half is posted.
@@ -62,8 +60,7 @@ impl Endpoint {
             peer_ended: false,
             peer: None,
             control_posted: 0,
-            control_under_way: 0,
-            under_way: 0,
+            under_way: UnderWay::default(),
             waiting: None,
             second: None,
             offers: Offers::default(),
@@ -153,7 +150,7 @@ impl Endpoint {
             || !self.offers.is_empty()
             || self.receiver.owes_grant()
             // The stream is disconnected when the peer has the last message.
-            || !self.sends && self.control_under_way > 0;
+            || !self.sends && self.under_way.control() > 0;
         has_work && self.phase == Phase::Open
     }
 
@@ -164,8 +161,13 @@ impl Endpoint {
 
     /// Whether everything posted has completed and nothing waits to be posted.
     pub fn is_flushed(&self) -> bool {
-        let has_arrived = self.under_way == 0 || is_planted(Mutant::FlushedEarly);
+        let has_arrived = self.under_way.is_empty() || is_planted(Mutant::FlushedEarly);
         has_arrived && !self.has_control_waiting()
+    }
+
+    /// Whether data of the program has not reached the peer, or was [lost](Self::on_lost).
+    pub fn has_unconfirmed_data(&self) -> bool {
+        self.under_way.has_data()
     }
 
     /// Reserves the next write of at most `wanted` bytes of data. Returns its length and the work to post. Post writes
@@ -181,7 +183,8 @@ impl Endpoint {
         let (length, pieces, to) = self.sender.reserve(wanted)?;
         let payload = Payload::of(length, pieces);
         let id = Work::Data(length).id();
-        self.under_way += 1;
+        self.under_way.post();
+        self.under_way.note_data(self.messages_each());
         let message = Message::Data(length);
         Some((
             length,
@@ -213,7 +216,8 @@ impl Endpoint {
             addr: target.addr,
             key: target.key,
         };
-        self.under_way += 1;
+        self.under_way.post();
+        self.under_way.note_data(1);
         let post = Post {
             id: Work::Data(length).id(),
             op: Op::Write(to),
@@ -341,20 +345,26 @@ impl Endpoint {
 
     /// Handles the completion of the [`Post`] with this tag.
     pub fn on_sent(&mut self, id: u64) {
-        self.under_way = self.under_way.saturating_sub(1);
-        match Work::of_id(id) {
+        self.complete(id, true);
+    }
+
+    /// The [`Post`] with this tag has failed: the peer may not have what it carried.
+    pub fn on_lost(&mut self, id: u64) {
+        self.complete(id, false);
+    }
+
+    fn complete(&mut self, id: u64, is_success: bool) {
+        let work = Work::of_id(id);
+        self.under_way.complete(work, is_success);
+        match work {
             Some(Work::Data(length)) => self.sender.completed(length),
             Some(Work::DataMessage) => self.sender.completed(0),
-            Some(Work::Control) => {
-                self.control_under_way = self.control_under_way.saturating_sub(1)
+            Some(Work::Disconnect)
+                if self.phase == Phase::Open && !is_planted(Mutant::DisconnectNotNoted) =>
+            {
+                self.phase = Phase::Disconnected;
             }
-            Some(Work::Disconnect) => {
-                self.control_under_way = self.control_under_way.saturating_sub(1);
-                if self.phase == Phase::Open && !is_planted(Mutant::DisconnectNotNoted) {
-                    self.phase = Phase::Disconnected;
-                }
-            }
-            None => {}
+            _ => {}
         }
     }
 
@@ -376,7 +386,7 @@ impl Endpoint {
     /// The next work to post, apart from the program's data.
     pub fn next_post(&mut self) -> Option<Post> {
         let post = self.take_post()?;
-        self.under_way += 1;
+        self.under_way.post();
         Some(post)
     }
 
@@ -409,7 +419,7 @@ impl Endpoint {
             .peer
             .filter(|_| self.phase == Phase::Open && self.has_control(1))?;
         self.note_control();
-        self.under_way += 1;
+        self.under_way.post();
         Some(Post {
             id: Work::Control.id(),
             op: Op::Write(Remote {
@@ -574,11 +584,12 @@ impl Endpoint {
     }
 
     fn has_control(&self, needed: u16) -> bool {
-        self.control_under_way + needed <= CONTROL_MESSAGES || is_planted(Mutant::ControlUnbounded)
+        self.under_way.control() + needed <= CONTROL_MESSAGES
+            || is_planted(Mutant::ControlUnbounded)
     }
 
     fn note_control(&mut self) {
         self.control_posted = self.control_posted.wrapping_add(1);
-        self.control_under_way += 1;
+        self.under_way.note_control();
     }
 }

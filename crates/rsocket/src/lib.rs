@@ -45,6 +45,7 @@ mod receiver;
 mod sender;
 mod sge;
 mod table;
+mod under_way;
 
 pub use buffers::WhichBuffer;
 pub use config::{

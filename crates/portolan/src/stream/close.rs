@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use portolan_rsocket::{Close, Phase};
+use portolan_rsocket::Close;
 
 use super::core::{Core, Wait};
 use super::stream::Stream;
@@ -55,9 +55,9 @@ impl Stream {
 impl Core {
     /// Disconnects a stream whose data has reached the peer, or reports why it never will.
     pub(super) fn finish_close(&self) -> io::Result<()> {
-        let is_broken = self.with_endpoint(|endpoint| endpoint.phase() == Phase::Failed);
+        let has_lost = self.has_lost();
         self.disconnect();
-        match is_broken {
+        match has_lost {
             true => Err(self
                 .take_error()
                 .unwrap_or_else(|| io::ErrorKind::BrokenPipe.into())),

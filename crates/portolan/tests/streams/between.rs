@@ -87,7 +87,7 @@ fn a_peer_that_is_stopped_for_a_while_loses_nothing() {
 }
 
 /// Stops a peer, and waits until none of its threads runs.
-fn stop(peer: &Peer) -> Pid {
+pub(crate) fn stop(peer: &Peer) -> Pid {
     let pid = Pid::from_raw(peer.0.id().cast_signed()).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
     let stopped = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap();

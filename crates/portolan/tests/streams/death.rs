@@ -94,6 +94,25 @@ fn a_peer_that_is_killed_after_its_end_has_arrived_leaves_that_end() {
 }
 
 #[test]
+fn closing_fails_if_the_peer_dies_before_it_has_the_data_although_it_has_ended_its_own_direction() {
+    for by_udp in [false, true] {
+        let (mut peer, mut stream) = crate::between::connected(by_udp);
+        stream.write_all(THE_END).unwrap();
+        eventually("the end arrives", || stream.ready().read_closed);
+        crate::between::stop(&peer);
+        stream.write_all(b"lost").unwrap();
+        std::thread::scope(|scope| {
+            let closing = scope.spawn(|| stream.close(PATIENCE));
+            std::thread::sleep(Duration::from_millis(100));
+            assert!(!closing.is_finished(), "by UDP: {by_udp}");
+            peer.0.kill().unwrap();
+            let error = closing.join().unwrap().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+        });
+    }
+}
+
+#[test]
 #[ignore = "runs as a process of its own, started by another test"]
 fn peer_process() {
     let Ok(port) = std::env::var(GROUP_VARIABLE) else {

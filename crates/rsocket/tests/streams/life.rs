@@ -57,6 +57,30 @@ fn data_that_arrived_before_the_end_is_read_after_it() {
 }
 
 #[test]
+fn data_that_is_lost_after_both_ends_stays_unconfirmed_and_what_arrived_before_does_not() {
+    for signalling in [Signalling::Immediate, Signalling::Sends] {
+        for has_arrived in [false, true] {
+            let mut sides = connected([small(signalling, 64); 2]);
+            sides[1].endpoint.close(Close::Write);
+            sides[1].settle();
+            quiesce(&mut sides).unwrap();
+            assert!(sides[0].endpoint.is_read_closed());
+            assert_eq!(sides[0].write(b"last words"), 10);
+            sides[0].endpoint.close(Close::Write);
+            sides[0].settle();
+            assert!(sides[0].endpoint.has_unconfirmed_data());
+            if has_arrived {
+                quiesce(&mut sides).unwrap();
+            }
+            sides[0].lose();
+            assert!(sides[0].endpoint.is_flushed());
+            assert_eq!(sides[0].endpoint.phase(), Phase::Disconnected);
+            assert_eq!(sides[0].endpoint.has_unconfirmed_data(), !has_arrived);
+        }
+    }
+}
+
+#[test]
 fn an_end_without_a_free_slot_is_sent_when_one_is_free() {
     let mut sides = pair();
     while let Some(post) = sides[0].endpoint.keepalive() {

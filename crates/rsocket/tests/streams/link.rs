@@ -256,6 +256,17 @@ impl Side {
         true
     }
 
+    /// The connection breaks: all posts fail that the peer has not acknowledged.
+    pub(crate) fn lose(&mut self) {
+        while self.reap_send() {}
+        for flight in self.flights.drain(..) {
+            self.under_way -= 1;
+            self.endpoint.on_lost(flight.id);
+        }
+        self.endpoint.fail();
+        self.settle();
+    }
+
     /// Looks at one completion of a receive, and posts the receive again.
     pub(crate) fn reap_receive(&mut self) -> Result<bool, Violation> {
         let Some(message) = self.received.pop_front() else {

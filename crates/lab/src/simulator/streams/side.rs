@@ -331,12 +331,14 @@ impl Side {
             return Ok(had_event);
         };
         match completion {
-            Completion::Sent { id, is_success } => {
-                self.endpoint.on_sent(id);
-                if !is_success {
-                    self.counts.flushed += 1;
-                    self.endpoint.fail();
-                }
+            Completion::Sent {
+                id,
+                is_success: true,
+            } => self.endpoint.on_sent(id),
+            Completion::Sent { id, .. } => {
+                self.endpoint.on_lost(id);
+                self.counts.flushed += 1;
+                self.endpoint.fail();
             }
             Completion::Message(number) => {
                 self.is_established = true;

@@ -114,6 +114,16 @@ impl State {
         is_broken || self.endpoint.is_flushed() && self.is_established
     }
 
+    /// Whether the connection broke, or ended before the peer had all data of this side. Only for a stream that is not
+    /// open any more.
+    fn has_lost(&self) -> bool {
+        match self.endpoint.phase() {
+            Phase::Failed => true,
+            Phase::Disconnected => self.endpoint.has_unconfirmed_data(),
+            _ => false,
+        }
+    }
+
     /// Whether the peer has not been told of a shutdown, because the connection is not established or the peer takes no
     /// messages.
     fn has_control_waiting(&self) -> bool {
@@ -367,6 +377,11 @@ impl Core {
         self.wait_until(Direction::Write, wait, |state| {
             state.is_flushed().then_some(())
         })
+    }
+
+    /// After [`Core::flush`]: whether the stream broke, or data is lost.
+    pub(crate) fn has_lost(&self) -> bool {
+        self.lock().has_lost()
     }
 
     /// Disconnects. Data that is not flushed is lost.

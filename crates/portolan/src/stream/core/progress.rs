@@ -108,12 +108,11 @@ impl Core {
     pub(super) fn take_completion(&self, state: &mut State, completion: &WorkCompletion) {
         let is_success = completion.status == WcStatus::Success;
         match self.queues.read(completion, is_success) {
+            Reaped::Sent(id) if is_success => state.endpoint.on_sent(id),
             Reaped::Sent(id) => {
-                state.endpoint.on_sent(id);
-                if !is_success {
-                    let cause = Cause::WorkFailed(completion.status);
-                    self.fail(state, Error::new(Step::Transfer, cause));
-                }
+                state.endpoint.on_lost(id);
+                let cause = Cause::WorkFailed(completion.status);
+                self.fail(state, Error::new(Step::Transfer, cause));
             }
             // The event or the failed work that follows has the reason.
             Reaped::Flushed => state.has_flushed_receives = true,
@@ -164,10 +163,11 @@ impl Core {
         }
     }
 
-    /// Stores the first reason of a failure. A stream that has ended in order cannot fail any more.
+    /// Stores the first reason of a failure. A stream that has ended in order cannot fail any more, unless the peer lacks
+    /// data of this side.
     pub(super) fn fail(&self, state: &mut State, error: Error) {
         state.endpoint.fail();
-        if state.endpoint.phase() == Phase::Failed && state.failure.is_none() {
+        if state.has_lost() && state.failure.is_none() {
             state.failure = Some(self.explain(error));
         }
     }
@@ -203,7 +203,7 @@ impl Core {
             false => self.queues.post(post, data),
         });
         if let Err(error) = posted {
-            state.endpoint.on_sent(post.id);
+            state.endpoint.on_lost(post.id);
             self.fail(state, error);
         }
     }
