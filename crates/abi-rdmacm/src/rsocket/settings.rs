@@ -58,25 +58,70 @@ impl Settings {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use super::*;
 
-    #[test]
-    fn files_of_one_number_change_the_defaults_and_others_do_not() {
-        let folder = std::env::temp_dir().join(format!("portolan-rsocket-{}", std::process::id()));
+    /// The settings with these files.
+    fn with(files: &[(&str, &str)]) -> Settings {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("portolan-rsocket-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder).unwrap();
-        for (name, text) in [
-            ("mem_default", "1000000\n"),
-            ("sqsize_default", "99999"),
-            ("polling_time", "x"),
-        ] {
+        for (name, text) in files {
             std::fs::write(folder.join(name), text).unwrap();
         }
         let settings = Settings::read(&folder);
         std::fs::remove_dir_all(&folder).unwrap();
+        settings
+    }
+
+    #[test]
+    fn files_of_one_number_change_the_defaults_and_others_do_not() {
+        let settings = with(&[
+            ("mem_default", "1000000\n"),
+            ("sqsize_default", "99999"),
+            ("polling_time", "x"),
+        ]);
         assert_eq!(settings.options.receive_buffer, 1_000_000);
         assert_eq!(settings.options.send_queue, u16::MAX);
         assert_eq!(settings.options.send_buffer, 128 << 10);
         assert_eq!(settings.polling_time, Duration::from_micros(10));
         assert_eq!(settings.wake_up_interval, Duration::from_millis(500));
+    }
+
+    #[test]
+    fn each_file_changes_its_setting_and_no_other() {
+        let read = |settings: &Settings| {
+            let options = &settings.options;
+            [
+                ("mem_default", u64::from(options.receive_buffer)),
+                ("wmem_default", options.send_buffer.into()),
+                ("sqsize_default", options.send_queue.into()),
+                ("rqsize_default", options.receive_queue.into()),
+                ("inline_default", options.inline.into()),
+                ("iomap_size", options.iomaps.into()),
+                ("polling_time", settings.polling_time.as_micros() as u64),
+                (
+                    "wake_up_interval",
+                    settings.wake_up_interval.as_millis() as u64,
+                ),
+            ]
+        };
+        let defaults = read(&with(&[]));
+        for (place, (name, _)) in defaults.iter().enumerate() {
+            let mut expected = defaults;
+            expected[place].1 = 77;
+            assert_eq!(read(&with(&[(name, "77\n")])), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn buffers_whose_size_the_administrator_sets_do_not_grow() {
+        assert!(with(&[("rqsize_default", "77")]).options.grows);
+        for name in ["mem_default", "wmem_default"] {
+            assert!(!with(&[(name, "77")]).options.grows, "{name}");
+        }
     }
 }
