@@ -289,15 +289,17 @@ fn path_to(found: &ResolvedAddress) -> PathRecord {
 }
 
 /// The flow label of a connection (`cma_get_roce_udp_flow_label`): derived from the ports, unless the user set one in
-/// an IPv6 address.
+/// an IPv6 address, where it is big-endian.
 fn flow_label(local: SocketAddr, remote: SocketAddr) -> u32 {
-    match remote {
-        SocketAddr::V6(v6) if v6.flowinfo() != 0 => v6.flowinfo() & FLOW_LABEL_MASK,
-        _ => {
-            let (source, destination) = (u32::from(local.port()), u32::from(remote.port()));
-            (source * 31 + destination) & FLOW_LABEL_MASK
-        }
+    let of_address = match remote {
+        SocketAddr::V6(v6) => u32::from_be(v6.flowinfo()) & FLOW_LABEL_MASK,
+        SocketAddr::V4(_) => 0,
+    };
+    if of_address != 0 {
+        return of_address;
     }
+    let (source, destination) = (u32::from(local.port()), u32::from(remote.port()));
+    (source * 31 + destination) & FLOW_LABEL_MASK
 }
 
 /// The address of a RoCE GID, with the scope that a link-local address needs.

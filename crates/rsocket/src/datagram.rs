@@ -118,7 +118,7 @@ pub fn source_header(source: SocketAddr) -> Header {
         }
         SocketAddr::V6(source) => {
             bytes[0] = IPV6;
-            bytes[4..8].copy_from_slice(&source.flowinfo().to_be_bytes());
+            bytes[4..8].copy_from_slice(&source.flowinfo().to_ne_bytes());
             bytes[8..24].copy_from_slice(&source.ip().octets());
             SOURCE_V6
         }
@@ -138,7 +138,7 @@ pub fn split_source(datagram: &[u8]) -> Option<(SocketAddr, &[u8])> {
             Some((SocketAddr::new(addr.into(), port(header)), data))
         }
         (IPV6, SOURCE_V6) => {
-            let flow = u32::from_be_bytes(*header[4..].first_chunk::<4>()?);
+            let flow = u32::from_ne_bytes(*header[4..].first_chunk::<4>()?);
             let addr = Ipv6Addr::from(*header[8..].first_chunk::<16>()?);
             let source = SocketAddrV6::new(addr, port(header), flow, 0);
             Some((source.into(), data))

@@ -33,7 +33,7 @@ pub(super) fn read(bytes: &Storage, length: usize) -> Result<SocketAddr> {
             } else {
                 0
             };
-            let flow = u32::from_be_bytes(word(4));
+            let flow = u32::from_ne_bytes(word(4));
             Ok(SocketAddrV6::new(Ipv6Addr::from(ip), port, flow, scope).into())
         }
         AF_INET | AF_INET6 => Err(Errno::INVAL),
@@ -57,7 +57,7 @@ pub(super) unsafe fn write(address: SocketAddr, place: *mut sockaddr, length: *m
             (AF_INET, size_of::<libc::sockaddr_in>())
         }
         SocketAddr::V6(v6) => {
-            bytes[4..8].copy_from_slice(&v6.flowinfo().to_be_bytes());
+            bytes[4..8].copy_from_slice(&v6.flowinfo().to_ne_bytes());
             bytes[8..24].copy_from_slice(&v6.ip().octets());
             bytes[24..28].copy_from_slice(&v6.scope_id().to_ne_bytes());
             (AF_INET6, size_of::<libc::sockaddr_in6>())

@@ -89,7 +89,8 @@ pub struct Options {
     /// the service level from it. Default: `None`, which the kernel may configure (`default_roce_tos`); 0 on software
     /// devices.
     ///
-    /// An IPv6 destination also chooses the flow label: [`SocketAddrV6::flowinfo`](std::net::SocketAddrV6::flowinfo).
+    /// An IPv6 destination also chooses the flow label:
+    /// [`SocketAddrV6::flowinfo`](std::net::SocketAddrV6::flowinfo), in network byte order as in C.
     pub type_of_service: Option<u8>,
     /// Vendor options to send with the request or reply (enhanced connection establishment, `rdma_set_local_ece(3)`).
     /// The peer's program reads them ([`Incoming::ece`](super::Incoming::ece), [`Connection::peer_ece`](super::Connection::peer_ece));

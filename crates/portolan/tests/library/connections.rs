@@ -535,7 +535,7 @@ fn the_connecting_side_chooses_the_type_of_service_and_the_flow_label_of_both() 
     let SocketAddr::V6(mut address) = listener.local_addr().unwrap() else {
         panic!("an IPv6 listener");
     };
-    address.set_flowinfo(0x1_2345);
+    address.set_flowinfo(0x1_2345_u32.to_be());
     let connector = connector().options(options().type_of_service(0x68));
     let (active, passive) = pair_at(connector, &listener, address.into(), &options());
     for end in [&active, &passive] {
