@@ -9,6 +9,7 @@
 use std::cell::RefCell;
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use portolan_threads::fork;
 use rustix::io::Errno;
 
 use crate::io::host::memory_access;
@@ -20,8 +21,9 @@ const LEN: usize = 16 << 10;
 const PIECES_MAX: usize = 64;
 
 thread_local! {
-    /// This thread's file, created at its first datagram. The inner `None` means that it could not be created.
-    static LANDING: RefCell<Option<Option<Landing>>> = const { RefCell::new(None) };
+    /// This thread's file, created at its first datagram, and the process that created it: a forked child must not use its
+    /// parent's. The inner `None` means that it could not be created.
+    static LANDING: RefCell<Option<(u32, Option<Landing>)>> = const { RefCell::new(None) };
 }
 
 struct Landing {
@@ -36,24 +38,31 @@ struct Landing {
 /// # Safety
 /// Each address points to at least that many bytes of a registered region that may be written. The memory table has
 /// been locked for reading since that was checked.
-pub(crate) unsafe fn place<'a>(pieces: impl Iterator<Item = (u64, &'a [u8])>) {
-    LANDING.with_borrow_mut(|landing| {
-        let mut landing = landing.get_or_insert_with(Landing::new).as_mut();
-        for (addr, bytes) in pieces {
-            let is_taken = landing
-                .as_mut()
-                .is_some_and(|landing| landing.take(addr, bytes));
-            if !is_taken {
+pub(crate) unsafe fn place<'a>(mut pieces: impl Iterator<Item = (u64, &'a [u8])>) {
+    // Fails while the thread ends.
+    let _ = LANDING.try_with(|landing| {
+        let mut landing = landing.borrow_mut();
+        let process = fork::generation();
+        let made = landing.take_if(|(owner, _)| *owner == process);
+        let made = made.unwrap_or_else(|| (process, Landing::new()));
+        let Some(landing) = landing.insert(made).1.as_mut() else {
+            return;
+        };
+        for (addr, bytes) in &mut pieces {
+            if !landing.take(addr, bytes) {
                 // SAFETY: the caller's promise.
                 unsafe { memory_access::place(addr, bytes) };
             }
         }
-        if let Some(landing) = landing
-            && let Err(errno) = landing.settle()
-        {
+        if let Err(errno) = landing.settle() {
             tracing::debug!(%errno, "a datagram's memory is not mapped");
         }
     });
+    // Without a file.
+    for (addr, bytes) in pieces {
+        // SAFETY: the caller's promise.
+        unsafe { memory_access::place(addr, bytes) };
+    }
 }
 
 impl Landing {
@@ -129,5 +138,35 @@ mod tests {
         // SAFETY: the second address is unmapped, which is the point of the test.
         unsafe { place([(at, &b"ef"[..]), (gone, b"xx")].into_iter()) };
         assert_eq!(&near, b"efcd");
+    }
+
+    #[test]
+    fn a_process_and_its_forked_child_place_their_own_datagrams() {
+        // Both place in the thread that had a file before the fork.
+        let round = |bytes: [u8; 64]| {
+            let mut near = [0_u8; 64];
+            let at = near.as_mut_ptr().expose_provenance() as u64;
+            // SAFETY: bytes owned by this test.
+            unsafe { place([(at, &bytes[..])].into_iter()) };
+            near == bytes
+        };
+        assert!(round([1; 64]));
+        // SAFETY: the child places and exits. Its thread is the only one there, and it needs no lock of another.
+        match unsafe { libc::fork() } {
+            0 => {
+                let is_right = (0..20_000).all(|_| round([2; 64]));
+                // SAFETY: ends the child without the test's own ends.
+                unsafe { libc::_exit(i32::from(!is_right)) }
+            }
+            child => {
+                assert!(child > 0);
+                let is_right = (0..20_000).all(|_| round([3; 64]));
+                let mut status = 0;
+                // SAFETY: a child of this test.
+                assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+                assert!(is_right, "the parent has bytes of its child");
+                assert_eq!(status, 0, "the child has bytes of its parent");
+            }
+        }
     }
 }
