@@ -84,6 +84,7 @@ pub use datagram::Datagram;
 pub use fork::PrivateFd;
 pub use member_link::{LinkMessage, MemberLink, MemberLinks};
 pub use multicast::MulticastSocket;
+pub use name::refuse_descriptors;
 pub use observe::{Observation, observe};
 pub use service::{CoordinatorService, MemberService, Route};
 pub use sockets::{BlockSocket, Family};
@@ -374,8 +375,8 @@ impl PortGroup {
     pub fn link_members(&self) -> Result<MemberLinks> {
         let shared = self.lock();
         let context = &shared.state.context;
-        let own_name = Arc::clone(&context.block_name);
-        MemberLinks::new(own_name, &context.config).map_err(join::os("listen"))
+        let block_name = Arc::clone(&context.block_name);
+        MemberLinks::new(self.block(), block_name, &context.config).map_err(join::os("listen"))
     }
 
     /// The state of the group, as known to this process.

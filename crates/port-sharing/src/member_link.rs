@@ -1,4 +1,4 @@
-//! Direct connections between two members of the group. Each member listens on its block's name.
+//! Direct connections between two members of the group. Each member listens on a name of its own (see `name`).
 //!
 //! Both ends check that they trust the other's user, as the kernel reports it. The end that was called accepts
 //! descriptors only after this check (see `name`), and then sends [`READY`]. A message with descriptors waits until
@@ -31,7 +31,9 @@ const ACCEPTS_MAX: usize = 16;
 /// This member's end of connections between members.
 #[derive(Debug)]
 pub struct MemberLinks {
-    own_name: Arc<PrivateFd>,
+    listener: PrivateFd,
+    /// No other process gets the block, and wants the listener's name, before this one is closed.
+    _block_name: Arc<PrivateFd>,
     name: GroupName,
     trust: Trust,
 }
@@ -61,11 +63,19 @@ pub enum LinkMessage {
 }
 
 impl MemberLinks {
-    pub(super) fn new(own_name: Arc<PrivateFd>, config: &GroupConfig) -> Result<Self, Errno> {
-        net::listen(&*own_name, BACKLOG)?;
+    /// The links of the member that holds a block's name.
+    pub(super) fn new(
+        block: Block,
+        block_name: Arc<PrivateFd>,
+        config: &GroupConfig,
+    ) -> Result<Self, Errno> {
+        let name = GroupName::new(config);
+        let listener = name.claim_links(block)?.ok_or(Errno::ADDRINUSE)?;
+        net::listen(&listener, BACKLOG)?;
         Ok(Self {
-            own_name,
-            name: GroupName::new(config),
+            listener,
+            _block_name: block_name,
+            name,
             trust: config.trust.clone(),
         })
     }
@@ -76,7 +86,7 @@ impl MemberLinks {
     /// # Errors
     /// `AGAIN` if too many connections wait to be accepted; otherwise the system's error.
     pub fn call(&self, block: Block) -> Result<Option<MemberLink>, Errno> {
-        match self.name.call_block(block)? {
+        match self.name.call_member(block)? {
             Call::Connected(connection) => Ok(self.trusted(connection)?.map(|(link, _)| link)),
             Call::NobodyListens => Ok(None),
             Call::Busy => Err(Errno::AGAIN),
@@ -89,7 +99,7 @@ impl MemberLinks {
     /// The system's error.
     pub fn accept(&self) -> Result<Option<MemberLink>, Errno> {
         for _ in 0..ACCEPTS_MAX {
-            let Some(connection) = name::accept(&self.own_name)? else {
+            let Some(connection) = name::accept(&self.listener)? else {
                 break;
             };
             if let Some((link, tells)) = self.trusted(connection)? {
@@ -124,7 +134,7 @@ impl MemberLinks {
 impl AsFd for MemberLinks {
     /// Readable when a member waits to be accepted.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.own_name.as_fd()
+        self.listener.as_fd()
     }
 }
 

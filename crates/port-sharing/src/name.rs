@@ -3,12 +3,15 @@
 //! * The coordinator listens on `<prefix>/<port>`. Binding it is the election.
 //! * Each member holds `<prefix>/<port>/<block>`, bound. By it the kernel shows which blocks have a living process,
 //!   independent of the coordinator.
+//! * Each member listens for other members on `<prefix>/<port>/<block>/links`. It makes this socket itself: the socket of its
+//!   block comes from the coordinator, which may keep a copy. If that one listened, the coordinator could accept connections
+//!   whose peer the kernel reports as the member, and get rights that only the member's user has.
 //!
 //! The user at the other end is known only after the connection is made. So a connection accepts no descriptors until its
 //! peer is trusted ([`trust_descriptors`]): closing a stranger's descriptor can block for as long as the stranger likes, for
 //! example a TCP socket that lingers (`SO_LINGER`).
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
@@ -69,6 +72,16 @@ impl GroupName {
         bind_unless_taken(&SocketAddrUnix::new_abstract_name(name.as_bytes())?)
     }
 
+    /// Binds the name on which the member with a block listens for other members. `None` if it is taken.
+    pub(super) fn claim_links(&self, block: Block) -> Result<Option<PrivateFd>, Errno> {
+        bind_unless_taken(&self.of_links(block)?)
+    }
+
+    fn of_links(&self, block: Block) -> Result<SocketAddrUnix, Errno> {
+        let name = format!("{}/links", self.of_block(block));
+        SocketAddrUnix::new_abstract_name(name.as_bytes())
+    }
+
     /// The socket that holds the coordinator's name, listening or not.
     pub(super) fn holder(&self) -> Option<BoundSocket> {
         let mut sockets = bound_sockets(&self.base).into_iter();
@@ -93,9 +106,8 @@ impl GroupName {
     }
 
     /// Connects to the member with a block, without blocking.
-    pub(super) fn call_block(&self, block: Block) -> Result<Call, Errno> {
-        let name = self.of_block(block);
-        Self::connect(&SocketAddrUnix::new_abstract_name(name.as_bytes())?)
+    pub(super) fn call_member(&self, block: Block) -> Result<Call, Errno> {
+        Self::connect(&self.of_links(block)?)
     }
 
     fn connect(address: &SocketAddrUnix) -> Result<Call, Errno> {
@@ -130,8 +142,17 @@ pub(super) fn accept(listener: &PrivateFd) -> Result<Option<PrivateFd>, Errno> {
 fn seqpacket() -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    match raw::take_descriptors(socket.as_fd(), false) {
-        Ok(()) | Err(Errno::NOPROTOOPT) => Ok(socket),
+    refuse_descriptors(socket.as_fd())?;
+    Ok(socket)
+}
+
+/// Makes a unix socket take no descriptors, which strangers could send to it. Before Linux 6.16, every one takes them.
+///
+/// # Errors
+/// The system's error.
+pub fn refuse_descriptors(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    match raw::take_descriptors(socket, false) {
+        Ok(()) | Err(Errno::NOPROTOOPT) => Ok(()),
         Err(errno) => Err(errno),
     }
 }

@@ -138,7 +138,7 @@ fn a_stranger_who_sends_a_lingering_socket_does_not_stop_a_member_that_others_ma
     let coordinator = Member::join(&config).unwrap();
     let links = coordinator.group.link_members().unwrap();
     let block = coordinator.group.block();
-    let (_connection, sent, _peer) = attack(&format!("{}/{block}", name(&config)));
+    let (_connection, sent, _peer) = attack(&format!("{}/{block}/links", name(&config)));
     assert!(in_time(move || links.accept()).unwrap().is_none());
     assert_eq!(sent, Err(Errno::PERM));
 }

@@ -5,9 +5,12 @@ use std::time::Duration;
 
 use portolan_port_sharing::{Block, GroupConfig, Trust, observe};
 use portolan_provider::Cause;
+use rustix::io::Errno;
+use rustix::net::connect;
 
 use super::harness::*;
 use super::process::Process;
+use super::squat::{STRANGER, as_user, name, named, seqpacket, take_name};
 
 #[test]
 fn processes_of_several_users_share_the_port_only_if_both_trust_each_other() {
@@ -110,6 +113,33 @@ fn a_user_who_is_trusted_for_the_port_is_not_trusted_with_memory_but_root_is() {
     });
     let link = root_links.accept().unwrap().expect("she called");
     assert!(!link.is_trusted_with_memory());
+}
+
+#[test]
+fn links_are_not_accepted_on_the_socket_of_a_block_of_which_the_coordinator_may_keep_a_copy() {
+    let config = config();
+    let coordinator = Member::join(&config).unwrap();
+    let member = Member::join(&config).unwrap();
+    let caller = coordinator.group.link_members().unwrap();
+    let called = member.group.link_members().unwrap();
+    let block = member.group.block();
+    let of_block = named(&format!("{}/{block}", name(&config)));
+    assert_eq!(connect(seqpacket(), &of_block), Err(Errno::CONNREFUSED));
+    let link = caller.call(block).unwrap().expect("it listens");
+    assert!(called.accept().unwrap().is_some());
+    drop(link);
+}
+
+#[test]
+fn a_member_whose_name_for_links_a_stranger_holds_has_none_and_stays_in_the_group() {
+    let config = config();
+    let member = Member::join(&config).unwrap();
+    let links = format!("{}/{}/links", name(&config), member.group.block());
+    let squat = as_user(STRANGER, || take_name(&links));
+    assert!(member.group.link_members().is_err());
+    assert_eq!(member.ask("echo here"), "here");
+    drop(squat);
+    member.group.link_members().unwrap();
 }
 
 #[test]

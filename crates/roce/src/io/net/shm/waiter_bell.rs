@@ -9,8 +9,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use portolan_port_sharing::PrivateFd;
 use portolan_port_sharing::room::with_room;
+use portolan_port_sharing::{PrivateFd, refuse_descriptors};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect,
@@ -32,6 +32,8 @@ impl WaiterBell {
         let own = with_room(|| {
             PrivateFd::make(|| {
                 let own = datagrams()?;
+                // Its name is visible to all, and closing a stranger's descriptor could block the thread.
+                refuse_descriptors(own.as_fd())?;
                 bind(&own, &SocketAddrUnix::new_unnamed())?;
                 Ok(own)
             })
