@@ -89,6 +89,12 @@ impl Compact {
     /// Maximum length of a write: that of a message.
     pub const WRITE_MAX: u32 = 1 << 31;
 
+    /// Whether its writer says that it has copied bytes to the receiver's memory.
+    #[inline]
+    pub fn has_placed_bytes(&self) -> bool {
+        matches!(self.write, Some(CompactWrite { len: 1.., .. }))
+    }
+
     /// The form in memory, in the byte order of the host.
     #[inline]
     pub fn emit(&self) -> [u32; Self::WORDS] {

@@ -452,6 +452,7 @@ impl Worker {
                 }
                 links.bell().ring();
             }
+            Served::Gone(waited) => self.host.resume_all(waited),
             Served::Ended(place) => {
                 let mut receiver = self.host.receiver.lock();
                 // The ring contains the last packets of a dead process, possibly the acknowledgement of its last

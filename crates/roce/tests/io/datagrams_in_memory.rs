@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use portolan_provider::verbs::{SendOp, WcStatus};
 use portolan_roce::io::Stack;
 use portolan_wire::Qpn;
 use rustix::process::Signal;
@@ -84,8 +85,8 @@ fn one_queue_pair_reaches_several_processes_its_own_and_nobody() {
 /// Twice what a ring holds.
 const DATAGRAMS: u64 = 600;
 
-#[test]
-fn datagrams_to_a_stopped_process_fill_its_ring_and_hold_up_nobody() {
+/// An end of a connection with a process, an end for datagrams, and the number of that process's. The link is up.
+fn with_process() -> (Arc<Stack>, crate::harness::End, process::Peer, UdEnd, Qpn) {
     let config = config();
     let stack: Arc<Stack> = stack(&config);
     let ip: IpAddr = "127.0.0.1".parse().unwrap();
@@ -93,26 +94,47 @@ fn datagrams_to_a_stopped_process_fill_its_ring_and_hold_up_nobody() {
     let (mut peer, _) = process::connect_end(&config, &connected, process::SHAPE);
     peer.tell("datagrams 0");
     let theirs = Qpn::new(peer.answer().parse().unwrap());
-    let (end, other) = (UdEnd::new(&stack, ip), UdEnd::new(&stack, ip));
-    let send = |len: usize| {
-        end.send(3, 0, len, &*end.ah(ip), theirs);
-        expect(end.poll(), 3);
-    };
+    let end = UdEnd::new(&stack, ip);
     until("the link is up", || {
-        send(8);
+        send(&end, theirs, 8);
         through_memory(&stack) > 0
     });
+    (stack, connected, peer, end, theirs)
+}
+
+fn send(end: &UdEnd, to: Qpn, len: usize) {
+    let ip = "127.0.0.1".parse().unwrap();
+    end.send(3, 0, len, &*end.ah(ip), to);
+    expect(end.poll(), 3);
+}
+
+#[test]
+fn datagrams_to_a_stopped_process_fill_its_ring_and_hold_up_nobody() {
+    let (stack, _connected, peer, end, theirs) = with_process();
+    let other = UdEnd::new(&stack, "127.0.0.1".parse().unwrap());
     peer.signal(Signal::STOP);
     std::thread::sleep(Duration::from_millis(100));
     for seed in 0..DATAGRAMS {
-        send(LEN);
+        send(&end, theirs, LEN);
         exchange(&end, &other, seed);
     }
     peer.signal(Signal::CONT);
     // The other end's receives are few, so most of what waits there is lost. What follows goes through memory again.
     let before = through_memory(&stack);
     until("the ring has room", || {
-        send(8);
+        send(&end, theirs, 8);
         through_memory(&stack) > before + DATAGRAMS
     });
+}
+
+#[test]
+fn a_request_that_waits_for_room_in_a_ring_fails_when_the_process_that_reads_it_dies() {
+    let (_stack, connected, mut peer, end, theirs) = with_process();
+    peer.signal(Signal::STOP);
+    std::thread::sleep(Duration::from_millis(100));
+    (0..DATAGRAMS).for_each(|_| send(&end, theirs, LEN));
+    connected.post(9, SendOp::Send, connected.sge(0, 64));
+    peer.kill();
+    let failed = connected.poll();
+    assert_eq!((failed.wr_id, failed.status), (9, WcStatus::RetryExcErr));
 }

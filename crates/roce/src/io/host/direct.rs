@@ -206,7 +206,7 @@ impl Host {
     /// Lets the peer access memory through a queue pair, if the peer is in another process of this host and the queue
     /// pair can receive. Withdraws the previous right first.
     pub(crate) fn give_qp(&self, state: &mut LockedQp) {
-        self.withdraw_qp(state, true);
+        self.end_direct(state);
         let (Some(links), Some(_), Some(path)) = (&self.links, state.peer, &state.path) else {
             return;
         };
@@ -229,10 +229,19 @@ impl Host {
         });
     }
 
-    /// Withdraws the peer's right to access memory through a queue pair. With `wait`, waits for the running request.
-    pub(crate) fn withdraw_qp(&self, state: &mut LockedQp, wait: bool) {
+    /// Withdraws the peer's right to access memory through a queue pair. Its running request may go on.
+    pub(crate) fn withdraw_qp(&self, state: &mut LockedQp) {
         if let (Some(slot), Some(links)) = (state.given.take(), &self.links) {
-            links.rights().take_qp(slot, wait);
+            links.rights().take_qp(slot);
+            state.withdrawn = Some(slot);
+        }
+    }
+
+    /// As [`withdraw_qp`](Self::withdraw_qp), and waits for the running request.
+    pub(crate) fn end_direct(&self, state: &mut LockedQp) {
+        self.withdraw_qp(state);
+        if let (Some(slot), Some(links)) = (state.withdrawn.take(), &self.links) {
+            links.rights().wait_for_qp(slot);
         }
     }
 

@@ -198,10 +198,14 @@ impl Host {
     pub(crate) fn resume_rings(&self) {
         let Some(links) = &self.links else { return };
         for socket in links.full() {
-            let waiting = socket.resume(&self.monitor).unwrap_or_default();
-            for qp in waiting.into_iter().filter_map(|qpn| self.qps.find(qpn)) {
-                self.resume(&qp);
-            }
+            self.resume_all(socket.resume(&self.monitor).unwrap_or_default());
+        }
+    }
+
+    /// Resumes queue pairs that waited for room.
+    pub(crate) fn resume_all(&self, waited: Vec<Qpn>) {
+        for qp in waited.into_iter().filter_map(|qpn| self.qps.find(qpn)) {
+            self.resume(&qp);
         }
     }
 

@@ -56,6 +56,8 @@ pub(crate) struct LockedQp {
     pub(crate) own_tag: u32,
     /// The queue pair's slot in the table of rights, while its peer may access memory directly.
     pub(crate) given: Option<Slot>,
+    /// The slot that was withdrawn when it failed. Its peer may still be in a copy.
+    pub(crate) withdrawn: Option<Slot>,
     /// The ring that it sends to; `None` if it sends through the socket.
     pub(crate) link: Option<Arc<SendSocket>>,
     /// How many links had come up when it last looked for one.
@@ -145,6 +147,7 @@ impl QpCore {
                 peer_tag: 0,
                 own_tag: 0,
                 given: None,
+                withdrawn: None,
                 link: None,
                 links_seen: 0,
                 takes_datagrams: false,

@@ -184,6 +184,8 @@ impl Host {
         state.link_wait = LinkWait::default();
         state.path = path;
         state.peer = None;
+        // What it waited for does not resume it on the new path.
+        state.deferred = false;
     }
 
     /// Builds and sends what the engine has queued.
@@ -293,7 +295,7 @@ impl Host {
             state.engine.fail();
         }
         if state.given.is_some() && state.engine.state() == QpState::Err {
-            self.withdraw_qp(state, false);
+            self.withdraw_qp(state);
         }
         self.keep_timer(qp, state);
     }

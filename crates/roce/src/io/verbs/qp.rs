@@ -393,7 +393,7 @@ impl Qp for SoftQp {
         if std::mem::replace(&mut state.closed, true) {
             return Ok(());
         }
-        self.host.withdraw_qp(&mut state, true);
+        self.host.end_direct(&mut state);
         self.host.replace_path(&mut state, None);
         self.host.take_datagrams(&mut state, false);
         self.host

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use portolan_port_sharing::{Block, LinkMessage, MemberLink, MemberLinks};
 use portolan_threads::lock::{Mutex, RwLock};
+use portolan_wire::Qpn;
 use rustix::io::Errno;
 
 use crate::io::net::shm::bell::Bell;
@@ -98,6 +99,8 @@ pub(crate) enum Served {
     Incoming(Incoming),
     /// The link with that place on the head page has ended.
     Ended(u8),
+    /// The link that this process writes to has ended. These queue pairs waited for room in its ring.
+    Gone(Vec<Qpn>),
 }
 
 impl Links {
@@ -484,9 +487,9 @@ impl LinkServer {
                 Served::Nothing
             }
             (Stage::Writing(block, socket), _) => {
-                socket.close();
+                let waited = socket.abandon();
                 links.forget(block, &socket);
-                Served::Nothing
+                Served::Gone(waited)
             }
             (Stage::Reading(place), _) => {
                 links.remove_reader(place);

@@ -199,11 +199,17 @@ impl Reader {
 
 impl Asker {
     /// The process that writes a ring's file. `pid` is set if it is trusted with memory.
-    pub(super) fn new(ring: &Arc<Mapping>, pid: Option<u32>) -> Self {
+    pub(crate) fn new(ring: &Arc<Mapping>, pid: Option<u32>) -> Self {
         Self {
             ring: Arc::clone(ring),
             process: pid.map(|pid| Process::new(pid, testimony_of(ring))),
         }
+    }
+
+    /// Whether it may access this process's memory.
+    #[inline]
+    pub(crate) fn is_trusted_with_memory(&self) -> bool {
+        self.process.is_some()
     }
 
     /// Whether it still waits for a request.

@@ -89,6 +89,8 @@ pub(crate) struct Rights {
     witness: Option<Witness>,
     keys: Mutex<Keys>,
     gate: Mutex<Option<Gate>>,
+    /// Held while a queue pair takes its slot.
+    giving: Mutex<()>,
     users: Mutex<Vec<Holder>>,
 }
 
@@ -165,6 +167,7 @@ impl Rights {
                 is_taken: vec![false; KEYS].into(),
                 held: Vec::new(),
             }),
+            giving: Mutex::default(),
             users: Mutex::default(),
         })
     }
@@ -213,6 +216,8 @@ impl Rights {
 
     /// Lets a queue pair's peer send direct requests. `None` if another queue pair has the slot.
     pub(crate) fn give_qp(&self, right: &QpRight) -> Option<Slot> {
+        // Two queue pairs of one slot must not both find it free.
+        let _alone = self.giving.lock();
         let slot = qp_slot(right.qpn);
         let entry = qp_entry(&self.mapping, slot);
         let rights = rights_of(right.access);
@@ -226,21 +231,23 @@ impl Rights {
         Some(slot)
     }
 
-    /// Withdraws that. With `wait`, waits a moment for running copies.
-    pub(crate) fn take_qp(&self, slot: Slot, wait: bool) {
+    /// Withdraws that. Copies may be running.
+    pub(crate) fn take_qp(&self, slot: Slot) {
         let entry = qp_entry(&self.mapping, slot);
         entry.word.store(0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        if wait {
-            let is_it = |word| word & ANNOUNCED != 0 && qp_of(word) == slot;
-            let busy = self.wait_for(is_it, QP_PATIENCE);
-            if !busy.is_empty() {
-                // The program's memory: a stopped process must not write to it later.
-                self.close_gate();
-                wait_until_out(busy, QP_PATIENCE, |user| {
-                    is_it(user.announced()) && may_be_in_a_call(user.pid)
-                });
-            }
+    }
+
+    /// Waits a moment for the copies that ran when the slot's right was withdrawn.
+    pub(crate) fn wait_for_qp(&self, slot: Slot) {
+        let is_it = |word| word & ANNOUNCED != 0 && qp_of(word) == slot;
+        let busy = self.wait_for(is_it, QP_PATIENCE);
+        if !busy.is_empty() {
+            // The program's memory: a stopped process must not write to it later.
+            self.close_gate();
+            wait_until_out(busy, QP_PATIENCE, |user| {
+                is_it(user.announced()) && may_be_in_a_call(user.pid)
+            });
         }
     }
 
@@ -270,7 +277,7 @@ impl Rights {
     pub(crate) fn take_key(&self, slot: Slot, pages: &Arc<SharedPages>) {
         let entry = key_entry(&self.mapping, slot);
         entry.version.take_back();
-        let is_it = |word| word & ANNOUNCED != 0 && key_of(word) == slot;
+        let is_it = |word| is_key(word, slot);
         let by = self.wait_for(is_it, KEY_PATIENCE);
         let mut keys = self.keys.lock();
         if by.is_empty() {
@@ -293,7 +300,7 @@ impl Rights {
     /// Processes may still be in a copy. Call it again.
     pub(crate) fn take_program_key(&self, slot: Slot) -> Result<(), StillCopying> {
         key_entry(&self.mapping, slot).version.take_back();
-        let is_it = |word| word & ANNOUNCED != 0 && key_of(word) == slot;
+        let is_it = |word| is_key(word, slot);
         let mut busy = self.wait_for(is_it, GATE_PATIENCE);
         if !busy.is_empty() {
             self.close_gate();
@@ -337,7 +344,7 @@ impl Rights {
         let free = held.extract_if(.., |held| {
             let slot = held.slot;
             held.by
-                .retain(|user| is_user(&user.ring) && key_of(user.announced()) == slot);
+                .retain(|user| is_user(&user.ring) && is_key(user.announced(), slot));
             held.by.is_empty()
         });
         let free: Vec<Held> = free.collect();
@@ -369,6 +376,11 @@ impl Rights {
         drop(users);
         wait_until_out(busy, patience, |user| is_it(user.announced()))
     }
+}
+
+/// Whether a process announces a copy with the key in a slot.
+fn is_key(word: u64, slot: Slot) -> bool {
+    word & ANNOUNCED != 0 && key_of(word) == slot
 }
 
 /// Waits until none is busy any more. Returns those that still are after `patience`.

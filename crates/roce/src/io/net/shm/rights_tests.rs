@@ -190,7 +190,8 @@ fn every_right_counts_for_itself_of_key_and_queue_pair() {
                 two.rights.take_key(two.key, &two.pages);
                 two.rights.give_key(&key_right(&two.pages, given)).unwrap();
             } else {
-                two.rights.take_qp(two.qp, true);
+                two.rights.take_qp(two.qp);
+                two.rights.wait_for_qp(two.qp);
                 two.rights.give_qp(&qp_right(given)).unwrap();
             }
             for right in single {
@@ -224,7 +225,8 @@ fn a_withdrawn_right_ends_at_once_and_can_be_granted_again() {
     assert!(!two.is_allowed(&two.wanted()));
     two.rights.give_key(&key_right(&two.pages, ALL)).unwrap();
     assert!(two.is_allowed(&two.wanted()));
-    two.rights.take_qp(two.qp, true);
+    two.rights.take_qp(two.qp);
+    two.rights.wait_for_qp(two.qp);
     assert!(!two.is_allowed(&two.wanted()));
     two.rights.give_qp(&qp_right(ALL)).unwrap();
     assert!(two.is_allowed(&two.wanted()));

@@ -352,7 +352,7 @@ impl Reader {
     }
 
     /// The file, which also contains other state of the writer.
-    pub(super) fn mapping(&self) -> &Arc<Mapping> {
+    pub(crate) fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping
     }
 

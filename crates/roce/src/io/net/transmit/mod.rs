@@ -272,6 +272,14 @@ impl SendSocket {
         self.closed.store(true, Ordering::Release);
     }
 
+    /// Closes the ring. Returns the queue pairs that wait for room. From now on, none waits.
+    pub(crate) fn abandon(&self) -> Vec<Qpn> {
+        self.close();
+        let mut waiting = self.lock();
+        self.full.store(false, Ordering::Release);
+        std::mem::take(&mut waiting.queue_pairs)
+    }
+
     /// Whether the other end of the ring is gone.
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
@@ -419,7 +427,7 @@ impl SendSocket {
     #[cold]
     pub(crate) fn defers(&self, qpn: Qpn) -> bool {
         let mut waiting = self.lock();
-        let full = self.full.load(Ordering::Acquire);
+        let full = self.full.load(Ordering::Acquire) && !self.is_closed();
         if full {
             waiting.queue_pairs.push(qpn);
         }
