@@ -160,6 +160,11 @@ struct rdma_cm_event {
 #define RAI_SA 0x00000010
 #define RAI_DNS 0x00000020
 
+/* An error code of rdma_getaddrinfo that <netdb.h> lacks: an unknown or unfitting ai_qp_type. */
+#ifndef EAI_QPTYPE
+#define EAI_QPTYPE (-7)
+#endif
+
 struct rdma_addrinfo {
 	int ai_flags;
 	int ai_family;

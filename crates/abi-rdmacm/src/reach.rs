@@ -3,12 +3,18 @@
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
 use std::ffi::{CStr, c_int, c_uint};
+use std::future::Future;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll, Wake, Waker};
 use std::time::Duration;
 
 use portolan::reach;
 use portolan_abi_layout::pointers::In;
 use portolan_wire::Gid as WireGid;
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use crate::guard::{Result, check, last_errno};
@@ -44,7 +50,7 @@ pub(crate) unsafe fn query_port(context: *mut Context, port_num: u8) -> Result<P
 ///
 /// # Errors
 /// `EINVAL` for null, an invalid timeout, port or GID; `ENXIO` without a path; `EIO` if the answer is unknown;
-/// `ENOMEM`.
+/// `ENOMEM`; `EINTR`.
 ///
 /// # Safety
 /// The context is null, or libibverbs has opened it.
@@ -61,10 +67,35 @@ pub(crate) unsafe fn gid_reachable(
     let port = u8::try_from(port).map_err(|_| Errno::INVAL)?;
     // SAFETY: the context is open; null was refused.
     let port = unsafe { port_of(context, port) }?;
-    let reached = reach::reach(&port, (*wanted).into(), PATIENCE);
-    reached
-        .map(drop)
-        .map_err(|refused| Errno::from_raw_os_error(refused.errno()))
+    wait(reach::start(&port, (*wanted).into(), PATIENCE))
+}
+
+/// Wakes the calling thread. A read(2) of it ends early if a signal's handler does not restart system calls.
+struct Bell(OwnedFd);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        // Fails only if it has been rung 2^64 times.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+}
+
+/// Waits for the outcome.
+///
+/// # Errors
+/// Those of [`gid_reachable`]; `EINTR`.
+fn wait(reaching: reach::Reaching) -> Result<()> {
+    let bell = eventfd(0, EventfdFlags::CLOEXEC).map_err(|_| Errno::NOMEM)?;
+    let bell = Arc::new(Bell(bell));
+    let waker = Waker::from(Arc::clone(&bell));
+    let mut reaching = pin!(reaching);
+    loop {
+        if let Poll::Ready(outcome) = reaching.as_mut().poll(&mut TaskContext::from_waker(&waker)) {
+            let errno = |refused: reach::Unreachable| Errno::from_raw_os_error(refused.errno());
+            return outcome.map(drop).map_err(errno);
+        }
+        rustix::io::read(&bell.0, &mut [0; 8])?;
+    }
 }
 
 /// The port to ask from. 0 selects the first active one.

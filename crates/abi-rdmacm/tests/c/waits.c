@@ -69,6 +69,14 @@ static int resolve(void)
 	return rdma_resolve_addr(caller, NULL, (struct sockaddr *)&silent, 60000);
 }
 
+static int reach(void)
+{
+	union ibv_gid gid = { .raw = { [10] = 0xff, [11] = 0xff } };
+
+	memcpy(&gid.raw[12], &silent.sin_addr, 4);
+	return ibv_gid_reachable(context, 1, &gid, 0);
+}
+
 static void *run(void *call)
 {
 	number = 0;
@@ -267,6 +275,7 @@ int main(int count, char **arguments)
 	}
 	CHECK(!rdma_create_id(NULL, &caller, NULL, RDMA_PS_TCP));
 	cancelled(resolve);
+	interrupted(reach);
 	CHECK(!rdma_destroy_id(caller) && !rdma_destroy_id(listener));
 	CHECK(!ibv_destroy_comp_channel(completions));
 	cancelled_together();

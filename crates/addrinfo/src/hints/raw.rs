@@ -5,7 +5,7 @@ use portolan_provider::address::SockaddrError;
 use portolan_wire::addr::PortSpace;
 
 use super::{Family, Flags, Hints, QpType};
-use crate::error::{AddrInfoError, Problem};
+use crate::error::{AddrInfoError, CONNECT_DATA_MAX, Problem};
 use crate::path::PathData;
 
 /// The unvalidated fields of `struct rdma_addrinfo` as hints. An empty slice has a length of 0.
@@ -49,6 +49,8 @@ impl RawHints<'_> {
         let family = optional(self.family, |number| {
             Family::from_number(u16::try_from(number).ok()?)
         });
+        // Without the flag, no number is wrong.
+        let family = family.or((!flags.contains(Flags::FAMILY)).then_some(None));
         let qp_type = optional(self.qp_type, |number| {
             QpType::from_number(u8::try_from(number).ok()?)
         });
@@ -65,7 +67,12 @@ impl RawHints<'_> {
             route: PathData::parse_array(self.route).ok_or(Problem::RouteLength {
                 length: self.route.len(),
             })?,
-            connect: self.connect.to_vec(),
+            connect: match self.connect.len() {
+                length if length > CONNECT_DATA_MAX => {
+                    return Err(Problem::ConnectTooLong { length });
+                }
+                _ => self.connect.to_vec(),
+            },
         })
     }
 }
@@ -169,9 +176,12 @@ mod tests {
         for family in [1, 3, 28, -1, 0x1_0002, i32::MAX] {
             let raw = RawHints {
                 family,
+                flags: Flags::FAMILY.bits() as i32,
                 ..Default::default()
             };
             assert_eq!(code(raw), Eai::Family, "{family}");
+            let without = RawHints { flags: 0, ..raw };
+            assert_eq!(without.read(), Ok(Hints::default()), "{family}");
         }
         let unix = 1u16.to_ne_bytes();
         let raw = RawHints {

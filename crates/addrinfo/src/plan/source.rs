@@ -218,7 +218,8 @@ impl Plan {
         candidate.decisions.push(Decision::Route(route));
         let question = DeviceQuestion::OfAddress {
             ip: route.source,
-            interface_index: route::is_link_local(route.source).then_some(route.interface_index),
+            interface_index: route::is_link_local(route.source)
+                .then(|| interface_of(&route, candidate.dst)),
             leaves_by: (!route.is_on_this_machine()).then_some(route.interface_index),
         };
         self.ask(Stage::Device(at), Question::Device(question));
@@ -338,6 +339,16 @@ fn scope(address: Address) -> Option<u32> {
     }
 }
 
+/// The interface of a link-local source. The route to an address of this machine leads to the loopback interface, so the
+/// destination tells.
+fn interface_of(route: &Route, destination: Option<Address>) -> u32 {
+    let zone = destination.and_then(scope);
+    match route.is_on_this_machine() {
+        true => zone.unwrap_or(route.interface_index),
+        false => route.interface_index,
+    }
+}
+
 /// The source chosen by routing, in the destination's family.
 fn source_towards(to: &Address, route: &Route, port: u16, port_space: PortSpace) -> Address {
     match (to, route.source) {
@@ -352,7 +363,7 @@ fn source_towards(to: &Address, route: &Route, port: u16, port_space: PortSpace)
             })
         }
         (Address::Inet(_), IpAddr::V6(v6)) if route::is_link_local(v6.into()) => {
-            let address = SocketAddrV6::new(v6, port, 0, route.interface_index);
+            let address = SocketAddrV6::new(v6, port, 0, interface_of(route, Some(*to)));
             Address::Inet(address.into())
         }
         (Address::Inet(_), source) => Address::Inet((source, port).into()),

@@ -70,6 +70,7 @@ fn eai_family_says_that_the_address_family_is_not_supported() {
     for family in [1, 3, 28, -2] {
         let raw = RawHints {
             family,
+            flags: Flags::FAMILY.bits() as i32,
             ..RawHints::default()
         };
         assert_eq!(raw.read().unwrap_err().code(), Eai::Family, "{family}");

@@ -257,11 +257,17 @@ fn check_group(group: IpAddr, local: IpAddr) -> Result<IpAddr> {
         let expected = "the address of a multicast group";
         return Err(Error::invalid(step, "group", expected, group));
     }
-    if group.is_ipv6() && local.to_canonical().is_ipv4() {
-        let expected = "an IPv4 group, because the id's address is IPv4";
-        return Err(Error::invalid(step, "group", expected, group));
+    match (group, local.to_canonical()) {
+        (IpAddr::V6(_), IpAddr::V4(_)) => {
+            let expected = "an IPv4 group, because the id's address is IPv4";
+            Err(Error::invalid(step, "group", expected, group))
+        }
+        (IpAddr::V4(_), IpAddr::V6(_)) => {
+            let expected = "an IPv6 group, because the id's address is IPv6";
+            Err(Error::invalid(step, "group", expected, group))
+        }
+        _ => Ok(group),
     }
-    Ok(group)
 }
 
 /// The parameters for sending to the group (`ib_init_ah_from_mcmember`).

@@ -7,7 +7,7 @@ use std::time::Duration;
 use portolan_addrinfo::neighbour::Watch;
 use portolan_cm::{BoundDevice, QueryNumber, ResolvedAddress};
 use portolan_provider::address::ip_to_gid;
-use portolan_provider::address::leaves_device_open;
+use portolan_provider::address::{leaves_device_open, unspecified_like};
 use portolan_provider::cm::IdNumber;
 use portolan_provider::error::errno;
 use portolan_provider::{Address, Cause, Error, Result, Step};
@@ -19,16 +19,16 @@ use super::resolve_addr;
 
 impl Core {
     pub(super) fn bind(&self, id: IdNumber, local: SocketAddr) -> Result<()> {
+        check_zone(local)?;
         let device = match leaves_device_open(local.ip()) {
             true => None,
-            false => Some(
-                self.find_device(local.ip(), resolve_addr::scope_of(local).unwrap_or(0))
-                    .ok_or_else(|| match self.stack().why_left_out(local.ip()) {
-                        Some(why) => Error::new(Step::Bind, Cause::NoDevice { why })
-                            .between(Some(local.into()), None),
-                        None => no_address(local),
-                    })?,
-            ),
+            false => Some(self.device_at(local).ok_or_else(|| {
+                match self.stack().why_left_out(local.ip()) {
+                    Some(why) => Error::new(Step::Bind, Cause::NoDevice { why })
+                        .between(Some(local.into()), None),
+                    None => no_address(local),
+                }
+            })?),
         };
         let local = self.claim_port(id, local, Purpose::Bind, COORDINATOR_TIMEOUT)?;
         let bound = self.run(|cm, now| match device {
@@ -39,6 +39,10 @@ impl Core {
             self.release_claim(id);
         }
         bound
+    }
+
+    fn device_at(&self, local: SocketAddr) -> Option<BoundDevice> {
+        self.find_device(local.ip(), resolve_addr::scope_of(local).unwrap_or(0))
     }
 
     pub(super) fn resolve_addr(
@@ -58,8 +62,14 @@ impl Core {
             (Some(claimed), Some(source)) => Some(SocketAddr::new(source.ip(), claimed.port())),
             // An unbound id takes a free port now, as in the kernel.
             (None, source) => {
-                let like = portolan_provider::address::unspecified_like(destination);
-                let wanted = source.unwrap_or(SocketAddr::new(like.ip(), 0));
+                if let Some(source) = source.filter(|source| !leaves_device_open(source.ip()))
+                    && self.device_at(source).is_none()
+                {
+                    return Err(no_address(source).at(Step::ResolveAddress));
+                }
+                // The engine takes an IPv4-mapped destination for what it stands for.
+                let destination = SocketAddr::new(destination.ip().to_canonical(), 0);
+                let wanted = source.unwrap_or(unspecified_like(destination));
                 let timeout = timeout.min(COORDINATOR_TIMEOUT);
                 let claimed = self.claim_port(id, wanted, Purpose::Connect, timeout);
                 Some(claimed.map_err(|error| error.at(Step::ResolveAddress))?)
@@ -220,6 +230,18 @@ impl Core {
 
 fn no_address(wanted: SocketAddr) -> Error {
     Error::new(Step::Bind, Cause::AddressNotAvailable).between(Some(wanted.into()), None)
+}
+
+/// Without its zone, a link-local address could be of any interface, and no client could reach a listener there
+/// (`cma_check_linklocal`).
+fn check_zone(local: SocketAddr) -> Result<()> {
+    match local {
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() && v6.scope_id() == 0 => {
+            let expected = "a link-local address with its zone";
+            Err(Error::invalid(Step::Bind, "address", expected, local))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn already_bound(wanted: SocketAddr) -> Error {

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use portolan_addrinfo::{AddrInfo, Family, Hints};
+use portolan_provider::Address;
 
 use crate::{on_network, resolve};
 
@@ -85,5 +86,21 @@ fn without_routes_there_are_addresses_and_no_sources() {
         let found = resolve("many.lab.test", Some(&hints)).expect("found");
         assert_eq!(found.len(), 5);
         assert!(found.iter().all(|info| info.src_addr.is_none()));
+    });
+}
+
+#[test]
+fn an_own_link_local_address_is_its_own_source_in_its_zone() {
+    on_network(|| {
+        let found = resolve("fe80::77%one", None).expect("found");
+        let inet = |address: Option<Address>| address.and_then(|address| address.inet());
+        let (source, destination) = (inet(found[0].src_addr), inet(found[0].dst_addr));
+        let (source, destination) = (source.expect("a source"), destination.unwrap());
+        assert_eq!(source.ip(), ip("fe80::77"));
+        let (SocketAddr::V6(source), SocketAddr::V6(destination)) = (source, destination) else {
+            panic!("{found:?}");
+        };
+        assert_ne!(source.scope_id(), 0);
+        assert_eq!(source.scope_id(), destination.scope_id());
     });
 }

@@ -59,6 +59,7 @@ fn on_network<R: Send + 'static>(test: impl FnOnce() -> R + Send + 'static) -> R
         namespace.ip(TWO_UPLINKS);
         namespace.ip("rule add to 203.0.113.0/24 lookup 1234
             -6 rule add to 2001:db8:ffff::/48 lookup 1234");
+        namespace.ip("addr add fe80::77/64 dev one nodad");
         // Discovery of an absent host takes a minute instead of three seconds.
         namespace.sysctl("net/ipv6/neigh/one/mcast_solicit", "60");
         let server = namespace.run(|| dns::serve(NUMBERED));

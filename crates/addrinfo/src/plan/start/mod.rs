@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 
 use portolan_provider::Address;
 use portolan_provider::address::{SockaddrIb, gid_to_ip};
+use portolan_wire::addr::PKey;
 
 use super::candidate::Candidate;
 use super::settle::Settled;
@@ -62,8 +63,12 @@ fn without_node(settled: &Settled, service: Option<&str>) -> Result<Start, Probl
             Some(Family::Inet | Family::Inet6) => Address::Inet((gid_to_ip(gid), 0).into()),
             Some(Family::Ib) | None => {
                 let (sid, sid_mask) = SockaddrIb::service(settled.port_space, 0);
+                let pkey = match path.record.pkey {
+                    PKey(0) => PKey::DEFAULT,
+                    pkey => pkey,
+                };
                 Address::Ib(SockaddrIb {
-                    pkey: path.record.pkey,
+                    pkey,
                     flowinfo: 0,
                     gid,
                     sid,

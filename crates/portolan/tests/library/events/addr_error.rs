@@ -36,6 +36,34 @@ fn addr_error_reports_a_missing_route_from_the_source_to_the_destination() {
 }
 
 #[test]
+fn a_source_that_no_device_has_fails_in_the_call_and_leaves_the_id_unbound() {
+    let channel = channel();
+    let id = CmId::new(&channel).unwrap();
+    let (foreign, here) = ("192.0.2.1:0".parse().unwrap(), "127.0.0.1:7471");
+    let error = id
+        .resolve_addr(Some(foreign), here.parse().unwrap(), PATIENCE)
+        .unwrap_err();
+    let found = (error.step, error.cause.clone());
+    assert_eq!(
+        found,
+        (Step::ResolveAddress, Cause::AddressNotAvailable),
+        "{error}"
+    );
+    id.resolve_addr(None, here.parse().unwrap(), PATIENCE)
+        .unwrap();
+    next(&channel, EventType::AddrResolved);
+}
+
+#[test]
+fn an_unbound_id_resolves_an_ipv4_mapped_destination() {
+    let channel = channel();
+    let id = CmId::new(&channel).unwrap();
+    let destination = "[::ffff:127.0.0.1]:7471".parse().unwrap();
+    id.resolve_addr(None, destination, PATIENCE).unwrap();
+    next(&channel, EventType::AddrResolved);
+}
+
+#[test]
 fn a_failure_to_start_is_an_error_of_the_call_without_an_event() {
     let channel = channel();
     let id = CmId::new(&channel).unwrap();

@@ -2,7 +2,7 @@
 //! successfully.
 
 use portolan::Cause;
-
+use portolan::cm::CmId;
 use portolan::provider::address::ip_to_gid;
 use portolan::provider::cm::{EventType, JoinKind};
 use portolan::wire::addr::{QKey, Qpn};
@@ -31,6 +31,24 @@ fn multicast_join_gives_everything_needed_to_send_to_the_group() {
     assert_eq!(ud.ah_attr.dgid, ip_to_gid(group));
     assert_eq!((ud.ah_attr.hop_limit, ud.ah_attr.port_num), (64, 1));
     assert!(event.failure().is_none());
+}
+
+#[test]
+fn a_group_of_another_address_family_is_refused() {
+    let channel = channel();
+    let groups = ["239.1.2.3", "ff0e::1:2:3"];
+    for (here, group) in ["[::1]:7471", "127.0.0.1:7471"].into_iter().zip(groups) {
+        let id = CmId::with_service(&channel, UDP).unwrap();
+        id.resolve_addr(None, here.parse().unwrap(), PATIENCE)
+            .unwrap();
+        next(&channel, EventType::AddrResolved);
+        let joined = id.join_multicast(group.parse().unwrap(), JoinKind::FullMember, 1);
+        let error = joined.expect_err(group);
+        assert!(
+            matches!(error.cause, Cause::InvalidArgument { what: "group", .. }),
+            "{error}"
+        );
+    }
 }
 
 #[test]
