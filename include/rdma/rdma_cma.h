@@ -160,7 +160,10 @@ struct rdma_cm_event {
 #define RAI_SA 0x00000010
 #define RAI_DNS 0x00000020
 
-/* An error code of rdma_getaddrinfo that <netdb.h> lacks: an unknown or unfitting ai_qp_type. */
+/*
+ * An error code of rdma_getaddrinfo that <netdb.h> lacks: an unknown or unfitting ai_qp_type. It is the number of
+ * EAI_SOCKTYPE, so that gai_strerror has a text for it.
+ */
 #ifndef EAI_QPTYPE
 #define EAI_QPTYPE (-7)
 #endif

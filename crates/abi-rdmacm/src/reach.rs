@@ -85,14 +85,22 @@ impl Wake for Bell {
 /// # Errors
 /// Those of [`gid_reachable`]; `EINTR`.
 fn wait(reaching: reach::Reaching) -> Result<()> {
+    let mut reaching = pin!(reaching);
+    let mut look = |waker: &Waker| {
+        let outcome = reaching.as_mut().poll(&mut TaskContext::from_waker(waker));
+        let errno = |refused: reach::Unreachable| Errno::from_raw_os_error(refused.errno());
+        outcome.map(|outcome| outcome.map(drop).map_err(errno))
+    };
+    // Many answers are there at once.
+    if let Poll::Ready(outcome) = look(Waker::noop()) {
+        return outcome;
+    }
     let bell = eventfd(0, EventfdFlags::CLOEXEC).map_err(|_| Errno::NOMEM)?;
     let bell = Arc::new(Bell(bell));
     let waker = Waker::from(Arc::clone(&bell));
-    let mut reaching = pin!(reaching);
     loop {
-        if let Poll::Ready(outcome) = reaching.as_mut().poll(&mut TaskContext::from_waker(&waker)) {
-            let errno = |refused: reach::Unreachable| Errno::from_raw_os_error(refused.errno());
-            return outcome.map(drop).map_err(errno);
+        if let Poll::Ready(outcome) = look(&waker) {
+            return outcome;
         }
         rustix::io::read(&bell.0, &mut [0; 8])?;
     }

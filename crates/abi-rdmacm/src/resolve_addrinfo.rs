@@ -20,9 +20,9 @@ use crate::names::{Question, chain, machine};
 use crate::reach;
 use crate::sync::{Left, begun};
 
-/// Time limit of a look-up: libc's resolver never takes longer (resolv.conf(5): 3 servers, 2 attempts at each, 5 s
-/// each).
-const TIMEOUT: Duration = Duration::from_secs(30);
+/// Time limit of a look-up: libc's resolver never takes longer (resolv.conf(5): 3 servers, at most 5 attempts at each and 30 s
+/// for each, and two questions).
+const TIMEOUT: Duration = Duration::from_secs(900);
 /// A number that no id has.
 const NO_ID: u32 = u32::MAX;
 

@@ -368,15 +368,14 @@ impl PortGroup {
         self.lock().state.leave();
     }
 
-    /// Enables direct connections between other members and this one.
+    /// Enables direct connections between other members and this one, once.
     ///
     /// # Errors
-    /// `Os` if the system refuses.
+    /// `Os` with `EADDRINUSE` if this was called before, or if another user's process holds the name; otherwise the
+    /// system's error.
     pub fn link_members(&self) -> Result<MemberLinks> {
-        let shared = self.lock();
-        let context = &shared.state.context;
-        let block_name = Arc::clone(&context.block_name);
-        MemberLinks::new(self.block(), block_name, &context.config).map_err(join::os("listen"))
+        let config = self.lock().state.context.config.clone();
+        MemberLinks::new(self.block(), &config).map_err(join::os("listen"))
     }
 
     /// The state of the group, as known to this process.

@@ -5,7 +5,7 @@
 //! then. The users define the messages.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use portolan_threads::lock::Mutex;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
@@ -22,6 +22,10 @@ use super::trust::{Credentials, Own, Trust};
 /// Maximum number of members waiting to be accepted.
 const BACKLOG: i32 = 128;
 
+/// How long a name for links may still belong to a process that is ending, and how often to try again.
+const CLAIM_PATIENCE: Duration = Duration::from_millis(200);
+const CLAIM_INTERVAL: Duration = Duration::from_millis(1);
+
 /// Sent by the end that was called: it accepts descriptors. No user's message begins with a byte of 0.
 const READY: [u8; 1] = [0];
 
@@ -32,8 +36,6 @@ const ACCEPTS_MAX: usize = 16;
 #[derive(Debug)]
 pub struct MemberLinks {
     listener: PrivateFd,
-    /// No other process gets the block, and wants the listener's name, before this one is closed.
-    _block_name: Arc<PrivateFd>,
     name: GroupName,
     trust: Trust,
 }
@@ -63,18 +65,13 @@ pub enum LinkMessage {
 }
 
 impl MemberLinks {
-    /// The links of the member that holds a block's name.
-    pub(super) fn new(
-        block: Block,
-        block_name: Arc<PrivateFd>,
-        config: &GroupConfig,
-    ) -> Result<Self, Errno> {
+    /// The links of the member that has a block.
+    pub(super) fn new(block: Block, config: &GroupConfig) -> Result<Self, Errno> {
         let name = GroupName::new(config);
-        let listener = name.claim_links(block)?.ok_or(Errno::ADDRINUSE)?;
+        let listener = claim(&name, block)?;
         net::listen(&listener, BACKLOG)?;
         Ok(Self {
             listener,
-            _block_name: block_name,
             name,
             trust: config.trust.clone(),
         })
@@ -128,6 +125,19 @@ impl MemberLinks {
             waiting: Mutex::new(None),
         };
         Ok(Some((link, tells)))
+    }
+}
+
+/// Binds the name for links of a block. The process that had the block before may be ending: its sockets are closed one by
+/// one.
+fn claim(name: &GroupName, block: Block) -> Result<PrivateFd, Errno> {
+    let deadline = Instant::now() + CLAIM_PATIENCE;
+    loop {
+        match name.claim_links(block)? {
+            Some(listener) => return Ok(listener),
+            None if Instant::now() > deadline => return Err(Errno::ADDRINUSE),
+            None => std::thread::sleep(CLAIM_INTERVAL),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 /*
  * Calls that wait, as read(2) does: a signal interrupts them or not, depending on its handler, and the thread can
- * be cancelled in them. Also tests pointers that some programs pass after a call has failed. Exits with 0, or
+ * be cancelled in them (not in ibv_gid_reachable). Also tests pointers that some programs pass after a call has failed. Exits with 0, or
  * prints the wrong line.
  *
  * Usage: waits LOCAL_IPV4 SILENT_IPV4

@@ -34,9 +34,9 @@ impl RawHints<'_> {
     ///
     /// # Errors
     /// * `EAI_BADFLAGS`: unknown flags.
-    /// * `EAI_FAMILY`: `ai_family` or the family of an address is not supported.
+    /// * `EAI_FAMILY`: `ai_family`, if `RAI_FAMILY` is set, or the family of an address is not supported.
     /// * `EAI_QPTYPE`: an unknown queue pair type or port space.
-    /// * `EAI_SYSTEM` with `EINVAL`: an address or route of invalid length.
+    /// * `EAI_SYSTEM` with `EINVAL`: an address, route or connection data of invalid length.
     pub fn read(&self) -> Result<Hints, AddrInfoError> {
         self.fields().map_err(AddrInfoError::of_hints)
     }
@@ -49,7 +49,7 @@ impl RawHints<'_> {
         let family = optional(self.family, |number| {
             Family::from_number(u16::try_from(number).ok()?)
         });
-        // Without the flag, no number is wrong.
+        // Without RAI_FAMILY the family is ignored, so an unknown one is no error.
         let family = family.or((!flags.contains(Flags::FAMILY)).then_some(None));
         let qp_type = optional(self.qp_type, |number| {
             QpType::from_number(u8::try_from(number).ok()?)
@@ -189,6 +189,18 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(code(raw), Eai::Family);
+    }
+
+    #[test]
+    fn connection_data_that_no_message_carries_is_refused() {
+        let data = [0; CONNECT_DATA_MAX + 1];
+        for (length, is_good) in [(CONNECT_DATA_MAX, true), (CONNECT_DATA_MAX + 1, false)] {
+            let raw = RawHints {
+                connect: &data[..length],
+                ..Default::default()
+            };
+            assert_eq!(raw.read().is_ok(), is_good, "{length}");
+        }
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use portolan_addrinfo::{Family, Hints, PathData, RawHints};
 use portolan_provider::address::SockaddrIb;
 use portolan_provider::{Address, Cause};
-use portolan_wire::Gid;
 use portolan_wire::sa::PathRecord;
+use portolan_wire::{Gid, PKey};
 
 use crate::script::*;
 
@@ -39,6 +39,24 @@ fn over_infiniband_a_result_has_the_fabrics_paths() {
         .iter()
         .map(|path| path.to_bytes().unwrap().len());
     assert_eq!(bytes.sum::<usize>(), 2 * 72);
+}
+
+#[test]
+fn a_route_of_the_hints_without_a_partition_leads_to_the_default_one() {
+    for (given, expected) in [(0, 0xFFFF), (0x8001, 0x8001)] {
+        let mut route = path(0);
+        route.record.pkey = PKey(given);
+        (route.record.dgid, route.record.sgid) = (Gid([0xFE; 16]), PORT_GID);
+        let hints = Hints {
+            route: vec![route],
+            ..Hints::new()
+        };
+        let found = Script::infiniband(vec![path(1)]).resolve(None, Some("7471"), &hints);
+        let Some(Address::Ib(to)) = found.unwrap()[0].dst_addr else {
+            panic!("a GID");
+        };
+        assert_eq!(to.pkey, PKey(expected));
+    }
 }
 
 #[test]

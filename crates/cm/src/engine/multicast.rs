@@ -92,8 +92,8 @@ impl Cm {
     ///
     /// # Errors
     /// `InvalidState` unless the id is bound to a device and its route is not resolved yet; `InvalidArgument` for an id
-    /// that is not for datagrams, an address that is not a group, and an IPv6 group on an IPv4 address; `NoSuchObject`,
-    /// `LimitReached`. Linux cannot join IPv6 groups on RoCEv2.
+    /// that is not for datagrams, an address that is not a group, and a group of another IP version than the id's address;
+    /// `NoSuchObject`, `LimitReached`. Linux cannot join IPv6 groups on RoCEv2.
     pub fn join(
         &mut self,
         _now: Duration,

@@ -19,17 +19,7 @@ use super::resolve_addr;
 
 impl Core {
     pub(super) fn bind(&self, id: IdNumber, local: SocketAddr) -> Result<()> {
-        check_zone(local)?;
-        let device = match leaves_device_open(local.ip()) {
-            true => None,
-            false => Some(self.device_at(local).ok_or_else(|| {
-                match self.stack().why_left_out(local.ip()) {
-                    Some(why) => Error::new(Step::Bind, Cause::NoDevice { why })
-                        .between(Some(local.into()), None),
-                    None => no_address(local),
-                }
-            })?),
-        };
+        let device = self.device_at(local)?;
         let local = self.claim_port(id, local, Purpose::Bind, COORDINATOR_TIMEOUT)?;
         let bound = self.run(|cm, now| match device {
             Some(device) if !self.is_present(&device) => Err(no_address(local)),
@@ -41,8 +31,20 @@ impl Core {
         bound
     }
 
-    fn device_at(&self, local: SocketAddr) -> Option<BoundDevice> {
-        self.find_device(local.ip(), resolve_addr::scope_of(local).unwrap_or(0))
+    /// The device of a local address; `None` for an address that leaves it open.
+    fn device_at(&self, local: SocketAddr) -> Result<Option<BoundDevice>> {
+        if leaves_device_open(local.ip()) {
+            return Ok(None);
+        }
+        check_zone(local)?;
+        let found = self.find_device(local.ip(), resolve_addr::scope_of(local).unwrap_or(0));
+        let found = found.ok_or_else(|| match self.stack().why_left_out(local.ip()) {
+            Some(why) => {
+                Error::new(Step::Bind, Cause::NoDevice { why }).between(Some(local.into()), None)
+            }
+            None => no_address(local),
+        });
+        found.map(Some)
     }
 
     pub(super) fn resolve_addr(
@@ -62,10 +64,10 @@ impl Core {
             (Some(claimed), Some(source)) => Some(SocketAddr::new(source.ip(), claimed.port())),
             // An unbound id takes a free port now, as in the kernel.
             (None, source) => {
-                if let Some(source) = source.filter(|source| !leaves_device_open(source.ip()))
-                    && self.device_at(source).is_none()
-                {
-                    return Err(no_address(source).at(Step::ResolveAddress));
+                let source = source.map(|source| in_zone_of(source, destination));
+                if let Some(source) = source {
+                    let found = self.device_at(source);
+                    found.map_err(|error| error.at(Step::ResolveAddress))?;
                 }
                 // The engine takes an IPv4-mapped destination for what it stands for.
                 let destination = SocketAddr::new(destination.ip().to_canonical(), 0);
@@ -241,6 +243,19 @@ fn check_zone(local: SocketAddr) -> Result<()> {
             Err(Error::invalid(Step::Bind, "address", expected, local))
         }
         _ => Ok(()),
+    }
+}
+
+/// A link-local source without a zone is in that of the destination.
+fn in_zone_of(source: SocketAddr, destination: SocketAddr) -> SocketAddr {
+    match (source, destination) {
+        (SocketAddr::V6(mut source), SocketAddr::V6(destination))
+            if source.ip().is_unicast_link_local() && source.scope_id() == 0 =>
+        {
+            source.set_scope_id(destination.scope_id());
+            source.into()
+        }
+        _ => source,
     }
 }
 

@@ -35,7 +35,8 @@ impl Stream {
     /// ```
     ///
     /// # Errors
-    /// `TimedOut`: the data is delivered in the background, as for a dropped stream. The error that broke the stream.
+    /// `TimedOut`: the data is delivered in the background, as for a dropped stream. The error that broke the stream, also
+    /// if the peer had ended its direction in order but does not have all data.
     pub fn close(self, timeout: Duration) -> io::Result<()> {
         let core = self.core();
         core.close(Close::Both);

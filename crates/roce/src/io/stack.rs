@@ -392,7 +392,9 @@ fn link(config: &StackConfig, group: &PortGroup) -> (Option<Links>, Option<LinkS
     if !config.local_memory {
         return (None, None);
     }
-    let members = group.link_members();
+    let members = group.link_members().inspect_err(|error| {
+        tracing::warn!(%error, "no links through memory");
+    });
     let links = Links::new(group.block()).map_err(|errno| {
         tracing::debug!(%errno, "no links through memory");
     });

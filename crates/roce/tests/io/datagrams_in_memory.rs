@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_provider::verbs::{SendOp, WcStatus};
-use portolan_roce::io::Stack;
+use portolan_roce::io::{Stack, Way};
 use portolan_wire::Qpn;
 use rustix::process::Signal;
 
@@ -129,7 +129,9 @@ fn datagrams_to_a_stopped_process_fill_its_ring_and_hold_up_nobody() {
 
 #[test]
 fn a_request_that_waits_for_room_in_a_ring_fails_when_the_process_that_reads_it_dies() {
-    let (_stack, connected, mut peer, end, theirs) = with_process();
+    let (stack, connected, mut peer, end, theirs) = with_process();
+    let way = stack.way_of(connected.qp.qpn());
+    assert!(matches!(way, Some(Way::Memory | Way::Rings(_))), "{way:?}");
     peer.signal(Signal::STOP);
     std::thread::sleep(Duration::from_millis(100));
     (0..DATAGRAMS).for_each(|_| send(&end, theirs, LEN));

@@ -4,11 +4,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use portolan_port_sharing::Block;
 use portolan_provider::verbs::{QpType, SendOp};
-use portolan_roce::io::{Direction, Stack, Tap, TappedPacket};
+use portolan_roce::io::{Direction, Stack, StackConfig, Tap, TappedPacket};
 use portolan_wire::bth::Opcode;
 use portolan_wire::icrc::{self, Flow, Identification};
 
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::Signal;
 
 use crate::harness::*;
@@ -539,4 +542,37 @@ fn threads_that_send_in_every_way_and_register_memory_do_not_wait_for_each_other
         std::mem::forget((first, stacks));
         panic!("not all threads have ended");
     }
+}
+
+/// Calls the process with a block as other processes do, and says nothing.
+fn call_silently(config: &StackConfig, block: Block) -> OwnedFd {
+    let group = &config.group;
+    let name = format!("{}/{}/{block}/links", group.name_prefix, group.port);
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+    let (family, kind, flags) = (
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+    );
+    let socket = socket_with(family, kind, flags, None).unwrap();
+    connect(&socket, &address).unwrap();
+    socket
+}
+
+#[test]
+fn callers_that_say_nothing_keep_no_other_process_from_its_link() {
+    let mut config = config();
+    config.local_memory = true;
+    let stacks = [stack(&config), stack(&config)];
+    let called = End::new(&stacks[1], "127.0.0.1".parse().unwrap(), IN_RINGS);
+    let block = Block::of_qpn(called.qp.qpn().value()).unwrap();
+    // As many as there are places for.
+    let silent = [(); 256].map(|()| call_silently(&config, block));
+    std::thread::sleep(Duration::from_millis(2500));
+    let mut ends = Ends::on(stacks, "127.0.0.1");
+    until("the link is up", || {
+        ends.write();
+        ends.stacks[1].counters().received_through_memory > 0
+    });
+    drop(silent);
 }

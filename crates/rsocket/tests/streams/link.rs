@@ -262,8 +262,8 @@ impl Side {
         for flight in self.flights.drain(..) {
             self.under_way -= 1;
             self.endpoint.on_lost(flight.id);
+            self.endpoint.fail();
         }
-        self.endpoint.fail();
         self.settle();
     }
 

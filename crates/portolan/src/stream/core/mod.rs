@@ -381,7 +381,9 @@ impl Core {
 
     /// After [`Core::flush`]: whether the stream broke, or data is lost.
     pub(crate) fn has_lost(&self) -> bool {
-        self.lock().has_lost()
+        let mut state = self.lock();
+        self.advance(&mut state, true);
+        state.has_lost()
     }
 
     /// Disconnects. Data that is not flushed is lost.

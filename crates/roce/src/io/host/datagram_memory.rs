@@ -7,7 +7,7 @@
 #![allow(unsafe_code, reason = "readv(2) to the program's addresses")]
 
 use std::cell::RefCell;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 
 use portolan_threads::fork;
 use rustix::io::Errno;
@@ -43,9 +43,11 @@ pub(crate) unsafe fn place<'a>(mut pieces: impl Iterator<Item = (u64, &'a [u8])>
     let _ = LANDING.try_with(|landing| {
         let mut landing = landing.borrow_mut();
         let process = fork::generation();
-        let made = landing.take_if(|(owner, _)| *owner == process);
-        let made = made.unwrap_or_else(|| (process, Landing::new()));
-        let Some(landing) = landing.insert(made).1.as_mut() else {
+        if let Some((_, Some(parents))) = landing.take_if(|(owner, _)| *owner != process) {
+            parents.leave();
+        }
+        let (_, made) = landing.get_or_insert_with(|| (process, Landing::new()));
+        let Some(landing) = made else {
             return;
         };
         for (addr, bytes) in &mut pieces {
@@ -77,6 +79,11 @@ impl Landing {
             pieces: Vec::new(),
             filled: 0,
         })
+    }
+
+    /// Drops a parent's file without closing its number, which this process may use for another file by now.
+    fn leave(self) {
+        let _ = self.file.into_raw_fd();
     }
 
     /// Copies a piece to the file. Returns false if there is no room.

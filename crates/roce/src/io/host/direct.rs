@@ -232,8 +232,8 @@ impl Host {
     /// Withdraws the peer's right to access memory through a queue pair. Its running request may go on.
     pub(crate) fn withdraw_qp(&self, state: &mut LockedQp) {
         if let (Some(slot), Some(links)) = (state.given.take(), &self.links) {
-            links.rights().take_qp(slot);
-            state.withdrawn = Some(slot);
+            let is_copying = links.rights().take_qp(slot);
+            state.withdrawn = is_copying.then_some(slot);
         }
     }
 

@@ -184,7 +184,7 @@ impl Host {
         state.link_wait = LinkWait::default();
         state.path = path;
         state.peer = None;
-        // What it waited for does not resume it on the new path.
+        // The room that it waited for is not that of the new path.
         state.deferred = false;
     }
 

@@ -39,8 +39,8 @@ pub enum WhySocket {
     #[error("datagrams, which choose memory one by one")]
     Datagrams,
     /// [`StackConfig::local_memory`](crate::io::StackConfig::local_memory) is off, or this process could not create
-    /// memory files.
-    #[error("memory is turned off in this process")]
+    /// memory files or the socket that other processes call.
+    #[error("memory is turned off in this process, or could not be prepared")]
     TurnedOff,
     /// The other process has turned it off, has no descriptors left, or has died.
     #[error("the other process takes no packets through memory")]

@@ -31,6 +31,8 @@ const ACCEPTS_PER_TURN: usize = 16;
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Maximum of accepted connections. Each may have a place on the head page.
 const ACCEPTED_MAX: usize = PLACES;
+/// How long a process that has called may say nothing if others wait for its place.
+const SILENCE_MAX: Duration = Duration::from_secs(2);
 
 /// The links as all threads see them.
 #[derive(Debug)]
@@ -83,8 +85,8 @@ enum Stage {
     Called(Block, PendingWriter),
     /// A link to that block.
     Writing(Block, Arc<SendSocket>),
-    /// Accepted. The ring is awaited.
-    Accepted,
+    /// Accepted. The ring is awaited since then.
+    Accepted(Instant),
     /// A link to this process, with its place on the head page.
     Reading(u8),
 }
@@ -252,6 +254,18 @@ fn sum(a: (u64, u64), b: (u64, u64)) -> (u64, u64) {
     (a.0 + b.0, a.1 + b.1)
 }
 
+impl Drop for LinkServer {
+    /// Ends the direct requests of this process before its connections: another process takes the end of a connection for
+    /// the end of its requests.
+    fn drop(&mut self) {
+        for connection in self.connections.values() {
+            if let Stage::Writing(_, socket) = &connection.stage {
+                socket.close();
+            }
+        }
+    }
+}
+
 impl LinkServer {
     pub(crate) fn new(members: MemberLinks) -> Self {
         Self {
@@ -334,8 +348,11 @@ impl LinkServer {
         for _ in 0..ACCEPTS_PER_TURN {
             match self.members.accept() {
                 Ok(Some(link)) => {
+                    if self.accepted() >= ACCEPTED_MAX {
+                        self.forget_silent();
+                    }
                     if self.accepted() < ACCEPTED_MAX {
-                        let (link, stage) = (Arc::new(link), Stage::Accepted);
+                        let (link, stage) = (Arc::new(link), Stage::Accepted(Instant::now()));
                         numbers.push(self.keep(Connection { link, stage }));
                     }
                 }
@@ -349,6 +366,13 @@ impl LinkServer {
         (numbers, false)
     }
 
+    /// Closes the connections of processes that have called and then said nothing. Others may wait for their places.
+    fn forget_silent(&mut self) {
+        let is_silent = |connection: &Connection| matches!(connection.stage, Stage::Accepted(since) if since.elapsed() > SILENCE_MAX);
+        self.connections
+            .retain(|_, connection| !is_silent(connection));
+    }
+
     fn keep(&mut self, connection: Connection) -> u64 {
         self.last += 1;
         self.connections.insert(self.last, connection);
@@ -358,7 +382,7 @@ impl LinkServer {
     /// The number of accepted connections. This process opens at most one to each block.
     fn accepted(&self) -> usize {
         let is_accepted = |connection: &&Connection| {
-            matches!(connection.stage, Stage::Accepted | Stage::Reading(_))
+            matches!(connection.stage, Stage::Accepted(_) | Stage::Reading(_))
         };
         self.connections.values().filter(is_accepted).count()
     }
@@ -417,7 +441,7 @@ impl LinkServer {
             }
         };
         match (connection.stage, message) {
-            (Stage::Accepted, Some((&[VERSION, block], descriptors))) => {
+            (Stage::Accepted(_), Some((&[VERSION, block], descriptors))) => {
                 let place = self.free_place();
                 match accepted(
                     &links.own_end(),
@@ -495,7 +519,7 @@ impl LinkServer {
                 links.remove_reader(place);
                 Served::Ended(place)
             }
-            (Stage::Accepted, _) => Served::Nothing,
+            (Stage::Accepted(_), _) => Served::Nothing,
         }
     }
 }

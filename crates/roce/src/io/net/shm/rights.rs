@@ -231,16 +231,17 @@ impl Rights {
         Some(slot)
     }
 
-    /// Withdraws that. Copies may be running.
-    pub(crate) fn take_qp(&self, slot: Slot) {
+    /// Withdraws that. Returns whether copies may be running.
+    pub(crate) fn take_qp(&self, slot: Slot) -> bool {
         let entry = qp_entry(&self.mapping, slot);
         entry.word.store(0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
+        !self.busy(|word| is_qp(word, slot)).is_empty()
     }
 
     /// Waits a moment for the copies that ran when the slot's right was withdrawn.
     pub(crate) fn wait_for_qp(&self, slot: Slot) {
-        let is_it = |word| word & ANNOUNCED != 0 && qp_of(word) == slot;
+        let is_it = |word| is_qp(word, slot);
         let busy = self.wait_for(is_it, QP_PATIENCE);
         if !busy.is_empty() {
             // The program's memory: a stopped process must not write to it later.
@@ -359,23 +360,30 @@ impl Rights {
         drop(free);
     }
 
-    /// Waits until no announcement matches `is_it`. Returns those that still do after `patience`.
-    fn wait_for(&self, is_it: impl Fn(u64) -> bool, patience: Duration) -> Vec<User> {
+    /// The announcements that match `is_it`.
+    fn busy(&self, is_it: impl Fn(u64) -> bool) -> Vec<User> {
         let users = self.users.lock();
         let hazards = users.iter().flat_map(|holder| {
             let of_ring = (0..HAZARDS).map(move |hazard| (holder, hazard));
             of_ring.filter(|(holder, hazard)| is_it(hazard_of(&holder.ring, *hazard).announced()))
         });
-        let busy: Vec<User> = hazards
-            .map(|(holder, hazard)| User {
-                ring: Arc::clone(&holder.ring),
-                hazard,
-                pid: holder.pid,
-            })
-            .collect();
-        drop(users);
-        wait_until_out(busy, patience, |user| is_it(user.announced()))
+        let busy = hazards.map(|(holder, hazard)| User {
+            ring: Arc::clone(&holder.ring),
+            hazard,
+            pid: holder.pid,
+        });
+        busy.collect()
     }
+
+    /// Waits until no announcement matches `is_it`. Returns those that still do after `patience`.
+    fn wait_for(&self, is_it: impl Fn(u64) -> bool, patience: Duration) -> Vec<User> {
+        wait_until_out(self.busy(&is_it), patience, |user| is_it(user.announced()))
+    }
+}
+
+/// Whether a process announces a copy through the queue pair in a slot.
+fn is_qp(word: u64, slot: Slot) -> bool {
+    word & ANNOUNCED != 0 && qp_of(word) == slot
 }
 
 /// Whether a process announces a copy with the key in a slot.
