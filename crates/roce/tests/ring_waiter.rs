@@ -50,22 +50,18 @@ impl Process {
     fn take_over(&self) {
         if self.waiter.take_over() {
             self.bell.store(false, Ordering::SeqCst);
-            if self.waiter.sleeps_in_calls() {
-                self.bell.store(true, Ordering::SeqCst);
-            }
+            self.bell.store(true, Ordering::SeqCst);
         }
     }
 
     /// The thread finds that packets have arrived, and does not sleep.
     fn turns(&self) {
-        self.waiter.sleep_in_calls();
         self.waiter.rest();
         self.waiter.rise();
     }
 
     /// Whether the thread sleeps at its bell.
     fn falls_asleep(&self) -> bool {
-        self.waiter.sleep_in_calls();
         let mut events = self.events.lock().unwrap();
         if events.is_queued {
             return false;

@@ -258,10 +258,8 @@ impl Host {
             links.waiter_bell().reset_all();
             self.progress
                 .poller_leaves(self.sources(), self.clock.now());
-            if waiter.sleeps_in_calls() {
-                // It may sleep, and one of the rings may have been for an event that is still queued.
-                links.waiter_bell().ring();
-            }
+            // It may sleep, or be about to, and one of the rings may have been for what it sleeps for.
+            links.waiter_bell().ring();
         }
     }
 }

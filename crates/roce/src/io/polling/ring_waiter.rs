@@ -20,8 +20,6 @@ const FOUND_MAX: u32 = 4096;
 #[derive(Debug)]
 pub(crate) struct RingWaiter {
     is_taken: AtomicBool,
-    /// It sleeps at the bell in calls, and other threads of the process ring for it, too.
-    sleeps_in_calls: AtomicBool,
     /// It waits, or is about to. Its bell may have been rung.
     rests: AtomicBool,
     /// The program waits in a call for each event. It has rested or polled there, or found its events there, and was not
@@ -39,7 +37,6 @@ impl RingWaiter {
     pub(crate) fn new() -> Self {
         Self {
             is_taken: AtomicBool::new(false),
-            sleeps_in_calls: AtomicBool::new(false),
             rests: AtomicBool::new(false),
             is_expected: AtomicBool::new(false),
             found: AtomicU32::new(0),
@@ -59,7 +56,6 @@ impl RingWaiter {
         self.is_expected.store(false, Ordering::Relaxed);
         self.found.store(0, Ordering::Relaxed);
         self.found_needed.store(FOUND_MIN, Ordering::Relaxed);
-        self.sleeps_in_calls.store(false, Ordering::SeqCst);
         self.is_taken.store(false, Ordering::Release);
     }
 
@@ -70,15 +66,6 @@ impl RingWaiter {
 
     pub(crate) fn rests(&self) -> bool {
         self.rests.load(Ordering::SeqCst)
-    }
-
-    /// The waiter sleeps in calls. It calls this before its first rest.
-    pub(crate) fn sleep_in_calls(&self) {
-        self.sleeps_in_calls.store(true, Ordering::SeqCst);
-    }
-
-    pub(crate) fn sleeps_in_calls(&self) -> bool {
-        self.sleeps_in_calls.load(Ordering::SeqCst)
     }
 
     /// The waiter rests in a call for an event, or has polled for it there, and is expected to make the next such call.
@@ -128,7 +115,7 @@ impl RingWaiter {
     }
 
     /// The waiter has not come in time, or sleeps elsewhere. Returns whether it rested. Then another thread that takes over
-    /// from a waiter that sleeps in calls rings the bell last, because the waiter may sleep there.
+    /// rings the bell last, because the waiter may sleep there.
     pub(crate) fn take_over(&self) -> bool {
         let rested = self.rests.swap(false, Ordering::SeqCst);
         if rested {

@@ -53,7 +53,6 @@ impl SoftChannel {
     fn wait(&self) -> Option<&RingWait> {
         if self.wait.get().is_none() {
             let begun = RingWait::begin(&self.host)?;
-            self.host.progress.ring_waiter().sleep_in_calls();
             // A process has one waiter, so no other thread has set it.
             let _ = self.wait.set(begun);
         }
