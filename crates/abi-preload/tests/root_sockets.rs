@@ -100,7 +100,7 @@ const WITH_VETH: &str = "ip link add veth0 type veth peer name veth1; ip addr ad
 /// Runs a program, which prints `done` at its end, on TCP and on rsockets. Its output must be the same. Returns the report of the
 /// second run.
 fn same_on_both(folder: &Folder, before: &str, argument: &str) -> String {
-    let on = |way| run(folder, &format!("{before} timeout 500 {way} {argument}"));
+    let on = |way| run(folder, &format!("{before} timeout 200 {way} {argument}"));
     let (on_tcp, _) = on("$tcp");
     assert!(on_tcp.ends_with("done\n"), "{on_tcp}");
     let (on_rsockets, report) = on("$rsockets");
@@ -132,11 +132,11 @@ fn numbers_of_streams_that_system_calls_close_are_those_of_the_next_files() {
 #[test]
 fn connections_and_processes_end_and_options_hold_as_on_tcp() {
     let report = same_on_both(&Folder::with("ends", "ends.c"), WITH_VETH, "");
-    // The client with a file, and each that exits in a signal handler.
+    // The 40 clients with a file, the one that exits in poll, and the 40 that exit in a signal handler.
     let clients = report.matches("rsockets 1 connected").count();
-    assert_eq!(clients, 42, "{report}");
+    assert_eq!(clients, 81, "{report}");
     // Clients that are bound to a device, or had no route before, have TCP.
-    let own = "rsockets 9 connected, 10 accepted, 4 handed over; TCP 2 connected, 0 accepted";
+    let own = "rsockets 9 connected, 49 accepted, 4 handed over; TCP 2 connected, 0 accepted";
     assert!(report.contains(own), "{report}");
 }
 

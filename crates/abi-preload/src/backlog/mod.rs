@@ -254,13 +254,14 @@ impl Backlog {
 
 impl Newcomer {
     /// Whether the client has confirmed or failed (`false`). `None` while that is open; then the watchers or the descriptor
-    /// will tell. The client's first data confirms, too.
+    /// will tell. The client's first data confirms, too. A confirmed stream may have ended already: the program gets it, as
+    /// with TCP.
     fn is_confirmed(&self) -> Option<bool> {
         let both = [true; 2];
         let ready = self.stream.glance(both, true);
         let ready = ready.unwrap_or_else(|| self.stream.ready_or_watch(true, true));
         match ready.failed {
-            true => Some(false),
+            true => Some(self.stream.is_established()),
             false => (ready.readable || ready.writable).then_some(true),
         }
     }

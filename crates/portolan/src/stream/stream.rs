@@ -295,6 +295,12 @@ impl Stream {
         self.core().glance(directions, arms)
     }
 
+    /// Whether the peer has confirmed the connection, also if the stream has ended since.
+    #[doc(hidden)]
+    pub fn is_established(&self) -> bool {
+        self.core().is_established()
+    }
+
     /// Drives the device for all streams of the process.
     #[doc(hidden)]
     pub fn drive(&self) {

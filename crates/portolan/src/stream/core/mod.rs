@@ -216,6 +216,11 @@ impl Core {
         Ok(())
     }
 
+    /// Whether the peer has confirmed the connection, also if the stream has ended since.
+    pub(crate) fn is_established(&self) -> bool {
+        self.lock().is_established
+    }
+
     pub(crate) fn is_iwarp(&self) -> bool {
         self.queues.config.signalling == Signalling::Sends
     }
