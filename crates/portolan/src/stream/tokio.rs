@@ -11,6 +11,7 @@ use std::time::Instant;
 use ::tokio::io::unix::AsyncFd;
 use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use ::tokio::task::JoinSet;
+use ::tokio::task::coop::{consume_budget, poll_proceed};
 use portolan_addrinfo::names::pool::DEADLINE_MAX;
 use portolan_provider::{Error, Result, Step};
 use portolan_rsocket::Close;
@@ -186,7 +187,9 @@ impl AsyncStream {
     pub async fn close(&self) -> io::Result<()> {
         let watched = &self.reads.0;
         let core = watched.stream.core();
+        // Ends the waits of other tasks, too.
         core.close(Close::Both);
+        let _turn = watched.turn(Direction::Write).await;
         std::future::poll_fn(|context| watched.poll_flushed(context)).await?;
         core.finish_close()
     }
@@ -222,7 +225,7 @@ impl AsyncStream {
         (self.reads, self.writes)
     }
 
-    /// Waits until data, the end, or an error can be read.
+    /// Waits until data, the end, or an error can be read. Several tasks may wait; each in its turn finds whether it still can.
     ///
     /// # Errors
     /// The runtime is shutting down.
@@ -230,7 +233,7 @@ impl AsyncStream {
         self.ready(Direction::Read).await
     }
 
-    /// Waits until data can be written, or an error is reported.
+    /// Waits until data can be written, or an error is reported. Several tasks may wait, as for [`AsyncStream::readable`].
     ///
     /// # Errors
     /// The runtime is shutting down.
@@ -239,6 +242,7 @@ impl AsyncStream {
     }
 
     async fn ready(&self, direction: Direction) -> io::Result<()> {
+        let _turn = self.reads.0.turn(direction).await;
         std::future::poll_fn(|context| {
             self.reads.0.poll(context, direction, |stream, wait| {
                 match stream.core().is_ready(direction, wait) {
@@ -372,15 +376,26 @@ impl AsyncStreamListener {
         self.listener.get_ref().0.local_addr()
     }
 
-    /// Waits for the next stream.
+    /// Waits for the next stream. Several tasks may wait.
     ///
     /// # Errors
     /// As for [`StreamListener::accept`].
     pub async fn accept(&self) -> io::Result<(AsyncStream, SocketAddr)> {
-        std::future::poll_fn(|context| self.poll_accept(context)).await
+        loop {
+            consume_budget().await;
+            if let Some(accepted) = self.take() {
+                return accepted;
+            }
+            let mut guard = self.listener.readable().await?;
+            // Check again before readiness is cleared, so that no request is missed.
+            if let Some(accepted) = self.take() {
+                return accepted;
+            }
+            guard.clear_ready();
+        }
     }
 
-    /// Takes the next stream, or registers the task to be woken when there is one.
+    /// Takes the next stream, or registers the task to be woken when there is one. Only the task of the last call is woken.
     ///
     /// # Errors
     /// As for [`StreamListener::accept`].
@@ -388,23 +403,28 @@ impl AsyncStreamListener {
         &self,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<(AsyncStream, SocketAddr)>> {
+        let turn = ready!(poll_proceed(context));
         loop {
-            match self.listener.get_ref().0.accept() {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Err(error)),
-                Ok((stream, peer)) => {
-                    return Poll::Ready(AsyncStream::new(stream).map(|stream| (stream, peer)));
-                }
+            if let Some(accepted) = self.take() {
+                turn.made_progress();
+                return Poll::Ready(accepted);
             }
             let mut guard = ready!(self.listener.poll_read_ready(context))?;
-            // Check again before readiness is cleared, so that no request is missed.
-            match self.listener.get_ref().0.accept() {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
-                Err(error) => return Poll::Ready(Err(error)),
-                Ok((stream, peer)) => {
-                    return Poll::Ready(AsyncStream::new(stream).map(|stream| (stream, peer)));
-                }
+            // As above.
+            if let Some(accepted) = self.take() {
+                turn.made_progress();
+                return Poll::Ready(accepted);
             }
+            guard.clear_ready();
+        }
+    }
+
+    /// The next stream, if there is one.
+    fn take(&self) -> Option<io::Result<(AsyncStream, SocketAddr)>> {
+        match self.listener.get_ref().0.accept() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            Err(error) => Some(Err(error)),
+            Ok((stream, peer)) => Some(AsyncStream::new(stream).map(|stream| (stream, peer))),
         }
     }
 }

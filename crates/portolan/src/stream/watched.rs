@@ -3,10 +3,11 @@
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker, ready};
 
 use ::tokio::io::unix::AsyncFd;
 use ::tokio::runtime::Handle;
+use ::tokio::task::coop::poll_proceed;
 use portolan_provider::{Result, Step};
 use portolan_threads::lock::Mutex;
 
@@ -30,6 +31,8 @@ pub(super) struct Watched {
     fd: AsyncFd<runtime::Watched<SignalFd>>,
     /// The waiting tasks, by direction. One of them polls the descriptors for both.
     tasks: Arc<Tasks>,
+    /// By direction: locked by one of several tasks that share the stream, because each direction wakes one task.
+    turns: [::tokio::sync::Mutex<()>; 2],
     pub(super) stream: Stream,
 }
 
@@ -67,6 +70,7 @@ impl Watched {
             makes_device: Mutex::default(),
             fd,
             tasks: Arc::default(),
+            turns: Default::default(),
             stream,
         };
         watched.wait_for_device();
@@ -98,15 +102,35 @@ impl Watched {
         }
     }
 
+    /// Waits until no other task that shares the stream waits for this direction.
+    pub(super) async fn turn(&self, direction: Direction) -> ::tokio::sync::MutexGuard<'_, ()> {
+        self.turns[direction as usize].lock().await
+    }
+
     /// Retries `call` until it does not block, or registers the task to be woken when it may not.
     ///
     /// The task does not poll: others would wait for it. Its [`Poller`] does. While nothing has arrived, further calls change
-    /// nothing and make no system call.
+    /// nothing and make no system call. A task whose calls find all ready lets others run now and then, as tokio's own
+    /// streams do.
     pub(super) fn poll<T>(
         &self,
         context: &mut Context<'_>,
         direction: Direction,
         mut call: impl FnMut(&Stream, Wait) -> io::Result<T>,
+    ) -> Poll<io::Result<T>> {
+        let turn = ready!(poll_proceed(context));
+        let done = self.poll_now(context, direction, &mut call);
+        if done.is_ready() {
+            turn.made_progress();
+        }
+        done
+    }
+
+    fn poll_now<T>(
+        &self,
+        context: &mut Context<'_>,
+        direction: Direction,
+        call: &mut impl FnMut(&Stream, Wait) -> io::Result<T>,
     ) -> Poll<io::Result<T>> {
         let core = self.stream.core();
         if self.tasks.wakes(direction, context.waker())

@@ -9,6 +9,7 @@ use ::tokio::io::Interest;
 use ::tokio::io::unix::AsyncFd;
 use ::tokio::runtime::Handle;
 use ::tokio::task::JoinError;
+use ::tokio::task::coop::consume_budget;
 use ::tokio::time::{Sleep, sleep_until};
 use portolan_provider::traits::CompChannel;
 use portolan_provider::{Cause, Error, Result, Step};
@@ -95,6 +96,8 @@ pub(super) async fn ready<T, R>(
     mut take: impl FnMut(&T) -> Result<Option<R>>,
 ) -> Result<R> {
     loop {
+        // A task that finds all its calls ready lets others run now and then, as with tokio's own types.
+        consume_budget().await;
         if let Some(found) = take(&watched.get_ref().0)? {
             return Ok(found);
         }

@@ -2,6 +2,8 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use portolan::StreamListener;
@@ -12,6 +14,9 @@ use tokio::time::timeout;
 
 use crate::harness::*;
 use crate::pair::*;
+
+/// More than tokio lets a task have in a row, and less than a peer that does not call has room for.
+const TURNS: usize = 200;
 
 /// A future that hangs fails its test.
 async fn soon<T>(future: impl Future<Output = T>) -> T {
@@ -195,4 +200,95 @@ async fn closing_waits_until_the_peer_has_the_data_and_may_be_dropped_and_awaite
     let active = soon(closing).await.unwrap();
     assert!(active.get_ref().try_write(b"more").is_err());
     soon(passive.close()).await.unwrap();
+}
+
+/// Starts tasks that all wait for the same, before what they wait for may happen.
+async fn waiting<T: Send + 'static>(
+    futures: impl IntoIterator<Item = impl Future<Output = T> + Send + 'static>,
+) -> JoinSet<T> {
+    let mut tasks = JoinSet::new();
+    for future in futures {
+        tasks.spawn(future);
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    tasks
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_of_several_tasks_that_accept_gets_a_stream() {
+    let (listener, address) = async_listener();
+    let listener = Arc::new(listener);
+    let accepts = (0..3).map(|_| {
+        let listener = listener.clone();
+        async move { listener.accept().await.unwrap().1 }
+    });
+    let mut accepting = waiting(accepts).await;
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        let connect = AsyncStream::connect_with(&address.to_string(), &stream_options()).await;
+        clients.push(connect.unwrap());
+    }
+    let mut peers = Vec::new();
+    while let Some(peer) = soon(accepting.join_next()).await {
+        peers.push(peer.unwrap());
+    }
+    for client in clients {
+        assert!(peers.contains(&client.local_addr().unwrap()), "{peers:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn data_wakes_every_task_that_waits_until_it_can_be_read() {
+    let (mut active, passive) = async_streams().await;
+    let passive = Arc::new(passive);
+    let waits = (0..3).map(|_| {
+        let passive = passive.clone();
+        async move { passive.readable().await.unwrap() }
+    });
+    let mut tasks = waiting(waits).await;
+    active.write_all(b"ahoy").await.unwrap();
+    for _ in 0..3 {
+        soon(tasks.join_next()).await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_that_gives_up_its_wait_for_data_keeps_no_other_from_it() {
+    let (mut active, passive) = async_streams().await;
+    let passive = Arc::new(passive);
+    let wait = || {
+        let passive = passive.clone();
+        async move { passive.readable().await.unwrap() }
+    };
+    let mut first = waiting([wait()]).await;
+    let mut second = waiting([wait()]).await;
+    first.abort_all();
+    assert!(soon(first.join_next()).await.unwrap().is_err());
+    active.write_all(b"ahoy").await.unwrap();
+    soon(second.join_next()).await.unwrap().unwrap();
+}
+
+/// Calls `call` often, whose future is always ready at once. Returns whether another task of the thread has run meanwhile.
+async fn lets_others_run(mut call: impl AsyncFnMut()) -> bool {
+    let ran = Arc::new(AtomicBool::new(false));
+    let other = ran.clone();
+    tokio::spawn(async move { other.store(true, Ordering::Relaxed) });
+    for _ in 0..TURNS {
+        call().await;
+    }
+    ran.load(Ordering::Relaxed)
+}
+
+#[tokio::test]
+async fn a_task_that_finds_all_its_calls_ready_lets_others_run_as_with_tcp() {
+    let (mut active, mut passive) = async_streams().await;
+    active.write_all(&pattern(TURNS, 1)).await.unwrap();
+    passive.readable().await.unwrap();
+    while passive.get_ref().ready().unread_bytes < TURNS as u32 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(lets_others_run(async || passive.readable().await.unwrap()).await);
+    assert!(lets_others_run(async || active.writable().await.unwrap()).await);
+    assert!(lets_others_run(async || assert!(passive.read_u8().await.is_ok())).await);
+    assert!(soon(lets_others_run(async || active.write_u8(1).await.unwrap())).await);
 }
