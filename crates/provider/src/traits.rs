@@ -69,6 +69,11 @@ pub trait CmChannel: Sealed + Send + Sync + std::fmt::Debug {
     }
     /// Takes the next event; `WouldBlock` when there is none.
     fn take_event(&self) -> Result<CmEvent>;
+    /// Whether [`take_event`](Self::take_event) may find an event or an error, for callers that look often. Takes no lock and
+    /// makes no system call.
+    fn may_have_event(&self) -> bool {
+        true
+    }
     /// Waits for an event. With a `timeout` it fails with `TimedOut` when that passes; without one
     /// it waits forever, unless the descriptor is non-blocking (`WouldBlock`).
     fn wait_event(&self, timeout: Option<Duration>) -> Result<CmEvent>;
@@ -439,9 +444,16 @@ pub trait Cq: Sealed + Send + Sync + std::fmt::Debug {
     fn take(&self, out: &mut [WorkCompletion]) -> Result<usize> {
         self.poll(out)
     }
+    /// Whether [`Cq::take`] may find a completion or an error, for callers that look often. Takes no lock and makes no system
+    /// call.
+    fn may_have_completions(&self) -> bool {
+        true
+    }
     /// Drives the software device: handles the packets that have arrived for all queues of the process. Unlike
     /// [`Cq::poll`], it never yields the processor: the caller soon sleeps if it finds nothing.
     fn drive(&self) {}
+    /// Drives the software device as [`Cq::poll`] does, for a caller that polls and whose queue has no completions.
+    fn drive_polling(&self) {}
     /// Makes the caller wait for the device itself, so that no other thread is woken first. `None` if another
     /// caller does, or if the device has nothing to wait for.
     fn wait_for_device(&self) -> Option<Box<dyn DeviceWait>> {

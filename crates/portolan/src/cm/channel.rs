@@ -118,7 +118,7 @@ impl EventChannel {
     /// # Errors
     /// The channel failed.
     pub fn try_next_event(&self) -> Result<Option<Event>> {
-        loop {
+        while self.shared.channel.may_have_event() {
             match self.shared.channel.take_event() {
                 Ok(raw) => {
                     if let Some(event) = self.deliver(raw) {
@@ -129,6 +129,7 @@ impl EventChannel {
                 Err(error) => return Err(error),
             }
         }
+        Ok(None)
     }
 
     /// The calling thread will wait for an event within microseconds ([`CmChannel::attend`]).

@@ -80,12 +80,16 @@ impl CmChannel for SoftwareChannel {
         let core = self.core(Step::Event)?;
         loop {
             let event = self.queue.pop();
-            let event = event.ok_or(Error::new(Step::Event, Cause::WouldBlock))?;
+            let event = event.ok_or_else(|| Error::new(Step::Event, Cause::WouldBlock))?;
             let event = core.refuse_before_completions(&self.queue, event);
             if let Some(event) = event.filter(|event| core.note_reported(event)) {
                 return Ok(event);
             }
         }
+    }
+
+    fn may_have_event(&self) -> bool {
+        self.queue.may_have_event() || self.core(Step::Event).is_err()
     }
 
     fn wait_event(&self, timeout: Option<Duration>) -> Result<CmEvent> {

@@ -4,6 +4,7 @@ use portolan_threads::lock::Mutex;
 use std::collections::{HashSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use portolan_port_sharing::room;
@@ -28,6 +29,8 @@ pub(super) const HELD_AT_ONCE_MAX: usize = 64;
 #[derive(Debug)]
 pub(super) struct EventQueue {
     waiting: Mutex<Waiting>,
+    /// Whether events are queued. Written under the lock, read without.
+    has_events: AtomicBool,
     ids: Mutex<HashSet<IdNumber>>,
     ready: Ready,
     /// Wakes the thread that waits for the group.
@@ -124,6 +127,7 @@ impl EventQueue {
     fn with(ready: Ready, nudge: Arc<Nudge>) -> Self {
         Self {
             waiting: Mutex::default(),
+            has_events: AtomicBool::new(false),
             ids: Mutex::default(),
             ready,
             nudge,
@@ -144,6 +148,7 @@ impl EventQueue {
         let ticket = waiting.ticket();
         waiting.events.push_back((ticket, event));
         if waiting.events.len() == 1 {
+            self.has_events.store(true, Ordering::Release);
             self.ready.raise();
         }
         if let Some(watcher) = &waiting.watcher {
@@ -214,7 +219,7 @@ impl EventQueue {
         let place = waiting.events.binary_search_by_key(&ticket, |(at, _)| *at);
         let taken = place.ok().and_then(|index| waiting.events.remove(index));
         if taken.is_some() && waiting.events.is_empty() {
-            self.ready.lower();
+            self.is_emptied();
         }
     }
 
@@ -232,11 +237,22 @@ impl EventQueue {
         self.waiting.lock().events.is_empty()
     }
 
+    /// Whether [`pop`](Self::pop) may find an event.
+    pub(super) fn may_have_event(&self) -> bool {
+        self.has_events.load(Ordering::Acquire)
+    }
+
+    /// No event is queued any more.
+    fn is_emptied(&self) {
+        self.has_events.store(false, Ordering::Release);
+        self.ready.lower();
+    }
+
     pub(super) fn pop(&self) -> Option<CmEvent> {
         let mut waiting = self.waiting.lock();
         let (_, event) = waiting.events.pop_front()?;
         if waiting.events.is_empty() {
-            self.ready.lower();
+            self.is_emptied();
         }
         Some(event)
     }
@@ -264,7 +280,7 @@ impl EventQueue {
             }
         }
         if waiting.events.is_empty() {
-            self.ready.lower();
+            self.is_emptied();
         }
         out.extend(held);
         out

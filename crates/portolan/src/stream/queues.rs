@@ -286,6 +286,12 @@ impl Queues {
         }
     }
 
+    /// Begins to fetch the bytes that arrive next in the receive buffer.
+    pub(super) fn prefetch(&self, next: Pieces) {
+        self.memory_of(next.ring, WhichBuffer::Receive)
+            .prefetch(next.start as usize);
+    }
+
     /// Takes completions with their results. If there are none, drives the device as `drives` says.
     pub(super) fn reap(
         &self,

@@ -284,6 +284,7 @@ impl Stack {
     ///
     /// # Errors
     /// `Unsupported`.
+    #[inline]
     pub fn check_process(&self, step: Step) -> Result<()> {
         self.host.entry.check(step)
     }

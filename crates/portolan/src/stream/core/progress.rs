@@ -84,6 +84,18 @@ impl Core {
     }
 
     pub(super) fn collect_from(&self, state: &mut State, cq: &dyn Cq, mut drives: Drive) -> bool {
+        // Most looks find nothing, and need no room for completions.
+        if !cq.may_have_completions() {
+            match drives {
+                Drive::No => {}
+                Drive::Briefly => cq.drive(),
+                Drive::Polling => cq.drive_polling(),
+            }
+            if drives == Drive::No || !cq.may_have_completions() {
+                return false;
+            }
+            drives = Drive::No;
+        }
         let mut completions = [WorkCompletion::EMPTY; BATCH];
         let mut any = false;
         loop {
@@ -117,6 +129,8 @@ impl Core {
             // The event or the failed work that follows has the reason.
             Reaped::Flushed => state.has_flushed_receives = true,
             Reaped::Message { number, place } => {
+                // Its data come from the peer's processor. Meanwhile the message is handled.
+                self.queues.prefetch(state.endpoint.peek(u32::MAX, 0));
                 // A peer that sends has confirmed the connection.
                 state.is_established = true;
                 let taken = state.endpoint.on_message(number, self.queues.table());

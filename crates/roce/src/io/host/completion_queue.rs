@@ -84,10 +84,16 @@ impl CqCore {
     /// Takes completions. Returns their number, and whether the queue is armed.
     #[inline]
     pub(crate) fn poll(&self, out: &mut [WorkCompletion]) -> (usize, bool) {
-        if self.quiet.load(Ordering::Acquire) {
+        if self.is_quiet() {
             return (0, false);
         }
         self.poll_locked(out)
+    }
+
+    /// Whether polling the queue changes nothing.
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet.load(Ordering::Acquire)
     }
 
     fn poll_locked(&self, out: &mut [WorkCompletion]) -> (usize, bool) {

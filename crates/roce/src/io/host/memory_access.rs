@@ -48,6 +48,21 @@ pub(crate) unsafe fn place(addr: u64, bytes: &[u8]) {
     }
 }
 
+/// Begins to fetch a line of memory that will be written, so that no other processor has it. Only x86-64 processors do. The address
+/// may be any.
+#[inline]
+pub(crate) fn prefetch_to_write(addr: u64) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        let at = std::ptr::without_provenance::<i8>(addr as usize);
+        // SAFETY: it changes nothing but the caches, and has no effect where nothing is mapped.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(at) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = addr;
+}
+
 /// Copies from one registered region to another, the last bytes last like [`place`].
 ///
 /// # Safety

@@ -15,10 +15,14 @@ use portolan_provider::verbs::{Access, QpType, RemoteAddr, SendOp, SendWr};
 use super::direct::{Attempt, CHUNK, chunk_of, copy};
 use crate::engine::{Compact, Direct, DirectOperation, Payload};
 use crate::io::host::Host;
+use crate::io::host::memory_access;
 use crate::io::host::queue_pair::{LockedQp, QpCore};
 use crate::io::net::shm::peer_memory::PeerMemory;
 use crate::io::net::shm::peer_rights::Wanted;
 use crate::io::net::transmit::SendSocket;
+
+/// Bytes of a line of the caches.
+const LINE: u64 = 64;
 
 impl Host {
     /// Copies the bytes of the next request, if that is a write with immediate data to memory that this process may
@@ -57,7 +61,7 @@ impl Host {
                 return Attempt::Paused(done);
             }
             let chunk = chunk_of(&direct, done);
-            if !self.place(peer, wanted, &direct, chunk.clone()) {
+            if self.place(peer, wanted, &direct, chunk.clone()).is_none() {
                 return Attempt::Packets;
             }
             *left = left.saturating_sub(chunk.end - chunk.start);
@@ -69,28 +73,28 @@ impl Host {
         }
     }
 
-    /// Copies a part of a write that the engine has checked, or whose bytes are borrowed.
+    /// Copies a part of a write that the engine has checked, or whose bytes are borrowed. Returns the address in this process
+    /// where the peer's memory has the whole write's end.
     fn place(
         &self,
         peer: &PeerMemory,
         wanted: Wanted,
         direct: &Direct<'_>,
         chunk: Range<u32>,
-    ) -> bool {
+    ) -> Option<u64> {
         let wanted = Wanted {
             rkey: direct.rkey,
             addr: direct.addr,
             len: direct.len,
             ..wanted
         };
-        let Some(passage) = self.enter(peer, &wanted) else {
-            return false;
-        };
+        let passage = self.enter(peer, &wanted)?;
+        // Before the copy: this locked instruction would wait until the bytes are in memory.
+        self.monitor.counters.carried_out_in_memory.up();
         // SAFETY: this side's bytes are borrowed, or the engine checked them against the memory table, which has been
         // locked since. The peer's memory is mapped, and the right is announced while `passage` exists.
-        let copied = unsafe { copy(passage.addr(), direct, chunk) };
-        self.monitor.counters.carried_out_in_memory.up();
-        copied
+        let is_copied = unsafe { copy(passage.addr(), direct, chunk) };
+        is_copied.then(|| passage.addr() + u64::from(direct.len))
     }
 
     /// Makes the next write wait until it can be placed, if that will be possible.
@@ -139,11 +143,13 @@ impl Host {
             local: Payload::Inline(bytes),
         };
         let place = |peer| self.place(peer, wanted_of(state), &direct, 0..direct.len);
-        if !link.peer_memory().is_some_and(place) {
+        let Some(end) = link.peer_memory().and_then(place) else {
             return Ok(false);
-        }
+        };
         state.engine.post_taken(wr, direct.len)?;
         self.posted(qp, state);
+        // The next one probably goes on from there. The peer has that line, and to get it back takes as long as all the rest.
+        memory_access::prefetch_to_write(end.next_multiple_of(LINE));
         Ok(true)
     }
 }

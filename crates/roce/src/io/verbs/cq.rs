@@ -112,9 +112,25 @@ impl Cq for SoftCq {
     }
 
     #[inline]
+    fn may_have_completions(&self) -> bool {
+        !self.core.is_quiet() || self.host.entry.check(Step::PollCq).is_err()
+    }
+
+    #[inline]
     fn drive(&self) {
         if self.host.entry.check(Step::PollCq).is_ok() {
             self.host.drive_briefly();
+        }
+    }
+
+    #[inline]
+    fn drive_polling(&self) {
+        if self.host.entry.check(Step::PollCq).is_err() {
+            return;
+        }
+        self.host.drive();
+        if self.core.is_quiet() && self.host.progress.last_polls().is_one(false) {
+            self.owner_leaves(false);
         }
     }
 
