@@ -452,8 +452,11 @@ pub trait Cq: Sealed + Send + Sync + std::fmt::Debug {
     /// Drives the software device: handles the packets that have arrived for all queues of the process. Unlike
     /// [`Cq::poll`], it never yields the processor: the caller soon sleeps if it finds nothing.
     fn drive(&self) {}
-    /// Drives the software device as [`Cq::poll`] does, for a caller that polls and whose queue has no completions.
-    fn drive_polling(&self) {}
+    /// Drives the software device as [`Cq::poll`] does, for a caller that polls and whose queue has no completions. If it
+    /// expects an answer soon, the device may look for up to a microsecond.
+    fn drive_polling(&self, expects_answer: bool) {
+        let _ = expects_answer;
+    }
     /// Makes the caller wait for the device itself, so that no other thread is woken first. `None` if another
     /// caller does, or if the device has nothing to wait for.
     fn wait_for_device(&self) -> Option<Box<dyn DeviceWait>> {

@@ -89,7 +89,7 @@ impl Core {
             match drives {
                 Drive::No => {}
                 Drive::Briefly => cq.drive(),
-                Drive::Polling => cq.drive_polling(),
+                Drive::Polling => cq.drive_polling(state.expects_answer),
             }
             if drives == Drive::No || !cq.may_have_completions() {
                 return false;

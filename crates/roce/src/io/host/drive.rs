@@ -95,18 +95,18 @@ impl AddAssign for Taken {
 impl Host {
     /// Drives the device from a thread that polls a completion queue: handles packets and then timeouts, unless another
     /// thread is doing that. Yields the processor if polls have found nothing for a while. Returns false if nothing
-    /// happened.
+    /// happened. `looks_longer`: an answer is under way, so it looks for a while, see [`Receiver::await_more`].
     #[inline]
-    pub(crate) fn drive(&self) -> bool {
+    pub(crate) fn drive(&self, looks_longer: bool) -> bool {
         let now = self.clock.recent();
-        let (found, is_done) = self.drive_at(now);
+        let (found, is_done) = self.drive_at(now, looks_longer);
         make_way::after_poll(found, as_nanos(now), || as_nanos(self.clock.now()));
         found || is_done
     }
 
     /// As [`Host::drive`], for a thread that polls for a short time and then sleeps. Never yields the processor.
     pub(crate) fn drive_briefly(&self) {
-        self.drive_at(self.clock.recent());
+        self.drive_at(self.clock.recent(), false);
     }
 
     /// Yields the processor after a poll, as [`Host::drive`] does.
@@ -117,7 +117,7 @@ impl Host {
 
     /// Returns whether packets had arrived, and whether anything else happened.
     #[inline]
-    fn drive_at(&self, now: Duration) -> (bool, bool) {
+    fn drive_at(&self, now: Duration, looks_longer: bool) -> (bool, bool) {
         self.progress.poller_is_here(now);
         if let Some(links) = &self.links {
             links.head_page().asleep().end_waiter();
@@ -126,6 +126,9 @@ impl Host {
         let settled = self.settle_deferred() | self.continue_copies();
         match self.receiver.try_lock() {
             Some(mut receiver) => {
+                if looks_longer {
+                    receiver.await_more();
+                }
                 let taken = self.read_sockets(&mut receiver, Answer::AfterTheOwner(now));
                 drop(receiver);
                 let served = self.serve_timers(now);

@@ -27,6 +27,8 @@ const CALLS_PER_TURN: usize = 4;
 const BATCHES_PER_TURN: usize = 2;
 /// How often a poll looks at rings that are empty.
 const LOOKS_PER_POLL: usize = 8;
+/// How many times as often one looks that expects an answer, with pauses for the processor.
+const LONG_LOOKS: usize = 6;
 
 /// Reads the sockets and rings. One thread at a time uses it.
 #[derive(Debug)]
@@ -166,6 +168,18 @@ impl<Q> Receiver<Q> {
         self.incoming
             .iter()
             .any(|incoming| incoming.reader.has_more())
+    }
+
+    /// Looks at the rings until one has packets, for a fraction of a microsecond. A caller that comes again and again looks
+    /// only for a part of its time otherwise.
+    #[inline]
+    pub(crate) fn await_more(&self) {
+        for _ in 0..LONG_LOOKS {
+            if self.finds_more() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
     }
 
     /// Reads the rings, within bounds. Delivers records in the short form one by one, and the valid packets of several

@@ -95,7 +95,7 @@ impl Cq for SoftCq {
         if taken > 0 || out.is_empty() {
             return Ok(taken);
         }
-        let (taken, is_armed) = match self.host.drive() || is_armed {
+        let (taken, is_armed) = match self.host.drive(false) || is_armed {
             true => self.core.poll(out),
             false => (0, false),
         };
@@ -124,11 +124,11 @@ impl Cq for SoftCq {
     }
 
     #[inline]
-    fn drive_polling(&self) {
+    fn drive_polling(&self, expects_answer: bool) {
         if self.host.entry.check(Step::PollCq).is_err() {
             return;
         }
-        self.host.drive();
+        self.host.drive(expects_answer);
         if self.core.is_quiet() && self.host.progress.last_polls().is_one(false) {
             self.owner_leaves(false);
         }
