@@ -9,6 +9,7 @@ mod buffer;
 mod memory;
 mod program;
 mod shared;
+mod wide;
 
 pub use buffer::Buffer;
 pub use memory::{MESSAGE_MAX_BYTES, RemoteMemory};

@@ -13,6 +13,7 @@ use super::backing::Backing;
 use super::buffer::Buffer;
 use super::memory::RemoteMemory;
 use super::program::Memory;
+use super::wide;
 use crate::lease::Lease;
 
 /// Bytes of an atomic, and of the words in which memory is copied.
@@ -241,7 +242,9 @@ impl SharedMemory {
         if offset < self.len() {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             // SAFETY: inside the memory. It changes nothing but the caches.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.backing.start().as_ptr().add(offset).cast()) };
+            unsafe {
+                _mm_prefetch::<_MM_HINT_T0>(self.backing.start().as_ptr().add(offset).cast())
+            };
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = offset;
@@ -411,9 +414,14 @@ impl SharedMemory {
         if self.unit(offset, into.len()) != WORD_BYTES {
             return 0;
         }
+        let mut at = self.backing.start().as_ptr().wrapping_add(offset);
+        // SAFETY: as below; `unit` has checked the alignment.
+        let wide = unsafe { wide::copy_out(at, into) };
+        if wide > 0 {
+            return wide;
+        }
         let words = into.chunks_exact_mut(WORD_BYTES);
         let bytes = words.len() * WORD_BYTES;
-        let mut at = self.backing.start().as_ptr().wrapping_add(offset);
         for into in words {
             // SAFETY: as in `read_unit`: `check` made sure that all words are inside the allocation.
             let word = unsafe { AtomicU64::from_ptr(at.cast()) }.load(Ordering::Relaxed);
@@ -446,6 +454,11 @@ impl SharedMemory {
         }
         let (words, _) = from.as_chunks::<WORD_BYTES>();
         let mut at = self.backing.start().as_ptr().wrapping_add(offset);
+        // SAFETY: as in `read_words`.
+        let wide = unsafe { wide::copy_in(from, at) };
+        if wide > 0 {
+            return wide;
+        }
         for word in words {
             // SAFETY: as in `read_words`.
             let place = unsafe { AtomicU64::from_ptr(at.cast()) };
