@@ -218,6 +218,11 @@ impl Queues {
         posted.map(|()| true)
     }
 
+    /// Whether completions of datagrams are queued here.
+    pub(super) fn has_arrived(&self) -> bool {
+        !self.arrived.is_empty()
+    }
+
     /// The next datagram that has arrived.
     pub(super) fn receive(&mut self) -> Result<Option<Datagram>> {
         loop {

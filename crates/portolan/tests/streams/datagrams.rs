@@ -4,6 +4,7 @@ use std::io::{Error, ErrorKind};
 use std::net::{SocketAddr, UdpSocket};
 
 use portolan::datagram::{Options, Rsocket};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::harness::*;
 
@@ -86,4 +87,36 @@ fn a_strangers_udp_datagrams_are_ignored() {
     other.send_to(b"ahoy", address, true).unwrap();
     assert_eq!(receive(&socket).0, b"ahoy");
     assert!(is_empty(&socket));
+}
+
+/// Whether a socket's descriptor is readable now.
+fn shows(socket: &Rsocket) -> bool {
+    let mut fds = [PollFd::new(socket, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).unwrap() > 0
+}
+
+#[test]
+fn the_descriptor_shows_a_datagram_that_a_call_has_found_and_left() {
+    let (passive, address) = bound("127.0.0.1:0");
+    assert!(!passive.is_readable().unwrap());
+    let active = socket();
+    active.connect(address).unwrap();
+    for _ in 0..2 {
+        active.send(b"ahoy", true).unwrap();
+    }
+    eventually("both datagrams", || {
+        let peeks = true;
+        let _ = passive.receive_from(&mut [0; 8], peeks, false);
+        shows(&passive)
+    });
+    passive.receive_from(&mut [0; 8], false, true).unwrap();
+    // Peeking goes on until nothing but the datagram is left to show.
+    for _ in 0..10 {
+        passive.receive_from(&mut [0; 8], true, true).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert!(shows(&passive));
+    passive.receive_from(&mut [0; 8], false, true).unwrap();
+    assert!(!passive.is_readable().unwrap());
+    assert!(!shows(&passive));
 }

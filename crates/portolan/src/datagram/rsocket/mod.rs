@@ -1,24 +1,28 @@
 //! Datagram sockets of `rsocket(7)`.
 
+mod announcements;
+
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portolan_provider::cm::EventType;
+use portolan_port_sharing::room::{self, with_room};
 use portolan_provider::traits::{Device, Provider};
-use portolan_provider::{Result, Step};
+use portolan_provider::{Error, Result, Step};
 use portolan_rsocket::datagram::{Announcement, source_header, split_source};
-use portolan_threads::lock::Mutex;
-use portolan_wire::addr::Qpn;
+use portolan_threads::lock::{Mutex, MutexGuard};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 
+use self::announcements::{Newcomer, Resolving};
 use super::queues::Queues;
 use super::socket::{UDP, wait_for};
 use super::{Destination, Options};
-use crate::cm::{CmId, Event, EventChannel};
+use crate::cm::{CmId, EventChannel};
 use crate::connection::{Attempt, Steps};
 use crate::deadline;
 use crate::ready_set::ReadySet;
@@ -27,14 +31,8 @@ use crate::ready_set::ReadySet;
 const PEERS_MAX: usize = 4096;
 /// Maximum of datagrams queued here. More wait in the queue pairs and the UDP socket, or are dropped there.
 const ARRIVED_MAX: usize = 256;
-/// Maximum of UDP datagrams read in one turn.
-const BATCH: usize = 64;
-/// Maximum of announced peers whose addresses are being resolved. Others are known after a later datagram of theirs.
-const NEWCOMERS_MAX: usize = 16;
 /// Time limit for resolving an address.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum length of a peer's UDP datagram.
-const UDP_BYTES_MAX: usize = 4096 + 64;
 /// How long dropping a socket waits for its datagrams to be sent.
 const DROP_WAIT: Duration = Duration::from_secs(1);
 
@@ -74,6 +72,8 @@ pub struct Rsocket {
     /// Of queue pairs that are created later.
     options: Mutex<Options>,
     ready: ReadySet,
+    /// In `ready`: readable while [`State::rings`].
+    bell: OwnedFd,
     state: Mutex<State>,
 }
 
@@ -84,17 +84,10 @@ struct State {
     connected: Option<SocketAddr>,
     arrived: VecDeque<(SocketAddr, Vec<u8>)>,
     newcomers: Vec<Newcomer>,
-}
-
-/// A peer that has announced a queue pair and whose address is being resolved. No call waits for an answer from the
-/// network: the sender of a UDP datagram need not exist.
-#[derive(Debug)]
-struct Newcomer {
-    peer: SocketAddr,
-    qpn: Qpn,
-    /// It asked for the number of the queue pair here.
-    asks: bool,
-    resolving: Resolving,
+    /// A caller has waited by the descriptor, or may.
+    is_awaited: bool,
+    /// Datagrams are queued here that the queue pairs and the UDP socket do not show any more.
+    rings: bool,
 }
 
 /// A local address and its queue pair.
@@ -132,11 +125,15 @@ impl Rsocket {
         let udp = UdpSocket::from(socket_with(family, SocketType::DGRAM, flags, None)?);
         let ready = ReadySet::new(Step::CreateQp)?;
         ready.add(&udp, Step::CreateQp)?;
+        let bell = with_room(|| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK))
+            .map_err(|errno| Error::new(Step::CreateQp, room::cause("eventfd", errno)))?;
+        ready.add(&bell, Step::CreateQp)?;
         Ok(Self {
             udp,
             provider,
             options: Mutex::new(options),
             ready,
+            bell,
             state: Mutex::default(),
         })
     }
@@ -207,7 +204,7 @@ impl Rsocket {
     pub fn send_to(&self, data: &[u8], to: SocketAddr, waits: bool) -> io::Result<usize> {
         self.bind_somewhere(to)?;
         loop {
-            let mut state = self.state.lock();
+            let mut state = self.hold();
             let index = self.local_towards(&mut state, to)?;
             if state
                 .peers
@@ -239,6 +236,7 @@ impl Rsocket {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
             if !queues.arm()? {
+                state.is_awaited = true;
                 drop(state);
                 self.wait()?;
             }
@@ -259,7 +257,7 @@ impl Rsocket {
         waits: bool,
     ) -> io::Result<(usize, SocketAddr)> {
         loop {
-            let mut state = self.state.lock();
+            let mut state = self.hold();
             self.look(&mut state)?;
             if let Some((source, data)) = state.arrived.front() {
                 let length = data.len().min(into.len());
@@ -274,6 +272,7 @@ impl Rsocket {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
             if !arm(&mut state)? {
+                state.is_awaited = true;
                 drop(state);
                 self.wait()?;
             }
@@ -281,12 +280,13 @@ impl Rsocket {
     }
 
     /// Whether a datagram can be received. If not, the socket's descriptor (`AsFd`) becomes readable when one may have
-    /// arrived.
+    /// arrived, and stays so while one can be received, whichever call has found it.
     ///
     /// # Errors
     /// The device was removed.
     pub fn is_readable(&self) -> io::Result<bool> {
-        let mut state = self.state.lock();
+        let mut state = self.hold();
+        state.is_awaited = true;
         loop {
             self.look(&mut state)?;
             if !state.arrived.is_empty() {
@@ -295,6 +295,13 @@ impl Rsocket {
             if !arm(&mut state)? {
                 return Ok(false);
             }
+        }
+    }
+
+    fn hold(&self) -> Held<'_> {
+        Held {
+            state: self.state.lock(),
+            bell: &self.bell,
         }
     }
 
@@ -402,116 +409,42 @@ impl Rsocket {
         }
         Ok(())
     }
+}
 
-    fn take_udp(&self, state: &mut State) {
-        self.take_announcements(state);
-        self.take_newcomers(state);
+/// The state during a call. Then the bell tells of the datagrams that the call leaves queued here.
+struct Held<'a> {
+    state: MutexGuard<'a, State>,
+    bell: &'a OwnedFd,
+}
+
+impl Deref for Held<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
     }
+}
 
-    fn take_announcements(&self, state: &mut State) {
-        let mut bytes = [0; UDP_BYTES_MAX];
-        for _ in 0..BATCH {
-            if state.arrived.len() >= ARRIVED_MAX {
-                return;
-            }
-            let (length, peer) = match self.udp.recv_from(&mut bytes) {
-                Ok(received) => received,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // An ICMP error for a datagram sent before.
-                Err(_) => continue,
-            };
-            let announced = Announcement::decode(&bytes[..length], peer.is_ipv6());
-            if let Some((announcement, data)) = announced
-                && let Err(error) = self.take_announcement(state, peer, announcement, data)
-            {
-                tracing::debug!(%error, %peer, "datagram of rsocket");
-                // It may have waited for the process that holds the port.
-                return;
-            }
-        }
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
     }
+}
 
-    fn take_announcement(
-        &self,
-        state: &mut State,
-        peer: SocketAddr,
-        announced: Announcement,
-        data: &[u8],
-    ) -> io::Result<()> {
-        if announced.has_data {
-            state.arrived.push_back((peer, data.to_vec()));
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let state = &mut *self.state;
+        let mut queues = state.locals.iter().map(|local| &local.queues);
+        let has_any = !state.arrived.is_empty() || queues.any(Queues::has_arrived);
+        let rings = has_any && state.is_awaited;
+        if std::mem::replace(&mut state.rings, rings) == rings {
+            return;
         }
-        let known = state.peers.get(&peer);
-        if let Some(known) = known.filter(|_| announced.has_data) {
-            self.answer(&state.locals[known.local], peer)?;
+        // Neither fails: it is written once between two reads.
+        match rings {
+            true => drop(rustix::io::write(self.bell, &1u64.to_ne_bytes())),
+            false => drop(rustix::io::read(self.bell, &mut [0u8; 8])),
         }
-        let is_known = known.is_some();
-        let qpn = Qpn::new(announced.qpn);
-        let asks = announced.has_data && !is_known;
-        let mut newcomers = state.newcomers.iter_mut();
-        if let Some(newcomer) = newcomers.find(|newcomer| newcomer.peer == peer) {
-            (newcomer.qpn, newcomer.asks) = (qpn, newcomer.asks || asks);
-            return Ok(());
-        }
-        let known = known.and_then(|peer| peer.known.as_ref());
-        if known.is_some_and(|known| known.qpn == qpn) {
-            return Ok(());
-        }
-        let is_full = !is_known && state.peers.len() >= PEERS_MAX;
-        if is_full || state.newcomers.len() >= NEWCOMERS_MAX {
-            return Ok(());
-        }
-        let source = SocketAddr::new(self.source_towards(peer)?.ip(), 0);
-        let resolving = self.begin(source, peer)?;
-        let events = resolving.steps.events.descriptor()?;
-        self.ready.add(events, Step::ResolveAddress)?;
-        state.newcomers.push(Newcomer {
-            peer,
-            qpn,
-            asks,
-            resolving,
-        });
-        Ok(())
-    }
-
-    /// Sends a peer the number of the queue pair here.
-    fn answer(&self, local: &Local, peer: SocketAddr) -> io::Result<()> {
-        let answer = announcement(&local.queues, local.addr, false);
-        self.udp.send_to(answer.encode().bytes(), peer).map(drop)
-    }
-
-    /// Takes the newcomers whose addresses are resolved.
-    fn take_newcomers(&self, state: &mut State) {
-        let mut at = 0;
-        while let Some(newcomer) = state.newcomers.get_mut(at) {
-            let resolved = match newcomer.resolving.take_events() {
-                Ok(None) => {
-                    at += 1;
-                    continue;
-                }
-                Ok(Some((id, _events))) => Ok(id),
-                Err(error) => Err(io::Error::from(error)),
-            };
-            let newcomer = state.newcomers.swap_remove(at);
-            let known = resolved.and_then(|id| self.admit(state, &newcomer, &id));
-            if let Err(error) = known {
-                tracing::debug!(%error, peer = %newcomer.peer, "peer of rsocket");
-            }
-        }
-    }
-
-    /// The neighbour that `id` has resolved is known now, so no answer from the network is needed.
-    fn admit(&self, state: &mut State, newcomer: &Newcomer, id: &CmId) -> io::Result<()> {
-        let index = self.local_towards(state, newcomer.peer)?;
-        let local = &state.locals[index];
-        let destination = local.queues.towards(&id.addresses()?, newcomer.qpn)?;
-        if newcomer.asks {
-            self.answer(local, newcomer.peer)?;
-        }
-        if let Some(peer) = state.peers.get_mut(&newcomer.peer) {
-            peer.known = Some(destination);
-        }
-        Ok(())
     }
 }
 
@@ -557,26 +490,5 @@ fn unspecified_like(addr: SocketAddr) -> IpAddr {
     match addr.is_ipv6() {
         true => Ipv6Addr::UNSPECIFIED.into(),
         false => Ipv4Addr::UNSPECIFIED.into(),
-    }
-}
-
-/// An id whose address towards a peer is being resolved.
-#[derive(Debug)]
-struct Resolving {
-    steps: Steps,
-}
-
-impl Attempt for Resolving {
-    type Prize = (CmId, EventChannel);
-
-    fn steps(&self) -> &Steps {
-        &self.steps
-    }
-
-    fn take_step(&mut self, event: &Event) -> Result<Option<Self::Prize>> {
-        match event.event_type() {
-            EventType::AddrResolved => Ok(Some((self.steps.id.clone(), self.steps.events.clone()))),
-            _ => Err(self.steps.unexpected(event)),
-        }
     }
 }
