@@ -453,7 +453,7 @@ pub trait Cq: Sealed + Send + Sync + std::fmt::Debug {
     /// [`Cq::poll`], it never yields the processor: the caller soon sleeps if it finds nothing.
     fn drive(&self) {}
     /// Drives the software device as [`Cq::poll`] does, for a caller that polls and whose queue has no completions. If it
-    /// expects an answer soon, the device may look for up to a microsecond.
+    /// expects an answer soon, the device may look for a fraction of a microsecond.
     fn drive_polling(&self, expects_answer: bool) {
         let _ = expects_answer;
     }

@@ -255,6 +255,19 @@ impl Queues {
         Ok(self.collect()? > 0 || !self.arrived.is_empty())
     }
 
+    /// As [`Queues::arm`], for a caller that waits for room to send; returns whether there is room already.
+    pub(super) fn arm_for_room(&mut self) -> Result<bool> {
+        while self.channel.take_event()?.is_some() {}
+        self.cq.arm(false)?;
+        self.collect()?;
+        Ok(!self.free.is_empty())
+    }
+
+    /// The channel whose descriptor becomes readable after [`Queues::arm`].
+    pub(super) fn channel(&self) -> &Arc<dyn CompChannel> {
+        &self.channel
+    }
+
     /// Collects completions and returns their number.
     fn collect(&mut self) -> Result<usize> {
         let mut batch = [WorkCompletion::EMPTY; BATCH];

@@ -81,6 +81,7 @@ mod stream;
 #[cfg(feature = "tokio")]
 mod tokio;
 #[cfg(feature = "tokio")]
+mod waiters;
 mod watched;
 
 #[doc(hidden)]

@@ -187,10 +187,8 @@ impl AsyncStream {
     pub async fn close(&self) -> io::Result<()> {
         let watched = &self.reads.0;
         let core = watched.stream.core();
-        // Ends the waits of other tasks, too.
         core.close(Close::Both);
-        let _turn = watched.turn(Direction::Write).await;
-        std::future::poll_fn(|context| watched.poll_flushed(context)).await?;
+        watched.flushed().await?;
         core.finish_close()
     }
 
@@ -225,33 +223,20 @@ impl AsyncStream {
         (self.reads, self.writes)
     }
 
-    /// Waits until data, the end, or an error can be read. Several tasks may wait; each in its turn finds whether it still can.
+    /// Waits until data, the end, or an error can be read. Several tasks may wait.
     ///
     /// # Errors
     /// The runtime is shutting down.
     pub async fn readable(&self) -> io::Result<()> {
-        self.ready(Direction::Read).await
+        self.reads.0.ready(Direction::Read).await
     }
 
-    /// Waits until data can be written, or an error is reported. Several tasks may wait, as for [`AsyncStream::readable`].
+    /// Waits until data can be written, or an error is reported. Several tasks may wait.
     ///
     /// # Errors
     /// The runtime is shutting down.
     pub async fn writable(&self) -> io::Result<()> {
-        self.ready(Direction::Write).await
-    }
-
-    async fn ready(&self, direction: Direction) -> io::Result<()> {
-        let _turn = self.reads.0.turn(direction).await;
-        std::future::poll_fn(|context| {
-            self.reads.0.poll(context, direction, |stream, wait| {
-                match stream.core().is_ready(direction, wait) {
-                    true => Ok(()),
-                    false => Err(io::ErrorKind::WouldBlock.into()),
-                }
-            })
-        })
-        .await
+        self.reads.0.ready(Direction::Write).await
     }
 }
 
@@ -395,7 +380,8 @@ impl AsyncStreamListener {
         }
     }
 
-    /// Takes the next stream, or registers the task to be woken when there is one. Only the task of the last call is woken.
+    /// Takes the next stream, or registers the task to be woken when there is one. If several tasks call this, only the last one is
+    /// woken. Tasks in [`accept`](Self::accept) are woken, too.
     ///
     /// # Errors
     /// As for [`StreamListener::accept`].

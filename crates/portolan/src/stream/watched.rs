@@ -15,6 +15,7 @@ use super::core::{Direction, Shared, Wait};
 use super::error::io_error;
 use super::poller::Poller;
 use super::stream::Stream;
+use super::waiters::{Waiters, Waiting};
 use crate::tasks::runtime::{self, Waited, watch};
 
 /// Times that a task looks in one call. Mostly it looks twice.
@@ -31,8 +32,8 @@ pub(super) struct Watched {
     fd: AsyncFd<runtime::Watched<SignalFd>>,
     /// The waiting tasks, by direction. One of them polls the descriptors for both.
     tasks: Arc<Tasks>,
-    /// By direction: locked by one of several tasks that share the stream, because each direction wakes one task.
-    turns: [::tokio::sync::Mutex<()>; 2],
+    /// By direction: tasks that share the stream and wait until it is ready.
+    waiters: [Arc<Waiters>; 2],
     pub(super) stream: Stream,
 }
 
@@ -70,7 +71,7 @@ impl Watched {
             makes_device: Mutex::default(),
             fd,
             tasks: Arc::default(),
-            turns: Default::default(),
+            waiters: Default::default(),
             stream,
         };
         watched.wait_for_device();
@@ -102,9 +103,22 @@ impl Watched {
         }
     }
 
-    /// Waits until no other task that shares the stream waits for this direction.
-    pub(super) async fn turn(&self, direction: Direction) -> ::tokio::sync::MutexGuard<'_, ()> {
-        self.turns[direction as usize].lock().await
+    /// Waits until a direction is ready. Several tasks may wait.
+    pub(super) async fn ready(&self, direction: Direction) -> io::Result<()> {
+        let waiting = Waiting::among(&self.waiters[direction as usize]);
+        let mut look = |stream: &Stream, wait| match stream.core().is_ready(direction, wait) {
+            true => Ok(()),
+            false => Err(io::ErrorKind::WouldBlock.into()),
+        };
+        std::future::poll_fn(|context| {
+            let turn = ready!(poll_proceed(context));
+            let done = waiting.poll(context, |all| self.poll_now(all, direction, &mut look));
+            if done.is_ready() {
+                turn.made_progress();
+            }
+            done
+        })
+        .await
     }
 
     /// Retries `call` until it does not block, or registers the task to be woken when it may not.
@@ -186,8 +200,13 @@ impl Watched {
         Ok(was_rung)
     }
 
-    /// Waits until all sent data has reached the peer or never will.
-    pub(super) fn poll_flushed(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Waits until all sent data has reached the peer or never will. Several tasks may wait.
+    pub(super) async fn flushed(&self) -> io::Result<()> {
+        let waiting = Waiting::among(&self.waiters[Direction::Write as usize]);
+        std::future::poll_fn(|context| waiting.poll(context, |all| self.poll_flushed(all))).await
+    }
+
+    fn poll_flushed(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let core = self.stream.core();
         loop {
             if core.is_flushed() || core.is_flushed_or_wakes(context.waker()) {

@@ -52,7 +52,7 @@ impl<T> AsRawFd for Watched<T> {
 }
 
 /// Registers a descriptor with the runtime.
-#[allow(deprecated, reason = "every tokio 1 has this form; see `Waited`")]
+#[allow(deprecated, reason = "it needs no unsafe code; see `Waited`")]
 pub(crate) fn watch<T: Waited>(waited: T, step: Step) -> Result<AsyncFd<Watched<T>>> {
     runtime(step)?;
     let number = waited.number().map_err(|error| error.at(step))?;

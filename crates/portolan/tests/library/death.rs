@@ -80,6 +80,26 @@ fn a_killed_listener_stops_listening() {
 }
 
 #[test]
+fn a_peer_that_disconnects_and_then_ends_is_not_reported_as_dead() {
+    // The process that waits finds the disconnect and the end of its peer at the same time.
+    for round in 0..10 {
+        let port = free_port();
+        let mut waiting = Peer::start(port);
+        let mut ending = Peer::start(port);
+        let address = waiting.listen();
+        waiting.tell("accept");
+        assert_eq!(ending.ask(&format!("connect {address}")), "ok");
+        assert_eq!(waiting.answer(), "ok");
+        waiting.tell("await-end");
+        thread::sleep(Duration::from_millis(20));
+        let stopped = waiting.stop();
+        ending.end();
+        drop(stopped);
+        assert_eq!(waiting.answer(), "Err(Disconnected)", "round {round}");
+    }
+}
+
+#[test]
 fn a_peer_killed_before_it_answers_a_request_fails_the_connect_in_time() {
     let port = free_port();
     let ours = start(port);

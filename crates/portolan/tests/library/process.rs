@@ -172,6 +172,7 @@ impl Deeds {
                 thread::spawn(move || echo(&connection));
                 Ok("ok".into())
             }
+            "await-end" => Ok(self.await_end()),
             "threads" => Ok(std::fs::read_dir("/proc/self/task")
                 .unwrap()
                 .count()
@@ -213,6 +214,13 @@ impl Deeds {
         let connection = connector_on(provider.clone()).connect_to(to.parse().unwrap())?;
         self.connections.push(connection);
         Ok("ok".into())
+    }
+
+    /// Why its connection ends.
+    fn await_end(&self) -> String {
+        let connection = self.connections.last().expect("a connection");
+        let ended = connection.receive_within(PATIENCE).map(drop);
+        format!("{:?}", ended.map_err(|error| error.cause))
     }
 
     fn share(&mut self, length: usize) -> Answer {

@@ -268,6 +268,42 @@ async fn a_task_that_gives_up_its_wait_for_data_keeps_no_other_from_it() {
     soon(second.join_next()).await.unwrap().unwrap();
 }
 
+#[tokio::test]
+async fn a_wait_that_nobody_polls_any_more_keeps_no_other_from_anything() {
+    let (mut active, mut passive) = async_streams().await;
+    // Until there is no room.
+    while let Ok(written) = timeout(Duration::from_millis(200), active.write(&[7; 1 << 16])).await {
+        written.unwrap();
+    }
+    let short = Duration::from_millis(10);
+    let mut writable = std::pin::pin!(active.writable());
+    assert!(timeout(short, &mut writable).await.is_err(), "no room");
+    let mut readable = std::pin::pin!(active.readable());
+    assert!(timeout(short, &mut readable).await.is_err(), "no data");
+    let reading = tokio::spawn(async move {
+        let mut all = Vec::new();
+        passive.read_to_end(&mut all).await.map(|_| passive)
+    });
+    soon(active.writable()).await.unwrap();
+    soon(active.close()).await.unwrap();
+    soon(active.readable()).await.unwrap();
+    drop(soon(reading).await.unwrap());
+}
+
+#[tokio::test]
+async fn what_is_closed_is_writable_although_the_peer_does_not_have_all_data() {
+    let (mut active, _passive) = async_streams().await;
+    while let Ok(written) = timeout(Duration::from_millis(200), active.write(&[7; 1 << 16])).await {
+        written.unwrap();
+    }
+    let active = Arc::new(active);
+    let closing = active.clone();
+    let closing = tokio::spawn(async move { closing.close().await });
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    soon(active.writable()).await.unwrap();
+    closing.abort();
+}
+
 /// Calls `call` often, whose future is always ready at once. Returns whether another task of the thread has run meanwhile.
 async fn lets_others_run(mut call: impl AsyncFnMut()) -> bool {
     let ran = Arc::new(AtomicBool::new(false));
@@ -284,11 +320,15 @@ async fn a_task_that_finds_all_its_calls_ready_lets_others_run_as_with_tcp() {
     let (mut active, mut passive) = async_streams().await;
     active.write_all(&pattern(TURNS, 1)).await.unwrap();
     passive.readable().await.unwrap();
-    while passive.get_ref().ready().unread_bytes < TURNS as u32 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    soon(async {
+        while passive.get_ref().ready().unread_bytes < TURNS as u32 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
     assert!(lets_others_run(async || passive.readable().await.unwrap()).await);
     assert!(lets_others_run(async || active.writable().await.unwrap()).await);
     assert!(lets_others_run(async || assert!(passive.read_u8().await.is_ok())).await);
     assert!(soon(lets_others_run(async || active.write_u8(1).await.unwrap())).await);
+    assert!(active.get_ref().ready().writable, "no write has waited");
 }

@@ -14,6 +14,7 @@ use portolan_port_sharing::room::{self, with_room};
 use portolan_provider::traits::{Device, Provider};
 use portolan_provider::{Error, Result, Step};
 use portolan_rsocket::datagram::{Announcement, source_header, split_source};
+use portolan_threads::fork::ForkGuard;
 use portolan_threads::lock::{Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
@@ -33,6 +34,8 @@ const PEERS_MAX: usize = 4096;
 const ARRIVED_MAX: usize = 256;
 /// Time limit for resolving an address.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a waiting call sleeps before it checks again in any case.
+const RECHECK: Duration = Duration::from_secs(1);
 /// How long dropping a socket waits for its datagrams to be sent.
 const DROP_WAIT: Duration = Duration::from_secs(1);
 
@@ -75,6 +78,7 @@ pub struct Rsocket {
     /// In `ready`: readable while [`State::rings`].
     bell: OwnedFd,
     state: Mutex<State>,
+    owner: ForkGuard,
 }
 
 #[derive(Debug, Default)]
@@ -135,6 +139,7 @@ impl Rsocket {
             ready,
             bell,
             state: Mutex::default(),
+            owner: ForkGuard::new(),
         })
     }
 
@@ -235,10 +240,11 @@ impl Rsocket {
             if !waits {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
-            if !queues.arm()? {
-                state.is_awaited = true;
+            if !queues.arm_for_room()? {
+                // Only for room: datagrams that have arrived do not end it.
+                let channel = queues.channel().clone();
                 drop(state);
-                self.wait()?;
+                wait_for(&[channel.as_fd()], deadline::after(RECHECK))?;
             }
         }
     }
@@ -301,16 +307,12 @@ impl Rsocket {
     fn hold(&self) -> Held<'_> {
         Held {
             state: self.state.lock(),
-            bell: &self.bell,
+            socket: self,
         }
     }
 
     fn wait(&self) -> Result<()> {
-        // The caller checks again at the latest then.
-        wait_for(
-            &[self.ready.as_fd()],
-            deadline::after(Duration::from_secs(1)),
-        )
+        wait_for(&[self.ready.as_fd()], deadline::after(RECHECK))
     }
 
     /// Binds an unbound socket to a free port, which its headers contain.
@@ -414,7 +416,7 @@ impl Rsocket {
 /// The state during a call. Then the bell tells of the datagrams that the call leaves queued here.
 struct Held<'a> {
     state: MutexGuard<'a, State>,
-    bell: &'a OwnedFd,
+    socket: &'a Rsocket,
 }
 
 impl Deref for Held<'_> {
@@ -433,6 +435,10 @@ impl DerefMut for Held<'_> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
+        // A forked child shares the bell with its parent.
+        if !self.socket.owner.is_owner() {
+            return;
+        }
         let state = &mut *self.state;
         let mut queues = state.locals.iter().map(|local| &local.queues);
         let has_any = !state.arrived.is_empty() || queues.any(Queues::has_arrived);
@@ -442,8 +448,8 @@ impl Drop for Held<'_> {
         }
         // Neither fails: it is written once between two reads.
         match rings {
-            true => drop(rustix::io::write(self.bell, &1u64.to_ne_bytes())),
-            false => drop(rustix::io::read(self.bell, &mut [0u8; 8])),
+            true => drop(rustix::io::write(&self.socket.bell, &1u64.to_ne_bytes())),
+            false => drop(rustix::io::read(&self.socket.bell, &mut [0u8; 8])),
         }
     }
 }

@@ -54,10 +54,16 @@ pub(crate) unsafe fn place(addr: u64, bytes: &[u8]) {
 pub(crate) fn prefetch_to_write(addr: u64) {
     #[cfg(target_arch = "x86_64")]
     {
-        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-        let at = std::ptr::without_provenance::<i8>(addr as usize);
-        // SAFETY: it changes nothing but the caches, and has no effect where nothing is mapped.
-        unsafe { _mm_prefetch::<_MM_HINT_ET0>(at) };
+        // In assembly: the compiler's own makes it a fetch to read unless it knows that the processor has this one.
+        //
+        // SAFETY: it changes nothing but the caches, and has no effect where nothing is mapped or on a processor without it.
+        unsafe {
+            std::arch::asm!(
+                "prefetchw byte ptr [{at}]",
+                at = in(reg) addr,
+                options(nostack, preserves_flags, readonly),
+            );
+        }
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = addr;

@@ -27,7 +27,7 @@ const CALLS_PER_TURN: usize = 4;
 const BATCHES_PER_TURN: usize = 2;
 /// How often a poll looks at rings that are empty.
 const LOOKS_PER_POLL: usize = 8;
-/// How many times as often one looks that expects an answer, with pauses for the processor.
+/// Rounds of looks before a poll that expects an answer reads the rings.
 const LONG_LOOKS: usize = 6;
 
 /// Reads the sockets and rings. One thread at a time uses it.
@@ -174,6 +174,9 @@ impl<Q> Receiver<Q> {
     /// only for a part of its time otherwise.
     #[inline]
     pub(crate) fn await_more(&self) {
+        if self.incoming.is_empty() {
+            return;
+        }
         for _ in 0..LONG_LOOKS {
             if self.finds_more() {
                 return;
