@@ -114,10 +114,11 @@ fn open_files(limits: &str) -> Option<u64> {
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// A process with a descriptor of this socket.
+/// The process with a descriptor of this socket that started first: others may be its children, and end soon.
 fn process_with(inode: u32) -> Option<u32> {
     let link = format!("socket:[{inode}]");
     let mut left = LOOKS_MAX;
+    let mut holders = Vec::new();
     for entry in fs::read_dir("/proc").ok()?.flatten() {
         let Some(pid) = entry
             .file_name()
@@ -126,17 +127,31 @@ fn process_with(inode: u32) -> Option<u32> {
         else {
             continue;
         };
-        left = left.checked_sub(1)?;
         let descriptors = fs::read_dir(entry.path().join("fd"));
         for descriptor in descriptors.into_iter().flatten().flatten() {
-            left = left.checked_sub(1)?;
+            left = left.saturating_sub(1);
             let to = fs::read_link(descriptor.path());
             if to.is_ok_and(|to| to.as_os_str() == link.as_str()) {
-                return Some(pid);
+                holders.push(pid);
+                break;
             }
         }
+        left = left.saturating_sub(1);
+        if left == 0 {
+            break;
+        }
     }
-    None
+    holders.into_iter().min_by_key(|pid| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        (start_of(&stat).unwrap_or(u64::MAX), *pid)
+    })
+}
+
+/// When a process started, from its `/proc/PID/stat`: clock ticks since boot (proc_pid_stat(5)).
+fn start_of(stat: &str) -> Option<u64> {
+    // The name is in parentheses and may contain some. The state, the third field, follows it.
+    let rest = stat.rsplit(')').next()?;
+    rest.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -187,6 +202,33 @@ mod tests {
             drop(socket);
             assert_eq!(holder_of_port(port), None);
         }
+    }
+
+    #[test]
+    fn of_a_socket_that_a_child_has_too_the_parent_is_the_holder() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = socket.local_addr().unwrap().port();
+        // As its standard input, which it keeps.
+        let child = std::process::Command::new("sleep")
+            .arg("30")
+            .stdin(std::os::fd::OwnedFd::from(socket.try_clone().unwrap()))
+            .spawn();
+        let mut child = child.unwrap();
+        let own = holder_of_port(port).unwrap().pid;
+        drop(socket);
+        let childs = holder_of_port(port).unwrap().pid;
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!((own, childs), (std::process::id(), child.id()));
+    }
+
+    #[test]
+    fn the_start_of_a_process_is_read_whatever_its_name_is() {
+        let before = "7 (a b) c) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0";
+        assert_eq!(start_of(&format!("{before} 4242 1 2")), Some(4242));
+        assert_eq!(start_of(before), None);
+        let own = fs::read_to_string("/proc/self/stat").unwrap();
+        assert!(start_of(&own).is_some_and(|start| start > 0));
     }
 
     #[test]
