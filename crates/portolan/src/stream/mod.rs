@@ -82,6 +82,7 @@ mod stream;
 mod tokio;
 #[cfg(feature = "tokio")]
 mod waiters;
+#[cfg(feature = "tokio")]
 mod watched;
 
 #[doc(hidden)]
