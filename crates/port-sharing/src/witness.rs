@@ -118,30 +118,19 @@ fn open_files(limits: &str) -> Option<u64> {
 fn process_with(inode: u32) -> Option<u32> {
     let link = format!("socket:[{inode}]");
     let mut left = LOOKS_MAX;
-    let mut holders = Vec::new();
-    for entry in fs::read_dir("/proc").ok()?.flatten() {
-        let Some(pid) = entry
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse().ok())
-        else {
-            continue;
-        };
-        let descriptors = fs::read_dir(entry.path().join("fd"));
-        for descriptor in descriptors.into_iter().flatten().flatten() {
-            left = left.saturating_sub(1);
+    let processes = fs::read_dir("/proc").ok()?.flatten();
+    let holders = processes.filter_map(|entry| {
+        let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+        left = left.checked_sub(1)?;
+        let descriptors = fs::read_dir(entry.path().join("fd")).ok()?.flatten();
+        let has_it = descriptors.take(left).any(|descriptor| {
+            left -= 1;
             let to = fs::read_link(descriptor.path());
-            if to.is_ok_and(|to| to.as_os_str() == link.as_str()) {
-                holders.push(pid);
-                break;
-            }
-        }
-        left = left.saturating_sub(1);
-        if left == 0 {
-            break;
-        }
-    }
-    holders.into_iter().min_by_key(|pid| {
+            to.is_ok_and(|to| to.as_os_str() == link.as_str())
+        });
+        has_it.then_some(pid)
+    });
+    holders.min_by_key(|pid| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         (start_of(&stat).unwrap_or(u64::MAX), *pid)
     })

@@ -202,6 +202,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod bell;
 pub mod cm;
 pub mod connection;
 pub mod datagram;

@@ -9,8 +9,8 @@ use portolan_provider::{Result, Step};
 
 use super::established::Connection;
 use super::inner::Inner;
+use crate::bell::Bell;
 use crate::ready_set::ReadySet;
-use crate::work::Bell;
 
 /// A descriptor that is readable when a [`Connection`] or its transfers may have something new.
 ///

@@ -194,6 +194,9 @@ impl Core {
     }
 
     fn carry_out(&self, outputs: Outputs) {
+        for held in outputs.held {
+            self.tell_after_completions(held);
+        }
         for transmit in &outputs.transmits {
             let path = &transmit.path;
             let remote = match path.remote {
@@ -211,10 +214,6 @@ impl Core {
             {
                 tracing::debug!(%error, "management datagram not sent");
             }
-        }
-        // After the messages to peers: a program may exit when it hears of an event.
-        for held in outputs.held {
-            self.tell_after_completions(held);
         }
         for query in outputs.queries {
             self.answer_address_query(query);

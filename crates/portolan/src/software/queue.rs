@@ -219,7 +219,7 @@ impl EventQueue {
         let place = waiting.events.binary_search_by_key(&ticket, |(at, _)| *at);
         let taken = place.ok().and_then(|index| waiting.events.remove(index));
         if taken.is_some() && waiting.events.is_empty() {
-            self.is_emptied();
+            self.note_empty();
         }
     }
 
@@ -243,7 +243,7 @@ impl EventQueue {
     }
 
     /// No event is queued any more.
-    fn is_emptied(&self) {
+    fn note_empty(&self) {
         self.has_events.store(false, Ordering::Release);
         self.ready.lower();
     }
@@ -252,7 +252,7 @@ impl EventQueue {
         let mut waiting = self.waiting.lock();
         let (_, event) = waiting.events.pop_front()?;
         if waiting.events.is_empty() {
-            self.is_emptied();
+            self.note_empty();
         }
         Some(event)
     }
@@ -280,7 +280,7 @@ impl EventQueue {
             }
         }
         if waiting.events.is_empty() {
-            self.is_emptied();
+            self.note_empty();
         }
         out.extend(held);
         out

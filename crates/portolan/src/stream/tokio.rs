@@ -11,7 +11,7 @@ use std::time::Instant;
 use ::tokio::io::unix::AsyncFd;
 use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use ::tokio::task::JoinSet;
-use ::tokio::task::coop::{consume_budget, poll_proceed};
+use ::tokio::task::coop::poll_proceed;
 use portolan_addrinfo::names::pool::DEADLINE_MAX;
 use portolan_provider::{Error, Result, Step};
 use portolan_rsocket::Close;
@@ -366,18 +366,8 @@ impl AsyncStreamListener {
     /// # Errors
     /// As for [`StreamListener::accept`].
     pub async fn accept(&self) -> io::Result<(AsyncStream, SocketAddr)> {
-        loop {
-            consume_budget().await;
-            if let Some(accepted) = self.take() {
-                return accepted;
-            }
-            let mut guard = self.listener.readable().await?;
-            // Check again before readiness is cleared, so that no request is missed.
-            if let Some(accepted) = self.take() {
-                return accepted;
-            }
-            guard.clear_ready();
-        }
+        let (stream, peer) = runtime::ready(&self.listener, next).await?;
+        Ok((AsyncStream::new(stream)?, peer))
     }
 
     /// Takes the next stream, or registers the task to be woken when there is one. If several tasks call this, only the last one is
@@ -391,27 +381,26 @@ impl AsyncStreamListener {
     ) -> Poll<io::Result<(AsyncStream, SocketAddr)>> {
         let turn = ready!(poll_proceed(context));
         loop {
-            if let Some(accepted) = self.take() {
+            if let Some((stream, peer)) = next(&self.listener.get_ref().0)? {
                 turn.made_progress();
-                return Poll::Ready(accepted);
+                return Poll::Ready(AsyncStream::new(stream).map(|stream| (stream, peer)));
             }
             let mut guard = ready!(self.listener.poll_read_ready(context))?;
-            // As above.
-            if let Some(accepted) = self.take() {
+            // Check again before readiness is cleared, so that no request is missed.
+            if let Some((stream, peer)) = next(&self.listener.get_ref().0)? {
                 turn.made_progress();
-                return Poll::Ready(accepted);
+                return Poll::Ready(AsyncStream::new(stream).map(|stream| (stream, peer)));
             }
             guard.clear_ready();
         }
     }
+}
 
-    /// The next stream, if there is one.
-    fn take(&self) -> Option<io::Result<(AsyncStream, SocketAddr)>> {
-        match self.listener.get_ref().0.accept() {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
-            Err(error) => Some(Err(error)),
-            Ok((stream, peer)) => Some(AsyncStream::new(stream).map(|stream| (stream, peer))),
-        }
+/// The next stream of a listener that does not wait, if there is one.
+fn next(listener: &StreamListener) -> io::Result<Option<(Stream, SocketAddr)>> {
+    match listener.accept() {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        accepted => accepted.map(Some),
     }
 }
 

@@ -1,5 +1,6 @@
-//! Tasks that wait for the same of a stream. Each direction of a stream wakes one task, and they are one for it.
+//! Several tasks that wait for one direction of a stream. A direction wakes only one waker, so they share one.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
 
@@ -12,7 +13,7 @@ pub(super) struct Waiters(Mutex<Known>);
 #[derive(Debug, Default)]
 struct Known {
     next: u64,
-    wakers: Vec<(u64, Waker)>,
+    wakers: BTreeMap<u64, Waker>,
 }
 
 /// A place among the waiters, for a future. It leaves it when it is dropped.
@@ -25,8 +26,8 @@ pub(super) struct Waiting<'a> {
 impl Wake for Waiters {
     fn wake(self: Arc<Self>) {
         // They stay until their futures end. A waker may do anything, so it is called without the lock.
-        let wakers: Vec<_> = self.0.lock().wakers.clone();
-        wakers.into_iter().for_each(|(_, waker)| waker.wake());
+        let wakers: Vec<_> = self.0.lock().wakers.values().cloned().collect();
+        wakers.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -53,18 +54,11 @@ impl<'a> Waiting<'a> {
     /// Replaces the waker at this place.
     fn set(&self, waker: Option<&Waker>) {
         let mut known = self.waiters.0.lock();
-        let at = known
-            .wakers
-            .iter()
-            .position(|(place, _)| *place == self.place);
-        let is_same = |at: usize| waker.is_some_and(|waker| known.wakers[at].1.will_wake(waker));
-        if at.is_some_and(is_same) {
-            return;
-        }
-        let former = at.map(|at| known.wakers.swap_remove(at));
-        if let Some(waker) = waker {
-            known.wakers.push((self.place, waker.clone()));
-        }
+        let former = match (waker, known.wakers.get(&self.place)) {
+            (Some(new), Some(former)) if former.will_wake(new) => return,
+            (Some(new), _) => known.wakers.insert(self.place, new.clone()),
+            (None, _) => known.wakers.remove(&self.place),
+        };
         drop(known);
         // It may do anything when it is dropped.
         drop(former);

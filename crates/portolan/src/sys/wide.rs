@@ -29,7 +29,7 @@ pub(super) unsafe fn copy_in(from: &[u8], to: *mut u8) -> usize {
 }
 
 /// # Safety
-/// Both point to `length` bytes, of which one side is this program's own, and the other one as for [`copy_out`].
+/// Both point to `length` bytes. One of them is memory of this program alone; the other meets the conditions of [`copy_out`].
 #[inline]
 unsafe fn copy(from: *const u8, to: *mut u8, length: usize) -> usize {
     if length < 2 * STEP {

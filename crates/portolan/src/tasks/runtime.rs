@@ -91,10 +91,10 @@ impl Waited for EventChannel {
 }
 
 /// Waits until `take` returns a value. It may while the descriptor is readable.
-pub(super) async fn ready<T, R>(
+pub(crate) async fn ready<T, R, E: From<Error>>(
     watched: &AsyncFd<Watched<T>>,
-    mut take: impl FnMut(&T) -> Result<Option<R>>,
-) -> Result<R> {
+    mut take: impl FnMut(&T) -> std::result::Result<Option<R>, E>,
+) -> std::result::Result<R, E> {
     loop {
         // A task that finds all its calls ready lets others run now and then, as with tokio's own types.
         consume_budget().await;

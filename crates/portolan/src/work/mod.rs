@@ -18,7 +18,6 @@
 
 mod abandoned;
 mod batch;
-mod bell;
 mod item;
 mod keepalive;
 mod message;
@@ -35,7 +34,6 @@ mod transfer;
 mod turned;
 mod windows;
 
-pub(crate) use bell::Bell;
 pub(crate) use item::Item;
 pub use keepalive::Keepalive;
 pub use message::Message;

@@ -15,7 +15,6 @@ use portolan_provider::verbs::{
 use portolan_provider::{Cause, Error, Result, Step};
 use slab::Slab;
 
-use super::bell::{self, Bell};
 use super::item::Item;
 use super::keepalive::{Keepalive, PROBE, Silence};
 use super::objects::{Depths, Objects};
@@ -23,6 +22,7 @@ use super::outcome::Failed;
 use super::pieces::Gather;
 use super::shared_receives::{Pool, SHARED};
 use super::slot::{Abandoned, Kind, MORE, Owner, Slot};
+use crate::bell::{Bell, make_bell};
 use crate::connection::Transport;
 use crate::deadline;
 use crate::sys::Buffer;
@@ -428,7 +428,7 @@ impl Work {
         let roused = match self.roused.get() {
             Some(roused) => roused,
             None => {
-                let made = bell::descriptor()?;
+                let made = make_bell(Step::Transfer)?;
                 self.roused.get_or_init(|| made)
             }
         };

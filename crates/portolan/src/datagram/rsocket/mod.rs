@@ -10,19 +10,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portolan_port_sharing::room::{self, with_room};
 use portolan_provider::traits::{Device, Provider};
-use portolan_provider::{Error, Result, Step};
+use portolan_provider::{Result, Step};
 use portolan_rsocket::datagram::{Announcement, source_header, split_source};
 use portolan_threads::fork::ForkGuard;
 use portolan_threads::lock::{Mutex, MutexGuard};
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 
 use self::announcements::{Newcomer, Resolving};
 use super::queues::Queues;
 use super::socket::{UDP, wait_for};
 use super::{Destination, Options};
+use crate::bell::{make_bell, ring, silence};
 use crate::cm::{CmId, EventChannel};
 use crate::connection::{Attempt, Steps};
 use crate::deadline;
@@ -88,7 +87,7 @@ struct State {
     connected: Option<SocketAddr>,
     arrived: VecDeque<(SocketAddr, Vec<u8>)>,
     newcomers: Vec<Newcomer>,
-    /// A caller has waited by the descriptor, or may.
+    /// A caller may wait by the descriptor.
     is_awaited: bool,
     /// Datagrams are queued here that the queue pairs and the UDP socket do not show any more.
     rings: bool,
@@ -129,8 +128,7 @@ impl Rsocket {
         let udp = UdpSocket::from(socket_with(family, SocketType::DGRAM, flags, None)?);
         let ready = ReadySet::new(Step::CreateQp)?;
         ready.add(&udp, Step::CreateQp)?;
-        let bell = with_room(|| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK))
-            .map_err(|errno| Error::new(Step::CreateQp, room::cause("eventfd", errno)))?;
+        let bell = make_bell(Step::CreateQp)?;
         ready.add(&bell, Step::CreateQp)?;
         Ok(Self {
             udp,
@@ -413,7 +411,7 @@ impl Rsocket {
     }
 }
 
-/// The state during a call. Then the bell tells of the datagrams that the call leaves queued here.
+/// The locked state during a call. When the call ends, the bell rings if datagrams are still queued here.
 struct Held<'a> {
     state: MutexGuard<'a, State>,
     socket: &'a Rsocket,
@@ -446,10 +444,9 @@ impl Drop for Held<'_> {
         if std::mem::replace(&mut state.rings, rings) == rings {
             return;
         }
-        // Neither fails: it is written once between two reads.
         match rings {
-            true => drop(rustix::io::write(&self.socket.bell, &1u64.to_ne_bytes())),
-            false => drop(rustix::io::read(&self.socket.bell, &mut [0u8; 8])),
+            true => ring(&self.socket.bell),
+            false => silence(&self.socket.bell),
         }
     }
 }

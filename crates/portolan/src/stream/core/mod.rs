@@ -1,6 +1,5 @@
 //! The state of a stream, which its handles share: drivers, waiters, and the end of the stream.
 
-mod bell;
 mod locked;
 mod own_wait;
 mod progress;
@@ -24,7 +23,6 @@ use portolan_rsocket::{Close, Endpoint, Phase, Signalling};
 use portolan_threads::lock::{Condvar, Mutex};
 use portolan_threads::spin::Spin;
 
-use bell::ring;
 use locked::Locked;
 pub use own_wait::SocketSleep;
 use readiness::Readiness;

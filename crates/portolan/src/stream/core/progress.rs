@@ -8,7 +8,8 @@ use portolan_provider::verbs::{WcStatus, WorkCompletion};
 use portolan_provider::{Cause, Error, Step};
 use portolan_rsocket::{Phase, Post, WhichBuffer};
 
-use super::{Core, Direction, Readiness, Ready, State, ring};
+use super::{Core, Direction, Readiness, Ready, State};
+use crate::bell::ring;
 use crate::connection::ends_connection;
 use crate::stream::queues::{BATCH, Drive, Reaped};
 

@@ -8,9 +8,9 @@ use portolan_provider::traits::{CompChannel, Notify};
 use portolan_provider::{Error, Result, Step};
 use rustix::event::epoll;
 
-use super::bell::{make_bell, ring};
 use super::own_wait::OwnWait;
 use super::{Core, Ready, Signal};
+use crate::bell::{make_bell, ring};
 
 #[derive(Debug)]
 pub(super) enum Readiness {
@@ -43,7 +43,7 @@ impl Readiness {
     pub(super) fn of(channel: Arc<dyn CompChannel>, events: BorrowedFd<'_>) -> Result<Self> {
         let failed = |errno| Error::new(Step::Event, room::cause("epoll", errno));
         let all = with_room(|| epoll::create(epoll::CreateFlags::CLOEXEC)).map_err(failed)?;
-        let bell = make_bell()?;
+        let bell = make_bell(Step::Event)?;
         let data = epoll::EventData::new_u64(0);
         for fd in [channel.descriptor()?, events, bell.as_fd()] {
             epoll::add(&all, fd, data, epoll::EventFlags::IN).map_err(failed)?;

@@ -6,12 +6,12 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
-use portolan_provider::Result;
 use portolan_provider::traits::Notify;
+use portolan_provider::{Result, Step};
 use portolan_threads::lock::Mutex;
 use rustix::io::fcntl_dupfd_cloexec;
 
-use super::bell::{make_bell, ring, silence};
+use crate::bell::{make_bell, ring, silence};
 
 /// Least number of a descriptor that is made while the program calls something that makes none.
 pub(super) const NUMBER_MIN: i32 = 512;
@@ -44,7 +44,7 @@ impl Signal {
         let spare = match SPARE.get() {
             Some(spare) => spare,
             None => {
-                let made = make_bell()?;
+                let made = make_bell(Step::Event)?;
                 ring(&made);
                 SPARE.get_or_init(|| made)
             }
@@ -139,7 +139,7 @@ impl Notify for Signal {
         if let Some(bell) = self.bell.get() {
             return Ok(bell.as_fd());
         }
-        let made = make_bell()?;
+        let made = make_bell(Step::Event)?;
         // The program may be about to use the number that it has just closed.
         let made = fcntl_dupfd_cloexec(&made, NUMBER_MIN).unwrap_or(made);
         if state.is_raised {

@@ -4,13 +4,14 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
+use portolan_provider::Step;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::bell::{make_bell, silence};
 use super::locked::Locked;
 use super::own_wait::SocketSleep;
 use super::{Core, Direction, Readiness, State, Wait, is_past};
+use crate::bell::{make_bell, silence};
 use crate::deadline;
 use crate::stream::error::io_error;
 use crate::stream::queues::Drive;
@@ -146,7 +147,8 @@ impl Core {
             Readiness::Watched { rouser, .. } => Some(match rouser.get() {
                 Some(rouser) => rouser,
                 None => {
-                    let made = make_bell().map_err(|error| io_error(self.explain(error)))?;
+                    let made =
+                        make_bell(Step::Event).map_err(|error| io_error(self.explain(error)))?;
                     rouser.get_or_init(|| made)
                 }
             }),
