@@ -9,12 +9,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use portolan_lab::machine::{Package, ensure_installed};
+use portolan_lab::machine::ensure_installed;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::{Marks, document};
 use crate::install::PACKAGES;
 use crate::namespace::Namespace;
+use crate::programs::packages::MEASURED;
 use crate::test::{Workspace, cargo};
 
 pub(super) const MARKS: Marks = Marks {
@@ -22,21 +23,6 @@ pub(super) const MARKS: Marks = Marks {
     end: "<!-- end: `cargo xtask figures sockets` -->\n",
 };
 
-/// The programs that are measured.
-const PROGRAMS: [Package; 3] = [
-    Package {
-        name: "iperf3",
-        purpose: "throughput of a stream",
-    },
-    Package {
-        name: "redis-server",
-        purpose: "the server of small requests",
-    },
-    Package {
-        name: "redis-tools",
-        purpose: "its benchmark",
-    },
-];
 /// What the library's program measures: its name there, the row's subject, and the goal.
 const ROUND_TRIPS: [(&str, &str, &str); 4] = [
     ("Polled", "64 bytes forth and back, polled", "at most 0.25"),
@@ -84,7 +70,7 @@ struct Row {
 
 pub(super) fn write(arguments: &Arguments) -> Result<ExitCode> {
     let workspace = Workspace::here()?;
-    ensure_installed(&PROGRAMS)?;
+    ensure_installed(&MEASURED)?;
     workspace.cargo(&[&["build", "--quiet", "--release"], &PACKAGES[..]].concat())?;
     let portolan = workspace.target.join("release/portolan");
     let namespaces = [(); 3].map(|()| Namespace::new(workspace.is_root));

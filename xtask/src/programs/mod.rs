@@ -9,6 +9,7 @@ pub(crate) mod crates;
 mod document;
 mod fabtests;
 mod figures;
+pub(crate) mod packages;
 mod pair;
 mod ready;
 mod running;
@@ -19,7 +20,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use portolan_lab::machine::{MachineError, Package, ensure_installed};
+use portolan_lab::machine::{MachineError, ensure_installed};
 
 use crate::namespace::{self, Namespace};
 use crate::parallel::side_by_side;
@@ -27,150 +28,6 @@ use crate::test::{Outcome, Workspace};
 use case::{Case, Network};
 use document::Row;
 use side::{Files, Side, Sides};
-
-/// The packages of the programs and of the namespace setup.
-const PACKAGES: [Package; 35] = [
-    Package {
-        name: "rdmacm-utils",
-        purpose: "rping and the other programs of librdmacm",
-    },
-    Package {
-        name: "ibverbs-utils",
-        purpose: "the ping-pongs of libibverbs",
-    },
-    Package {
-        name: "perftest",
-        purpose: "latency and bandwidth by every operation",
-    },
-    Package {
-        name: "qperf",
-        purpose: "another measurement of operations",
-    },
-    Package {
-        name: "python3-pyverbs",
-        purpose: "rdma-core's own tests",
-    },
-    Package {
-        name: "libfabric-bin",
-        purpose: "messages by libfabric",
-    },
-    Package {
-        name: "ucx-utils",
-        purpose: "messages, memory operations and streams by UCX",
-    },
-    Package {
-        name: "openmpi-bin",
-        purpose: "MPI on UCX and on libfabric",
-    },
-    Package {
-        name: "libopenmpi-dev",
-        purpose: "the compiler of Open MPI",
-    },
-    Package {
-        name: "mpich",
-        purpose: "another MPI on UCX",
-    },
-    Package {
-        name: "libmpich-dev",
-        purpose: "the compiler of MPICH",
-    },
-    Package {
-        name: "netpipe-openmpi",
-        purpose: "messages of every size by Open MPI",
-    },
-    Package {
-        name: "netpipe-mpich2",
-        purpose: "messages of every size by MPICH",
-    },
-    Package {
-        name: "fio",
-        purpose: "its engine of RDMA",
-    },
-    Package {
-        name: "tgt",
-        purpose: "a target of iSER",
-    },
-    Package {
-        name: "libiscsi-bin",
-        purpose: "an initiator of iSER",
-    },
-    Package {
-        name: "iperf3",
-        purpose: "a throughput of sockets",
-    },
-    Package {
-        name: "redis-server",
-        purpose: "a server of sockets",
-    },
-    Package {
-        name: "redis-tools",
-        purpose: "its client and its benchmark",
-    },
-    Package {
-        name: "memcached",
-        purpose: "another server of sockets",
-    },
-    Package {
-        name: "libmemcached-tools",
-        purpose: "its tests",
-    },
-    Package {
-        name: "nginx-light",
-        purpose: "a web server",
-    },
-    Package {
-        name: "apache2-utils",
-        purpose: "many requests to it",
-    },
-    Package {
-        name: "curl",
-        purpose: "files from it",
-    },
-    Package {
-        name: "rsync",
-        purpose: "copies of trees by its daemon",
-    },
-    Package {
-        name: "postgresql",
-        purpose: "a server that forks for each connection",
-    },
-    Package {
-        name: "openssh-server",
-        purpose: "a server that forks and executes itself",
-    },
-    Package {
-        name: "openssh-client",
-        purpose: "its client",
-    },
-    Package {
-        name: "socat",
-        purpose: "a server that executes a program",
-    },
-    Package {
-        name: "netcat-openbsd",
-        purpose: "a file by a bare socket",
-    },
-    Package {
-        name: "libboost-dev",
-        purpose: "Boost.Asio",
-    },
-    Package {
-        name: "g++",
-        purpose: "its compiler",
-    },
-    Package {
-        name: "python3",
-        purpose: "its http.server and asyncio",
-    },
-    Package {
-        name: "nodejs",
-        purpose: "its net and http",
-    },
-    Package {
-        name: "iproute2",
-        purpose: "the interfaces of a network namespace",
-    },
-];
 
 /// Time limit of a row.
 const ROW_TIME_MAX: Duration = Duration::from_secs(180);
@@ -213,7 +70,7 @@ pub(crate) fn run_all(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(way) = arguments.in_machine {
         return beside::play(&workspace, way, &arguments.rows);
     }
-    ensure_installed(&PACKAGES)?;
+    ensure_installed(&packages::all())?;
     if !arguments.no_build {
         workspace.cargo(&["shipped"])?;
         crates::ensure_all_built(&workspace)?;
@@ -260,7 +117,7 @@ pub(crate) fn run_all(arguments: &Arguments) -> Result<ExitCode> {
 
 /// Plays the tests' selection.
 pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
-    match ensure_installed(&PACKAGES) {
+    match ensure_installed(&packages::OF_TESTS) {
         Err(MachineError::Unavailable(unavailable)) => {
             return Ok(Outcome::LeftOut(unavailable.to_string()));
         }
