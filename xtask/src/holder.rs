@@ -6,6 +6,9 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+/// How long the processes have to answer.
+const ANSWER_SECONDS_MAX: &str = "20";
+
 /// The processes that share the port.
 #[derive(Debug)]
 pub(crate) struct Sharers {
@@ -31,7 +34,7 @@ pub(crate) fn pid(portolan: &Path) -> Result<u32> {
 /// Lists all of them with this command; `None` if the port is free.
 pub(crate) fn sharers(mut portolan: Command) -> Result<Option<Sharers>> {
     let output = portolan
-        .args(["ps", "--json"])
+        .args(["ps", "--json", "--timeout", ANSWER_SECONDS_MAX])
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output()

@@ -9,6 +9,7 @@ mod compiler;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use common::{output_of, stderr, stdout, wait};
 use compiler::{Compiled, exec};
@@ -17,6 +18,13 @@ use compiler::{Compiled, exec};
 /// library and of the examples do not allow for more.
 const PRECEDENCE: &str = "-19";
 const SUPPRESSIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/valgrind.supp");
+
+/// Held by a test while its programs run. They share the UDP port, and under valgrind, on a busy machine, a process may
+/// not answer another in time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn example(compiled: &Compiled, name: &str) -> PathBuf {
     compiled.program(&format!("examples/c/{name}/{name}.c"))
@@ -52,6 +60,7 @@ fn printed(program: &Path, arguments: &[&str]) -> String {
 
 #[test]
 fn valgrind_finds_invalid_accesses_and_leaks() {
+    let _alone = alone();
     let compiled = Compiled::new("valgrind-faults");
     let program = compiled.plain_program("crates/cli/tests/c/faults.c");
     for (fault, finding) in [("invalid", "Invalid read"), ("lost", "definitely lost")] {
@@ -65,6 +74,7 @@ fn valgrind_finds_invalid_accesses_and_leaks() {
 
 #[test]
 fn both_ends_of_the_example_of_rdma_getaddrinfo_are_clean() {
+    let _alone = alone();
     const PORT: &str = "7495";
     let compiled = Compiled::new("valgrind-getaddrinfo");
     let program = example(&compiled, "rdma_getaddrinfo");
@@ -90,6 +100,7 @@ fn both_ends_of_the_example_of_rdma_getaddrinfo_are_clean() {
 
 #[test]
 fn the_example_of_rdma_get_cm_event_that_plays_both_ends_is_clean() {
+    let _alone = alone();
     let compiled = Compiled::new("valgrind-events");
     let program = example(&compiled, "rdma_get_cm_event");
     let text = printed(&program, &["127.0.0.1", "7496"]);
@@ -99,6 +110,7 @@ fn the_example_of_rdma_get_cm_event_that_plays_both_ends_is_clean() {
 
 #[test]
 fn the_example_of_rdma_resolve_addrinfo_is_clean() {
+    let _alone = alone();
     let compiled = Compiled::new("valgrind-resolve");
     let program = example(&compiled, "rdma_resolve_addrinfo");
     let text = printed(&program, &["127.0.0.1", "7471"]);
@@ -107,6 +119,7 @@ fn the_example_of_rdma_resolve_addrinfo_is_clean() {
 
 #[test]
 fn the_example_of_ibv_gid_reachable_is_clean() {
+    let _alone = alone();
     let compiled = Compiled::new("valgrind-reachable");
     let program = example(&compiled, "ibv_gid_reachable");
     let text = printed(&program, &["127.0.0.1", "sw_lo"]);

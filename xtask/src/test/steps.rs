@@ -116,7 +116,7 @@ fn documented_examples(workspace: &Workspace, all: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Runs the tests that measure time or quantity.
+/// Runs the tests that measure time or quantity, one after the other.
 pub(super) fn clock(workspace: &Workspace) -> Result<Outcome> {
     own_network::enter();
     let mut arguments = ALL_TESTS.to_vec();
@@ -128,7 +128,7 @@ pub(super) fn clock(workspace: &Workspace) -> Result<Outcome> {
             arguments.extend(for_all.iter().flat_map(|target| ["--test", target]));
         }
     }
-    arguments.extend(["--", AGAINST_THE_CLOCK]);
+    arguments.extend(["--", AGAINST_THE_CLOCK, "--test-threads", "1"]);
     workspace.cargo(&arguments)?;
     Ok(Outcome::Passed(String::new()))
 }

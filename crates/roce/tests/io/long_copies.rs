@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use portolan_provider::verbs::{
-    QpAttr, QpAttrMask, QpState, RemoteAddr, SendOp, WcStatus, WorkCompletion,
-};
+use portolan_provider::verbs::{QpAttr, QpAttrMask, QpState, SendOp, WcStatus, WorkCompletion};
 use rustix::process::Signal;
 
 use crate::harness::*;
@@ -247,8 +245,8 @@ fn memory_is_taken_at_once_from_a_process_that_is_stopped_or_killed_in_the_middl
 
 #[test]
 fn a_target_that_is_stopped_in_the_middle_is_written_to_the_end() {
-    let (end, peer, remote) = process::connect("127.0.0.1", LONG);
-    until_copied(&end, remote);
+    let (stack, end, peer, remote) = process::connect_stack("127.0.0.1", LONG);
+    process::until_without_packet(&stack, &end, SendOp::RdmaWrite(remote), 8);
     for round in 0..3u8 {
         end.memory.write(0, &vec![round; LEN]);
         end.post(1, SendOp::RdmaWrite(remote), end.sge(0, LEN));
@@ -264,8 +262,8 @@ fn a_target_that_is_stopped_in_the_middle_is_written_to_the_end() {
 
 #[test]
 fn a_target_that_is_killed_in_the_middle_ends_the_connection() {
-    let (end, mut peer, remote) = process::connect("127.0.0.1", BRIEF);
-    until_copied(&end, remote);
+    let (stack, end, mut peer, remote) = process::connect_stack("127.0.0.1", BRIEF);
+    process::until_without_packet(&stack, &end, SendOp::RdmaWrite(remote), 8);
     end.post(1, SendOp::RdmaWrite(remote), end.sge(0, LEN));
     peer.kill();
     let failed = loop {
@@ -276,13 +274,4 @@ fn a_target_that_is_killed_in_the_middle_ends_the_connection() {
         end.post(1, SendOp::RdmaWrite(remote), end.sge(0, LEN));
     };
     assert_eq!(failed, WcStatus::RetryExcErr);
-}
-
-/// Writes until that needs no packet.
-fn until_copied(end: &End, remote: RemoteAddr) {
-    for _ in 0..50 {
-        end.post(1, SendOp::RdmaWrite(remote), end.sge(0, 8));
-        end.expect(1);
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }

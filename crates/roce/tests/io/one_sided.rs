@@ -391,24 +391,10 @@ fn while_either_end_has_a_tap_it_sees_packets() {
     }
 }
 
-/// Writes to a peer process until that is done in its memory.
-fn until_direct(end: &End, remote: RemoteAddr) {
-    let deadline = Instant::now() + PATIENCE;
-    while end.memory.read(0, 1) != [77] {
-        assert!(Instant::now() < deadline);
-        end.memory.write(0, &[77]);
-        for _ in 0..50 {
-            end.post(1, SendOp::RdmaWrite(remote), end.sge(8, 8));
-            end.expect(1);
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-}
-
 #[test]
 fn a_stopped_process_is_written_to_and_read_from() {
-    let (end, mut peer, remote) = process::connect("127.0.0.1", SHAPE);
-    until_direct(&end, remote);
+    let (stack, end, mut peer, remote) = process::connect_stack("127.0.0.1", SHAPE);
+    process::until_without_packet(&stack, &end, SendOp::RdmaWrite(remote), 8);
     peer.signal(Signal::STOP);
     for round in 0..100 {
         end.memory.write(1000, &pattern(round, 9000));

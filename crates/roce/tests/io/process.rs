@@ -3,11 +3,12 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::IpAddr;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_provider::address::ip_to_gid;
 use portolan_provider::verbs::{RemoteAddr, SendOp, WcStatus};
-use portolan_roce::io::StackConfig;
+use portolan_roce::io::{Stack, StackConfig};
 use portolan_wire::Qpn;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -116,14 +117,30 @@ impl Drop for Peer {
 
 /// Connects an end here with one in a new process. Also returns that end's memory.
 pub fn connect(ip: &str, shape: Shape) -> (End, Peer, RemoteAddr) {
+    let (_, end, peer, remote) = connect_stack(ip, shape);
+    (end, peer, remote)
+}
+
+/// The same, with the stack of the end here.
+pub fn connect_stack(ip: &str, shape: Shape) -> (Arc<Stack>, End, Peer, RemoteAddr) {
     let config = config();
     let ip = ip.parse().unwrap();
     let stack = stack(&config);
     let end = End::new(&stack, ip, shape);
-    // A stack without a handle lives only as long as its thread is needed, so keep the handle.
-    std::mem::forget(stack);
+    // A stack without a handle lives only as long as its thread is needed, so keep a handle.
+    std::mem::forget(stack.clone());
     let (peer, remote) = connect_end(&config, &end, shape);
-    (end, peer, remote)
+    (stack, end, peer, remote)
+}
+
+/// Repeats a request of an end of `stack` until it needs no packet.
+#[allow(dead_code, reason = "for the tests over memory")]
+pub fn until_without_packet(stack: &Stack, end: &End, op: SendOp, len: usize) {
+    until("a request needs no packet", || {
+        end.post(1, op, end.sge(0, len));
+        end.expect(1);
+        stack.counters().carried_out_in_memory > 0
+    });
 }
 
 /// Connects an end with one in a new process.

@@ -173,15 +173,13 @@ fn a_stopped_process_is_read_from() {
         in_file: false,
         ..SHAPE
     };
-    let (end, mut peer, _) = process::connect("127.0.0.1", shape);
+    let (stack, end, mut peer, _) = process::connect_stack("127.0.0.1", shape);
     let read = |from: RemoteAddr| {
         end.post(3, SendOp::RdmaRead(from), end.sge(20_000, 9000));
         end.expect(3);
     };
     let remote = process::program_memory(&mut peer);
-    // Until the link is up.
-    std::thread::sleep(std::time::Duration::from_millis(200));
-    read(remote);
+    process::until_without_packet(&stack, &end, SendOp::RdmaRead(remote), 9000);
     peer.signal(Signal::STOP);
     for _ in 0..100 {
         end.memory.write(20_000, &[0; 9000]);

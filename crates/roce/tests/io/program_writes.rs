@@ -343,12 +343,9 @@ const BRIEF: Shape = Shape {
 
 #[test]
 fn a_stopped_target_is_written_to() {
-    let (end, mut peer, _) = process::connect("127.0.0.1", BRIEF);
+    let (stack, end, mut peer, _) = process::connect_stack("127.0.0.1", BRIEF);
     let remote = process::program_memory(&mut peer);
-    // Until the link is up.
-    std::thread::sleep(Duration::from_millis(200));
-    end.post(3, SendOp::RdmaWrite(remote), end.sge(0, LEN));
-    end.expect(3);
+    process::until_without_packet(&stack, &end, SendOp::RdmaWrite(remote), LEN);
     peer.signal(Signal::STOP);
     for round in 0..100 {
         end.memory.write(0, &pattern(round, LEN));
