@@ -45,6 +45,14 @@ pub(crate) unsafe fn send_file(
     offset: *mut off_t,
     count: usize,
 ) -> Moved {
+    // SAFETY: lseek takes no pointer.
+    if offset.is_null() && unsafe { libc::lseek(from, 0, libc::SEEK_CUR) } < 0 {
+        // What is read from a pipe cannot be given back.
+        return Err(match last_errno() {
+            Errno::SPIPE => Errno::INVAL,
+            errno => errno,
+        });
+    }
     let mut buffer = vec![0u8; PIECE_BYTES.min(count)];
     let mut total = 0;
     while total < count {

@@ -13,6 +13,8 @@ use libc::{
 };
 
 use portolan_abi_layout::guard;
+use portolan_threads::ProcessCell;
+use portolan_threads::lock::Mutex;
 
 use crate::epoll::{self, INSTANCES};
 use crate::inside::Inside;
@@ -40,12 +42,19 @@ fn found(number: c_int) -> Option<Arc<Socket>> {
     let socket = SOCKETS.get(number)?;
     match socket.owner.is_owner() {
         true => Some(socket).filter(|socket| socket.kind() != Kind::Plain),
-        false => inherited(number, socket),
+        false => inherited(number),
     }
 }
 
-/// Replaces a socket inherited through fork. Listeners are created again; the parent relays the data of streams.
-fn inherited(number: c_int, socket: Arc<Socket>) -> Option<Arc<Socket>> {
+/// Replaces a socket inherited through fork, once. Listeners are created again; the parent relays the data of streams.
+fn inherited(number: c_int) -> Option<Arc<Socket>> {
+    static ENTERING: ProcessCell<Mutex<()>> = ProcessCell::new();
+    let _entering = ENTERING.get_or_make(Mutex::default).lock();
+    let socket = SOCKETS.get(number)?;
+    if socket.owner.is_owner() {
+        // Another thread was faster.
+        return Some(socket).filter(|socket| socket.kind() != Kind::Plain);
+    }
     let (family, is_nonblocking) = (socket.family, socket.is_nonblocking());
     let new = match socket.kind() {
         Kind::Fresh => Some(Socket::new(

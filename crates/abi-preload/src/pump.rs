@@ -229,12 +229,11 @@ impl Pump {
             if moved {
                 continue;
             }
+            // A stream that has ended stays readable.
+            let wants_data = self.to_kernel.is_empty() && !self.to_kernel.is_last;
             let wants_room = !self.to_stream.is_empty();
-            let ready = self
-                .stream
-                .ready_or_watch(self.to_kernel.is_empty(), wants_room);
-            let may_read = ready.readable && self.to_kernel.is_empty() && !self.to_kernel.is_last;
-            if !(may_read || ready.writable && wants_room) {
+            let ready = self.stream.ready_or_watch(wants_data, wants_room);
+            if !(ready.readable && wants_data || ready.writable && wants_room) {
                 return Outcome::Waits;
             }
         }

@@ -182,6 +182,21 @@ fn a_socket_that_enters_a_set_wakes_a_thread_that_waits_or_is_about_to() {
     assert!(report.contains("rsockets 1 connected"), "{report}");
 }
 
+#[test]
+fn what_waits_takes_no_processor_time_and_hears_what_it_waits_for() {
+    let folder = Folder::with("idle", "idle.c");
+    for (case, streams) in [("relayed", 2), ("listener", 6), ("end", 1), ("file", 1)] {
+        let (on_tcp, _) = run(&folder, &format!("timeout 60 $tcp {case}"));
+        assert!(on_tcp.ends_with("done\n"), "{on_tcp}");
+        assert!(!on_tcp.contains("busy: 1"), "{on_tcp}");
+        let (on_rsockets, report) = run(&folder, &format!("timeout 60 $rsockets {case}"));
+        assert_eq!(on_rsockets, on_tcp, "{case}: {report}");
+        let connected = format!("rsockets {streams} connected");
+        assert!(report.contains(&connected), "{case}: {report}");
+        std::fs::remove_file(folder.0.join("report")).unwrap();
+    }
+}
+
 /// Plays a case of `instances.c` on TCP and on rsockets. Returns the report of the latter.
 fn instances(case: &str, on_tcp: &str) -> String {
     let name = case.split(' ').next().unwrap();
@@ -227,6 +242,18 @@ fn a_program_finds_no_io_uring_which_would_pass_the_library_by() {
 fn two_threads_that_add_the_first_sockets_of_an_epoll_instance_lose_none() {
     let report = instances("first 300", "lost: 0\ndone\n");
     assert!(report.contains("rsockets 2 connected"), "{report}");
+}
+
+#[test]
+fn threads_of_a_child_that_use_an_inherited_listener_at_once_serve_its_clients() {
+    let report = instances("inherits 60", "unserved: 0\ndone\n");
+    assert!(!report.contains("rsockets 0 connected"), "{report}");
+}
+
+#[test]
+fn room_that_is_asked_for_while_another_thread_looks_at_the_socket_is_reported() {
+    let report = instances("modifies 20000", "lost: 0\ndone\n");
+    assert!(report.contains("rsockets 1 connected"), "{report}");
 }
 
 #[test]

@@ -59,6 +59,8 @@ const ORDINARY: u32 = (libc::EPOLLIN
     | EPOLLHUP
     | EPOLLET
     | EPOLLONESHOT) as u32;
+/// What concerns the direction of reads.
+const READS: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLRDHUP) as u32;
 /// No stream of the set can drive the device: only streams of the kernel's devices are in it.
 const NO_DRIVER: c_int = -2;
 /// Maximum of events taken from the second set at a time.
@@ -100,6 +102,8 @@ struct Interests {
     by_number: HashMap<c_int, Interest>,
     /// Numbers to check at the next wait.
     hot: VecDeque<c_int>,
+    /// The last one given to an interest.
+    versions: u64,
 }
 
 struct Interest {
@@ -112,9 +116,25 @@ struct Interest {
     last: Option<Edge>,
     /// A one-shot interest that was reported and not rearmed.
     is_disabled: bool,
+    /// No other interest of the set had it, nor this one before it was modified.
+    version: u64,
+}
+
+/// A number to look at.
+struct Hot {
+    number: c_int,
+    /// `None` if it is gone or its interest is disabled.
+    socket: Option<Arc<Socket>>,
+    wanted: u32,
+    version: u64,
 }
 
 impl Interests {
+    fn next_version(&mut self) -> u64 {
+        self.versions += 1;
+        self.versions
+    }
+
     fn heat(&mut self, number: c_int) {
         if let Some(interest) = self.by_number.get_mut(&number)
             && !interest.is_hot
@@ -204,6 +224,7 @@ impl Set {
             is_hot: true,
             last: None,
             is_disabled: false,
+            version: interests.next_version(),
         };
         let watch = socket.watch_in_set();
         if !watch.kernel && event.events & !ORDINARY != 0 {
@@ -226,12 +247,14 @@ impl Set {
     fn modify(&self, number: c_int, event: epoll_event) -> Result<()> {
         let mut guard = self.interests.lock();
         let interests = &mut *guard;
+        let version = interests.next_version();
         let interest = interests.by_number.get_mut(&number).ok_or(Errno::NOENT)?;
         if interest.placed.kernel {
             self.kernel(EPOLL_CTL_MOD, number, &event)?;
         }
         (interest.events, interest.data) = (event.events, event.u64);
         (interest.last, interest.is_disabled) = (None, false);
+        interest.version = version;
         if !interest.is_hot {
             interest.is_hot = true;
             interests.hot.push_back(number);
@@ -288,7 +311,17 @@ impl Set {
         }
         if let Some(own) = watch.own {
             let data = epoll::EventData::new_u64(number as u64);
-            epoll::add(&self.streams, borrowed(own), data, epoll::EventFlags::IN)?;
+            // A listener's is readable while connections wait, also after they were reported. Each new one is an edge.
+            let edge = match watch.kernel {
+                true => epoll::EventFlags::ET,
+                false => epoll::EventFlags::empty(),
+            };
+            epoll::add(
+                &self.streams,
+                borrowed(own),
+                data,
+                epoll::EventFlags::IN | edge,
+            )?;
         }
         Ok(())
     }
@@ -336,15 +369,25 @@ impl Set {
         let mut left = self.interests.lock().hot.len();
         while left > 0 && found < events.len() {
             left -= 1;
-            let Some((number, socket, wanted)) = self.next_hot() else {
+            let Some(Hot {
+                number,
+                socket,
+                wanted,
+                version,
+            }) = self.next_hot()
+            else {
                 break;
             };
             let Some(socket) = socket else { continue };
-            let always = wanted & EPOLLET as u32 != 0;
+            // An end may come while data that nobody asks for are unread.
+            let ends_only = wanted & READS == libc::EPOLLRDHUP as u32;
+            let always = wanted & EPOLLET as u32 != 0 || ends_only;
             let seen = look(&socket, number, wanted as c_short, Next::Call { always });
             let mut guard = self.interests.lock();
             let interests = &mut *guard;
-            let Some(interest) = interests.by_number.get_mut(&number) else {
+            // Another one is hot, and what was seen may be of another socket.
+            let interest = interests.by_number.get_mut(&number);
+            let Some(interest) = interest.filter(|interest| interest.version == version) else {
                 continue;
             };
             let connects = socket.kind() == Kind::Connecting;
@@ -373,20 +416,24 @@ impl Set {
         found
     }
 
-    /// The next hot number. Its socket is `None` if it is gone or its interest is disabled.
-    fn next_hot(&self) -> Option<(c_int, Option<Arc<Socket>>, u32)> {
+    fn next_hot(&self) -> Option<Hot> {
         let mut guard = self.interests.lock();
         let interests = &mut *guard;
         let number = interests.hot.pop_front()?;
-        let interest = interests.by_number.get_mut(&number);
-        Some(match interest {
-            None => (number, None, 0),
-            Some(interest) => {
-                interest.is_hot = false;
-                let socket = (!interest.is_disabled).then(|| interest.socket.upgrade());
-                (number, socket.flatten(), interest.events)
+        let mut hot = Hot {
+            number,
+            socket: None,
+            wanted: 0,
+            version: 0,
+        };
+        if let Some(interest) = interests.by_number.get_mut(&number) {
+            interest.is_hot = false;
+            if !interest.is_disabled {
+                hot.socket = interest.socket.upgrade();
             }
-        })
+            (hot.wanted, hot.version) = (interest.events, interest.version);
+        }
+        Some(hot)
     }
 
     /// Marks the sockets that the second set reports as hot.

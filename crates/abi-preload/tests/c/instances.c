@@ -5,16 +5,21 @@
  * instances nested: an instance in another one, and more ready sockets than there is room for events.
  * instances rings: whether there is io_uring, and other system calls by number. The first differs on TCP.
  * instances first N: N times, two threads add the first sockets of an instance.
+ * instances inherits N: N times, the threads of a forked child first use the listener at the same moment.
+ * instances modifies N: N times, a thread asks for room at the moment when another one looks at the socket.
  * instances accepts N: N times, two threads wait for connections, and the one that gets TCP's keeps it.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include "told.h"
 #include "server.h"
@@ -267,6 +272,130 @@ static void accepts(int times)
 	printf("all were served: %d\n", served == 2 * times);
 }
 
+#define THREADS 2
+
+static pthread_barrier_t all;
+static volatile int goes;
+
+static void *serve_by_a_set(void *nothing)
+{
+	int own = epoll_create1(0);
+
+	(void)nothing;
+	pthread_barrier_wait(&all);
+	while (!goes)
+		;
+	add(own, listener, EPOLL_CTL_ADD);
+	pthread_barrier_wait(&all);
+	for (;;) {
+		struct epoll_event event;
+		int fd = epoll_wait(own, &event, 1, -1) == 1 ? accept(listener, NULL, NULL) : -1;
+
+		if (fd >= 0)
+			need(write(fd, "a", 1) == 1, "answer");
+	}
+	return NULL;
+}
+
+static void be_child(int ready)
+{
+	pthread_t thread;
+
+	need(fcntl(listener, F_SETFL, O_NONBLOCK) == 0, "fcntl");
+	pthread_barrier_init(&all, NULL, THREADS + 1);
+	for (int at = 0; at < THREADS; at++)
+		pthread_create(&thread, NULL, serve_by_a_set, NULL);
+	pthread_barrier_wait(&all);
+	usleep(2000);
+	goes = 1;
+	pthread_barrier_wait(&all);
+	/* They get the listener when they wait. */
+	usleep(50000);
+	need(write(ready, "x", 1) == 1, "ready");
+	for (;;)
+		pause();
+}
+
+static void inherits(int times)
+{
+	int unserved = 0;
+
+	for (int time = 0; time < times && !unserved; time++) {
+		struct pollfd answered = { .events = POLLIN };
+		int ready[2];
+		pid_t child;
+		char byte;
+
+		need(pipe(ready) == 0, "pipe");
+		child = fork();
+		if (child == 0)
+			be_child(ready[1]);
+		need(read(ready[0], &byte, 1) == 1, "the child");
+		answered.fd = socket(AF_INET, SOCK_STREAM, 0);
+		need(connect(answered.fd, (struct sockaddr *)&here, sizeof(here)) == 0, "connect");
+		unserved = poll(&answered, 1, 10000) != 1 || read(answered.fd, &byte, 1) != 1;
+		close(answered.fd);
+		kill(child, SIGKILL);
+		waitpid(child, NULL, 0);
+		close(ready[0]);
+		close(ready[1]);
+	}
+	printf("unserved: %d\n", unserved);
+}
+
+static volatile int has_room;
+
+static void *drain(void *fd)
+{
+	static char bytes[1 << 16];
+
+	while (read(*(int *)fd, bytes, sizeof(bytes)) > 0)
+		;
+	return NULL;
+}
+
+static void *hear_of_room(void *nothing)
+{
+	struct epoll_event event;
+
+	(void)nothing;
+	while (epoll_wait(set, &event, 1, -1) == 1)
+		if (event.events & EPOLLOUT)
+			has_room = 1;
+	return NULL;
+}
+
+static void modifies(int times)
+{
+	static char bytes[1 << 16];
+	struct epoll_event event = { .events = EPOLLIN | EPOLLET };
+	int ends[2], lost = 0;
+	time_t began = time(NULL);
+	pthread_t thread;
+
+	set = epoll_create1(0);
+	pair(&here, listener, ends);
+	need(fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0, "fcntl");
+	need(epoll_ctl(set, EPOLL_CTL_ADD, ends[0], &event) == 0, "epoll_ctl");
+	pthread_create(&thread, NULL, drain, &ends[1]);
+	pthread_create(&thread, NULL, hear_of_room, NULL);
+	for (int done = 0; done < times && !lost && time(NULL) - began < 8; done++) {
+		time_t until = time(NULL) + 5;
+
+		while (write(ends[0], bytes, sizeof(bytes)) > 0)
+			;
+		need(errno == EAGAIN, "write");
+		has_room = 0;
+		event.events = EPOLLIN | EPOLLOUT | EPOLLET;
+		need(epoll_ctl(set, EPOLL_CTL_MOD, ends[0], &event) == 0, "epoll_ctl");
+		while (!has_room && !lost)
+			lost = time(NULL) > until;
+		event.events = EPOLLIN | EPOLLET;
+		need(epoll_ctl(set, EPOLL_CTL_MOD, ends[0], &event) == 0, "epoll_ctl");
+	}
+	printf("lost: %d\n", lost);
+}
+
 static void rings(void)
 {
 	char parameters[120] = { 0 }, bytes[2];
@@ -294,6 +423,10 @@ int main(int argc, char **argv)
 		rings();
 	else if (argc > 1 && strcmp(argv[1], "nested") == 0)
 		nested();
+	else if (argc > 1 && strcmp(argv[1], "inherits") == 0)
+		inherits(times);
+	else if (argc > 1 && strcmp(argv[1], "modifies") == 0)
+		modifies(times);
 	else if (argc > 1 && strcmp(argv[1], "first") == 0)
 		first(times);
 	else
