@@ -115,7 +115,7 @@ impl Backlog {
 
     /// Number of confirmed streams so far.
     pub(crate) fn arrived(&self) -> u64 {
-        self.arrived.load(Ordering::Relaxed)
+        self.arrived.load(Ordering::Acquire)
     }
 
     /// Whether no confirmed stream waits.
@@ -247,8 +247,9 @@ impl Backlog {
         newcomer.watchers.remove(-1, &watcher);
         let mut waiting = self.waiting.lock();
         waiting.push_back(newcomer);
+        // Before the bell: who hears it looks once.
+        self.arrived.fetch_add(1, Ordering::Release);
         self.ring();
-        self.arrived.fetch_add(1, Ordering::Relaxed);
     }
 }
 
