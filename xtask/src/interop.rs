@@ -135,8 +135,7 @@ fn run_programs(
                     &tell,
                 )
             })?;
-            let took = (!arguments.resume).then(|| started.elapsed());
-            let section = judge::every_size_section(&results, took);
+            let section = judge::every_size_section(&results, started.elapsed());
             let reports = results.into_iter().map(|result| result.report);
             (section, reports.collect())
         }

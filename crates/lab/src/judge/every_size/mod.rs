@@ -58,6 +58,8 @@ pub struct EverySize {
 struct Played {
     play: Play,
     has_passed: bool,
+    /// In an earlier run.
+    is_kept: bool,
     time: Duration,
 }
 
@@ -225,7 +227,8 @@ fn lead(
         if parts[0].verdict.is_err() {
             break;
         }
-        let (verdict, time) = match kept.time(play) {
+        let earlier = kept.time(play);
+        let (verdict, time) = match earlier {
             Some(time) => {
                 tell(&format!("{play}: passed in an earlier run"));
                 (Ok(()), time)
@@ -241,6 +244,7 @@ fn lead(
         played.push(Played {
             play: *play,
             has_passed: verdict.is_ok(),
+            is_kept: earlier.is_some(),
             time,
         });
         parts.push(Part {

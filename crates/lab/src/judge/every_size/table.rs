@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use super::{EverySize, Ours, PROGRAMS, Played};
 
-/// Formats the results of all kernels. The run took `elapsed`; `None` if it continued an earlier one.
+/// Formats the results of all kernels. The run took `elapsed`.
 #[must_use]
-pub fn every_size_section(results: &[EverySize], elapsed: Option<Duration>) -> String {
-    let took = match elapsed {
-        Some(elapsed) => format!("All of it took {} minutes", elapsed.as_secs().div_ceil(60)),
-        None => "It was played in several runs of the same build".to_owned(),
+pub fn every_size_section(results: &[EverySize], elapsed: Duration) -> String {
+    let mut plays = results.iter().flat_map(|result| &result.plays);
+    let took = match plays.any(|played| played.is_kept) {
+        true => "It was played in several runs of the same build".to_owned(),
+        false => format!("All of it took {} minutes", elapsed.as_secs().div_ceil(60)),
     };
     let mut text = format!(
         "{took}, with Debian's end on an emulated processor: the times compare with each other and with nothing else.\n\n"
@@ -64,6 +65,7 @@ mod tests {
             let played = plays(None).into_iter().map(|play| Played {
                 play,
                 has_passed: play.to_string() != failed,
+                is_kept: false,
                 time: Duration::from_millis(1_200_400),
             });
             played.collect()
