@@ -13,13 +13,13 @@ use libc::{
 };
 
 use portolan_abi_layout::guard;
-use portolan_threads::ProcessCell;
 use portolan_threads::lock::Mutex;
+use portolan_threads::{ProcessCell, with_signals_blocked};
 
 use crate::epoll::{self, INSTANCES};
 use crate::inside::Inside;
 use crate::settings::settings;
-use crate::socket::{Kind, Listening, Phase, SOCKETS, Socket, enter, leave};
+use crate::socket::{Kind, Listening, Phase, SOCKETS, Socket, enter, leave, put};
 use crate::{handover, real, report};
 
 /// Whether this library has an object for the number. Costs two loads.
@@ -49,7 +49,14 @@ fn found(number: c_int) -> Option<Arc<Socket>> {
 /// Replaces a socket inherited through fork, once. Listeners are created again; the parent relays the data of streams.
 fn inherited(number: c_int) -> Option<Arc<Socket>> {
     static ENTERING: ProcessCell<Mutex<()>> = ProcessCell::new();
-    let _entering = ENTERING.get_or_make(Mutex::default).lock();
+    // A handler may use such a socket, too.
+    with_signals_blocked(|| {
+        let _entering = ENTERING.get_or_make(Mutex::default).lock();
+        replace_inherited(number)
+    })
+}
+
+fn replace_inherited(number: c_int) -> Option<Arc<Socket>> {
     let socket = SOCKETS.get(number)?;
     if socket.owner.is_owner() {
         // Another thread was faster.
@@ -76,12 +83,14 @@ fn inherited(number: c_int) -> Option<Arc<Socket>> {
         }
         Kind::Connecting | Kind::Refused | Kind::Plain => None,
     };
-    if let Some(new) = &new {
-        socket.copy_settings(new);
-    }
-    forget(number);
-    let new = Arc::new(new?);
-    enter(number, &new);
+    let Some(new) = new else {
+        forget(number);
+        return None;
+    };
+    socket.copy_settings(&new);
+    let new = Arc::new(new);
+    // Other threads find the one or the other.
+    std::mem::forget(put(number, &new));
     Some(new)
 }
 

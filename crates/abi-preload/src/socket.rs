@@ -474,9 +474,14 @@ impl Drop for Attending {
 
 /// Enters a socket into the table under one of its numbers.
 pub(crate) fn enter(number: c_int, socket: &Arc<Socket>) {
-    socket.numbers.lock().push(number);
     // The former socket is stale if a call that is not intercepted closed its descriptor.
-    drop(SOCKETS.put(number, socket.clone()));
+    drop(put(number, socket));
+}
+
+/// As [`enter`]. Returns the number's former socket.
+pub(crate) fn put(number: c_int, socket: &Arc<Socket>) -> Option<Arc<Socket>> {
+    socket.numbers.lock().push(number);
+    SOCKETS.put(number, socket.clone())
 }
 
 /// Removes a number from the table. The socket ends with its last number.

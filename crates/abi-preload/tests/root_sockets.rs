@@ -185,7 +185,13 @@ fn a_socket_that_enters_a_set_wakes_a_thread_that_waits_or_is_about_to() {
 #[test]
 fn what_waits_takes_no_processor_time_and_hears_what_it_waits_for() {
     let folder = Folder::with("idle", "idle.c");
-    for (case, streams) in [("relayed", 2), ("listener", 6), ("end", 1), ("file", 1)] {
+    for (case, streams) in [
+        ("relayed", 2),
+        ("listener", 6),
+        ("polled", 1),
+        ("end", 1),
+        ("file", 1),
+    ] {
         let (on_tcp, _) = run(&folder, &format!("timeout 60 $tcp {case}"));
         assert!(on_tcp.ends_with("done\n"), "{on_tcp}");
         assert!(!on_tcp.contains("busy: 1"), "{on_tcp}");
@@ -248,6 +254,12 @@ fn two_threads_that_add_the_first_sockets_of_an_epoll_instance_lose_none() {
 fn threads_of_a_child_that_use_an_inherited_listener_at_once_serve_its_clients() {
     let report = instances("inherits 60", "unserved: 0\ndone\n");
     assert!(!report.contains("rsockets 0 connected"), "{report}");
+}
+
+#[test]
+fn two_threads_that_wait_on_one_instance_each_accept_a_client() {
+    let report = instances("shares 1500", "unserved: 0\ndone\n");
+    assert!(report.contains("rsockets 3000 connected"), "{report}");
 }
 
 #[test]

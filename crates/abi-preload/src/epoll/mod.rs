@@ -341,9 +341,10 @@ impl Set {
             || self.has_outsiders.load(Ordering::Relaxed)
     }
 
-    /// At the end of a wait: streams that may still be ready are for the next waiter, as in the kernel.
+    /// At the end of a wait: streams that may still be ready are for the next waiter, as in the kernel. It may be on its way to
+    /// sleep.
     fn pass_on(&self) {
-        if self.is_awaited() && (self.must_look.load(Ordering::SeqCst) || self.may_be_ready()) {
+        if self.must_look.load(Ordering::SeqCst) || self.may_be_ready() {
             self.wake();
         }
     }
@@ -468,7 +469,7 @@ impl Set {
         self.drain();
         self.take_reports();
         let hot: Vec<c_int> = self.interests.lock().hot.iter().copied().collect();
-        hot.into_iter().any(|number| {
+        let is_ready = hot.into_iter().any(|number| {
             let interests = self.interests.lock();
             let Some(interest) = interests.by_number.get(&number) else {
                 return false;
@@ -490,7 +491,12 @@ impl Set {
                 true => seen.edge.news(last, seen.events) != 0,
                 false => seen.events != 0,
             }
-        })
+        });
+        if is_ready {
+            // What was drained is still for others that wait in the kernel.
+            self.wake();
+        }
+        is_ready
     }
 }
 

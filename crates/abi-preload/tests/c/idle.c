@@ -3,11 +3,13 @@
  * output must be the same on TCP and on rsockets.
  * idle relayed: a child has a stream whose client has ended its direction, or closed; the parent passes the data on.
  * idle listener: an epoll instance has reported connections that the program does not accept.
+ * idle polled: an instance that was polled is still ready for another one that contains it.
  * idle end: an epoll instance waits for the end of a stream that has unread data.
  * idle file: sendfile from a pipe, which Linux refuses.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/sendfile.h>
@@ -114,6 +116,27 @@ static void reports_once(const char *what, unsigned events, int modifies)
 	close(set);
 }
 
+static void polled(void)
+{
+	struct epoll_event event = { .events = EPOLLIN }, found;
+	int inner = epoll_create1(0), outer = epoll_create1(0), client = socket(AF_INET, SOCK_STREAM, 0), accepted;
+	struct pollfd in_poll = { .fd = inner, .events = POLLIN };
+
+	need(epoll_ctl(inner, EPOLL_CTL_ADD, listener, &event) == 0, "epoll_ctl");
+	need(epoll_ctl(outer, EPOLL_CTL_ADD, inner, &event) == 0, "epoll_ctl");
+	printf("nothing: %d\n", epoll_wait(inner, &found, 1, 100));
+	need(connect(client, (struct sockaddr *)&here, sizeof(here)) == 0, "connect");
+	printf("polled: %d\n", poll(&in_poll, 1, 5000));
+	printf("the outer one: %d\n", epoll_wait(outer, &found, 1, 5000));
+	printf("the inner one: %d\n", epoll_wait(inner, &found, 1, 5000));
+	accepted = accept(listener, NULL, NULL);
+	need(accepted >= 0, "accept");
+	printf("then the inner one: %d\n", epoll_wait(inner, &found, 1, 100));
+	printf("polled: %d\n", poll(&in_poll, 1, 100));
+	close(client);
+	close(accepted);
+}
+
 static void end(void)
 {
 	struct epoll_event event = { .events = EPOLLRDHUP }, found = { 0 };
@@ -159,6 +182,8 @@ int main(int count, char **arguments)
 		reports_once("an edge", EPOLLIN | EPOLLET, 0);
 		reports_once("one shot", EPOLLIN | EPOLLONESHOT, 0);
 		reports_once("no event", EPOLLIN, 1);
+	} else if (strcmp(mode, "polled") == 0) {
+		polled();
 	} else if (strcmp(mode, "end") == 0) {
 		end();
 	} else {

@@ -7,6 +7,7 @@
  * instances first N: N times, two threads add the first sockets of an instance.
  * instances inherits N: N times, the threads of a forked child first use the listener at the same moment.
  * instances modifies N: N times, a thread asks for room at the moment when another one looks at the socket.
+ * instances shares N: N times, two threads wait on one instance for a listener, and each accepts one of two clients.
  * instances accepts N: N times, two threads wait for connections, and the one that gets TCP's keeps it.
  */
 #define _GNU_SOURCE
@@ -301,7 +302,6 @@ static void be_child(int ready)
 {
 	pthread_t thread;
 
-	need(fcntl(listener, F_SETFL, O_NONBLOCK) == 0, "fcntl");
 	pthread_barrier_init(&all, NULL, THREADS + 1);
 	for (int at = 0; at < THREADS; at++)
 		pthread_create(&thread, NULL, serve_by_a_set, NULL);
@@ -320,6 +320,8 @@ static void inherits(int times)
 {
 	int unserved = 0;
 
+	/* A child's threads are the first that use it there. */
+	need(fcntl(listener, F_SETFL, O_NONBLOCK) == 0, "fcntl");
 	for (int time = 0; time < times && !unserved; time++) {
 		struct pollfd answered = { .events = POLLIN };
 		int ready[2];
@@ -396,6 +398,53 @@ static void modifies(int times)
 	printf("lost: %d\n", lost);
 }
 
+static void *take_one(void *nothing)
+{
+	struct epoll_event event;
+
+	(void)nothing;
+	for (;;) {
+		int fd = epoll_wait(set, &event, 1, -1) == 1 ? accept(listener, NULL, NULL) : -1;
+		char byte;
+
+		if (fd < 0)
+			continue;
+		/* Serves its client, and no other one, until that has ended. */
+		need(write(fd, "a", 1) == 1, "answer");
+		need(read(fd, &byte, 1) == 0, "the end");
+		close(fd);
+	}
+	return NULL;
+}
+
+static void shares(int times)
+{
+	pthread_t thread;
+	int unserved = 0;
+
+	need(fcntl(listener, F_SETFL, O_NONBLOCK) == 0, "fcntl");
+	set = epoll_create1(0);
+	add(set, listener, EPOLL_CTL_ADD);
+	for (int at = 0; at < 2; at++)
+		pthread_create(&thread, NULL, take_one, NULL);
+	for (int time = 0; time < times && !unserved; time++) {
+		struct pollfd answered[2];
+		char byte;
+
+		/* At different moments of the threads' way into their waits. */
+		usleep(time % 7 * 20);
+		for (int at = 0; at < 2; at++) {
+			answered[at] = (struct pollfd){ .fd = socket(AF_INET, SOCK_STREAM, 0), .events = POLLIN };
+			need(connect(answered[at].fd, (struct sockaddr *)&here, sizeof(here)) == 0, "connect");
+		}
+		for (int at = 0; at < 2; at++)
+			unserved += poll(&answered[at], 1, 5000) != 1 || read(answered[at].fd, &byte, 1) != 1;
+		for (int at = 0; at < 2; at++)
+			close(answered[at].fd);
+	}
+	printf("unserved: %d\n", unserved);
+}
+
 static void rings(void)
 {
 	char parameters[120] = { 0 }, bytes[2];
@@ -427,6 +476,8 @@ int main(int argc, char **argv)
 		inherits(times);
 	else if (argc > 1 && strcmp(argv[1], "modifies") == 0)
 		modifies(times);
+	else if (argc > 1 && strcmp(argv[1], "shares") == 0)
+		shares(times);
 	else if (argc > 1 && strcmp(argv[1], "first") == 0)
 		first(times);
 	else
