@@ -1,9 +1,7 @@
 //! Runs the demo as an ordinary user.
 
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Command, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -15,10 +13,6 @@ use crate::test::{Outcome, Workspace};
 const ORDINARY_USER: u32 = 65_534;
 /// The README's promise.
 const DEMO_TIME_MAX: Duration = Duration::from_secs(5);
-/// The fastest demo counts, because other work on the machine can only slow it down, for a while at a time.
-const ATTEMPTS: usize = 3;
-/// Time for other work to end before the next attempt.
-const PAUSE: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     own_network::enter();
@@ -28,7 +22,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     std::fs::create_dir(&folder)?;
     let program = folder.join("portolan");
     std::fs::copy(&workspace.portolan, &program).context("the command is not built")?;
-    let ran = fastest(workspace, &program);
+    let ran = demo(workspace, &program);
     std::fs::remove_dir_all(&folder)?;
     let took = ran?;
     if took > DEMO_TIME_MAX {
@@ -48,20 +42,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     )))
 }
 
-/// The time of the first demo that keeps the promise, otherwise of the fastest.
-fn fastest(workspace: &Workspace, program: &Path) -> Result<Duration> {
-    let mut fastest = demo(workspace, program)?;
-    for _ in 1..ATTEMPTS {
-        if fastest <= DEMO_TIME_MAX {
-            break;
-        }
-        thread::sleep(PAUSE);
-        fastest = fastest.min(demo(workspace, program)?);
-    }
-    Ok(fastest)
-}
-
-fn demo(workspace: &Workspace, program: &Path) -> Result<Duration> {
+fn demo(workspace: &Workspace, program: &std::path::Path) -> Result<Duration> {
     let mut command = Command::new(program);
     command.arg("demo").stdin(Stdio::null()).current_dir("/");
     if workspace.is_root {

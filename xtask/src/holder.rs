@@ -6,9 +6,6 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-/// How long the processes have to answer.
-const ANSWER_SECONDS_MAX: &str = "20";
-
 /// The processes that share the port.
 #[derive(Debug)]
 pub(crate) struct Sharers {
@@ -34,7 +31,7 @@ pub(crate) fn pid(portolan: &Path) -> Result<u32> {
 /// Lists all of them with this command; `None` if the port is free.
 pub(crate) fn sharers(mut portolan: Command) -> Result<Option<Sharers>> {
     let output = portolan
-        .args(["ps", "--json", "--timeout", ANSWER_SECONDS_MAX])
+        .args(["ps", "--json"])
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output()

@@ -43,9 +43,8 @@ impl std::fmt::Display for Idle {
 pub(crate) fn check(portolan: impl Fn() -> Command, expected: &BTreeSet<u32>) -> Result<Idle> {
     let deadline = Instant::now() + SETTLE_TIME_MAX;
     loop {
-        // `ps` fails while the group has no holder.
-        let sharers = holder::sharers(portolan());
-        if matches!(&sharers, Ok(Some(sharers)) if are(sharers, expected)) {
+        let sharers = holder::sharers(portolan())?;
+        if sharers.as_ref().is_some_and(|s| are(s, expected)) {
             break;
         }
         ensure!(

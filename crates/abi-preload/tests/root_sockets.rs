@@ -383,7 +383,7 @@ fn a_server_has_rsockets_at_one_port_for_ipv4_and_for_ipv6_alone() {
 fn a_client_of_a_worker_of_another_user_has_tcp_without_a_wait() {
     let folder = Folder::with("users", "users.c");
     let (on_tcp, _) = run(&folder, "timeout 60 $tcp");
-    assert_eq!(on_tcp, "some are quick\ndone\n");
+    assert_eq!(on_tcp, "most are quick\ndone\n");
     let (on_rsockets, report) = run(&folder, "timeout 60 $rsockets");
     assert_eq!(on_rsockets, on_tcp, "{report}");
     assert!(report.contains("TCP 5 connected"), "{report}");
@@ -490,7 +490,6 @@ fn a_connect_succeeds_while_the_program_does_not_look_at_it() {
 #[test]
 fn clients_do_not_wait_for_a_busy_process_while_another_one_accepts_from_the_same_socket() {
     let folder = Folder::with("workers", "confirm.c");
-    let mut has_rsockets = false;
     for (kind, way) in [
         ("tcp", "accept"),
         ("rsockets", "accept"),
@@ -499,15 +498,15 @@ fn clients_do_not_wait_for_a_busy_process_while_another_one_accepts_from_the_sam
         // Both workers accept after a moment.
         let script = format!(
             "timeout 60 ${kind} workers {way} > /dev/null & server=$!; {UNTIL_LISTENING}; sleep 1; \
-             timeout 40 ${kind} hurry; kill $server"
+             timeout 20 ${kind} hurry; kill $server"
         );
         let (said, report) = run(&folder, &script);
         let served = "20 of 20 were answered before the slow one\nthe slow one: 1\ndone\n";
         assert_eq!(said, served, "{kind}, {way}: {report}");
-        has_rsockets |= kind == "rsockets" && !report.contains("rsockets 0 connected");
+        if kind == "rsockets" {
+            assert!(!report.contains("rsockets 0 connected"), "{report}");
+        }
     }
-    // On a busy machine a worker may not look in time, and its client has TCP.
-    assert!(has_rsockets);
 }
 
 #[test]

@@ -35,10 +35,8 @@ const PARTS: u64 = 5;
 const START_TIME_MAX: Duration = Duration::from_secs(20);
 /// Time limit for the time until the kill.
 const HALF_WAY_TIME_MAX: Duration = Duration::from_secs(120);
-/// Time limit for a victim's peer to end after the kill.
+/// Time limit for all processes to end after the kill.
 const END_TIME_MAX: Duration = Duration::from_secs(30);
-/// The other pairs have that time, or as many times the time until the kill: the fastest had made most of its pings by then.
-const OTHERS_TIMES: u32 = 4;
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
@@ -119,9 +117,9 @@ fn pings_of_a_round(portolan: &Path) -> Result<u64> {
     let mut ping = Process::start(portolan, &["ping", address, "--count", &count, "--json"])?;
     ping.await_line("connected")?;
     let connected_at = Instant::now();
-    let (status, took) = ping.await_end(connected_at, HALF_WAY_TIME_MAX)?;
+    let (status, took) = ping.await_end(connected_at)?;
     ensure!(status.success(), "{count} pings ended with {status}");
-    listener.await_end(connected_at, HALF_WAY_TIME_MAX)?;
+    listener.await_end(connected_at)?;
     let pings = PINGS_TIMED as f64 * PINGS_TIME.as_secs_f64() / took.as_secs_f64();
     Ok((pings as u64).clamp(*PINGS.start(), *PINGS.end()))
 }
@@ -174,7 +172,6 @@ fn round(portolan: &Path, victims: &[usize], count: u64) -> Result<Round> {
         killed.speaker.child.kill()?;
     }
     let killed_at = Instant::now();
-    let others_time_max = END_TIME_MAX.max(OTHERS_TIMES * (killed_at - connected_at));
     let is_bereaved = |number: usize| {
         let pair = number % ADDRESSES.len();
         victims
@@ -192,11 +189,7 @@ fn round(portolan: &Path, victims: &[usize], count: u64) -> Result<Round> {
     let mut numbered: Vec<_> = processes.iter_mut().enumerate().collect();
     numbered.sort_by_key(|(number, _)| !is_bereaved(*number));
     for (number, process) in numbered {
-        let time_max = match is_bereaved(number) {
-            true => END_TIME_MAX,
-            false => others_time_max,
-        };
-        let (status, took) = process.await_end(killed_at, time_max)?;
+        let (status, took) = process.await_end(killed_at)?;
         if victims.contains(&number) {
             continue;
         }
@@ -297,14 +290,14 @@ impl Process {
     }
 
     /// Waits for its end. Returns its status and the time since `since`.
-    fn await_end(&mut self, since: Instant, time_max: Duration) -> Result<(ExitStatus, Duration)> {
+    fn await_end(&mut self, since: Instant) -> Result<(ExitStatus, Duration)> {
         loop {
             if let Some(status) = self.speaker.child.try_wait()? {
                 return Ok((status, since.elapsed()));
             }
             ensure!(
-                since.elapsed() < time_max,
-                "`{}` did not end within {time_max:?}",
+                since.elapsed() < END_TIME_MAX,
+                "`{}` did not end within {END_TIME_MAX:?} of the kill",
                 self.speaker.arguments
             );
             thread::sleep(LOOK_AGAIN);

@@ -12,9 +12,6 @@ use crate::test::Workspace;
 /// The C program.
 const SOURCE: &str = "crates/cli/tests/c/pings.c";
 
-/// Seconds that a ping in Rust waits for its connection and for each answer: as long as those in C.
-const CONNECT_SECONDS_MAX: &str = "20";
-
 /// The language of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Language {
@@ -91,9 +88,7 @@ impl Programs {
         match language {
             Language::Rust => {
                 let interval_s = (self.interval_ms as f64 / 1000.0).to_string();
-                let timeout = ["--timeout", CONNECT_SECONDS_MAX];
-                let ping = ["ping", &address, "--interval", &interval_s, "--json"];
-                self.start(&[&ping[..], &timeout].concat())
+                self.start(&["ping", &address, "--interval", &interval_s, "--json"])
             }
             Language::C => {
                 let interval_ms = self.interval_ms.to_string();

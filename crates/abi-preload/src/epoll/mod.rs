@@ -380,7 +380,7 @@ impl Set {
                 break;
             };
             let Some(socket) = socket else { continue };
-            // An end may come while data that nobody asks for are unread.
+            // The stream is ready while it has data, but this interest waits for its end.
             let ends_only = wanted & READS == libc::EPOLLRDHUP as u32;
             let always = wanted & EPOLLET as u32 != 0 || ends_only;
             let seen = look(&socket, number, wanted as c_short, Next::Call { always });

@@ -17,7 +17,7 @@
 #include <rdma/rdma_cma.h>
 
 #define PATIENCE_MS 20000
-#define RESOLVE_MS PATIENCE_MS
+#define RESOLVE_MS 2000
 #define DATA_BYTES 64
 #define RECEIVES 2
 

@@ -79,18 +79,6 @@ fn refusal(config: &GroupConfig) -> String {
     text
 }
 
-/// Joins once the names that this process has closed are free: a process that another test starts has copies of its descriptors
-/// for a moment.
-fn join_once_free(config: &GroupConfig) -> Member {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match Member::join(config) {
-            Ok(member) => return member,
-            Err(error) => assert!(Instant::now() < deadline, "{error}"),
-        }
-    }
-}
-
 fn assert_names_stranger(text: &str) {
     assert!(text.contains(&format!("user {STRANGER}")), "{text}");
 }
@@ -107,10 +95,8 @@ fn a_stranger_who_holds_the_name_and_does_not_listen_is_named_at_once() {
     let looked = observe(&config, AT_ONCE).expect_err("the name is held");
     assert_names_stranger(&looked.to_string());
     drop(squat);
-    eventually("the name is free again", || {
-        matches!(observe(&config, AT_ONCE), Ok(None))
-    });
-    join_once_free(&config);
+    assert_eq!(observe(&config, AT_ONCE).unwrap(), None);
+    Member::join(&config).expect("the name is free again");
 }
 
 #[test]
@@ -152,24 +138,28 @@ fn a_stranger_whose_queue_is_full_is_named_at_once() {
 #[test]
 fn a_stranger_who_holds_all_places_is_named_to_the_founder_and_to_newcomers() {
     let config = hasty();
-    let mut first = as_user(STRANGER, || {
-        let take = |block: Block| take_name(&format!("{}/{block}", name(&config)));
-        Block::members().map(take).collect::<Vec<_>>()
-    });
+    let places = |range: std::ops::Range<usize>| {
+        as_user(STRANGER, || {
+            let blocks: Vec<Block> = Block::members().collect();
+            let take = |block: &Block| take_name(&format!("{}/{block}", name(&config)));
+            blocks[range].iter().map(take).collect::<Vec<_>>()
+        })
+    };
+    let all = places(0..127);
     let text = refusal(&config);
     assert_names_stranger(&text);
     assert!(text.contains("127 of the 127 places"), "{text}");
     assert_names_stranger(&places_taken(&config).unwrap().to_string());
-    let others = first.split_off(1);
-    drop(first);
-    eventually("a place is left", || places_taken(&config).is_none());
-    let member = join_once_free(&config);
+    drop(all);
+    let most = places(1..127);
+    assert_eq!(places_taken(&config), None);
+    let member = Member::join(&config).expect("a place is left");
     assert_names_stranger(&places_taken(&config).unwrap().to_string());
     let text = refusal(&config);
     assert_names_stranger(&text);
     assert!(text.contains("126 of the 127 places"), "{text}");
-    drop(others);
-    join_once_free(&config);
+    drop(most);
+    Member::join(&config).expect("the places are free again");
     assert_eq!(member.ask("echo here"), "here");
 }
 

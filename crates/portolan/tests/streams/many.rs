@@ -62,17 +62,6 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Number of threads. One that has ended is listed for a moment longer.
-fn threads() -> usize {
-    loop {
-        let listed = status("Threads");
-        thread::sleep(Duration::from_millis(20));
-        if status("Threads") == listed {
-            return listed;
-        }
-    }
-}
-
 /// Processor time of the whole process so far.
 fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
@@ -111,13 +100,13 @@ fn idle_streams() {
 
     let (listener, address) = stream_listener();
     let warm = connect(&listener, address);
-    let (memory, open, of_warm) = (status("VmRSS"), descriptors(), threads());
+    let (memory, open, threads) = (status("VmRSS"), descriptors(), status("Threads"));
     let started = Instant::now();
     let mut streams: Vec<_> = (0..count).map(|_| connect(&listener, address)).collect();
     let took = started.elapsed();
     let memory_each = (status("VmRSS") - memory) as f64 / (2 * count) as f64 - BUFFERS_KIB;
     let opened = descriptors().saturating_sub(open);
-    eventually("streams have no threads", || threads() == of_warm);
+    assert_eq!(status("Threads"), threads, "streams have no threads");
     thread::sleep(Duration::from_millis(500));
     let before = processor_time();
     thread::sleep(IDLE);
@@ -165,7 +154,7 @@ fn come_and_go() {
     };
     // The first round grows what grows only once: tables, the allocators' arenas, ids in time-wait.
     round(count / 2);
-    let (memory, open, of_first) = (status("VmRSS"), descriptors(), threads());
+    let (memory, open, threads) = (status("VmRSS"), descriptors(), status("Threads"));
     let started = Instant::now();
     round(count / 2);
     let took = started.elapsed();
@@ -176,9 +165,10 @@ fn come_and_go() {
         count / 2
     );
     assert!(left < LEFT_KIB_MAX, "{left} KiB");
-    eventually("at most the thread that lingers runs", || {
-        threads() <= of_first + 1
-    });
+    assert!(
+        status("Threads") <= threads + 1,
+        "the thread that lingers may run"
+    );
 }
 
 #[test]
