@@ -476,6 +476,8 @@ impl Core {
         self.handled(&mut state, any, has_events);
         let [read, write] = directions;
         let found = Ready::of(&state);
+        // The call may have been for such a thread, and there is no next one until it is requested.
+        let arms = arms || is_called && state.awaited != [0; 2];
         if !arms && (read && found.readable || write && found.writable) {
             return Some(found);
         }

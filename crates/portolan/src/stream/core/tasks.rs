@@ -76,8 +76,7 @@ impl Core {
     /// Prepares the descriptor for the wait of a task that has [come](Core::come).
     pub(crate) fn prepare_for(&self, direction: Direction) {
         let mut state = self.lock();
-        let other = state.wakers[Direction::Write as usize].is_some();
-        self.rest(&mut state, direction == Direction::Write || other);
+        self.rest(&mut state, direction == Direction::Write);
         self.check(&mut state);
     }
 
@@ -126,8 +125,7 @@ impl Core {
     }
 
     fn rest_for_tasks(&self, state: &mut State) {
-        let writes = state.wakers[Direction::Write as usize].is_some();
-        self.rest(state, writes);
+        self.rest(state, false);
         self.check(state);
     }
 }

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::locked::Locked;
 use super::own_wait::SocketSleep;
-use super::{Core, Direction, Readiness, State, Wait, is_past};
+use super::{Core, Direction, Readiness, Ready, State, Wait, is_past};
 use crate::bell::{make_bell, silence};
 use crate::deadline;
 use crate::stream::error::io_error;
@@ -153,8 +153,7 @@ impl Core {
                 }
             }),
         };
-        let sends = direction == Direction::Write || state.waiters > 0;
-        self.rest(&mut state, sends);
+        self.rest(&mut state, direction == Direction::Write);
         if self.check(&mut state) {
             return Ok(state);
         }
@@ -207,8 +206,8 @@ impl Core {
         }
     }
 
-    /// Takes the notifications so far, and requests the next one, before a wait. `sends`: also for completions of
-    /// what was sent, which make room.
+    /// Takes the notifications so far, and requests the next one, before a wait. `sends`: the caller needs completions
+    /// of what was sent, which make room.
     pub(super) fn rest(&self, state: &mut State, sends: bool) {
         match &self.readiness {
             // A sleeping caller needs the notification to wake up.
@@ -221,13 +220,14 @@ impl Core {
             }
             Readiness::Watched { channel, .. } => while let Ok(Some(_)) = channel.take_event() {},
         }
-        match self.own_wait() {
+        let sends = match self.own_wait() {
             Some((_, own)) => {
-                self.arm(state, sends, true);
+                let sends = self.arm(state, sends, true);
                 self.rest_waiting(own);
+                sends
             }
             None => self.arm(state, sends, false),
-        }
+        };
         if let Readiness::Watched { bell, .. } = &self.readiness
             && state.is_ringing
         {
@@ -239,9 +239,10 @@ impl Core {
         state.is_prepared = [true, sends];
     }
 
-    /// Requests notifications. `polls`: the caller goes on polling.
-    pub(super) fn arm(&self, state: &mut State, sends: bool, polls: bool) {
-        let sends = sends || state.has_flushed_receives || state.endpoint.waits_for_room();
+    /// Requests notifications. `polls`: the caller goes on polling. Returns whether completions of what was sent notify.
+    pub(super) fn arm(&self, state: &mut State, sends: bool, polls: bool) -> bool {
+        // The caller may have taken a notification that others wait for.
+        let sends = sends || state.needs_sends();
         let armed = match sends {
             true => self.queues.sends_cq.arm_and_poll(),
             false => Ok(()),
@@ -253,5 +254,19 @@ impl Core {
         if let Err(error) = armed {
             self.fail(state, error);
         }
+        sends
+    }
+}
+
+impl State {
+    /// Whether the stream itself, or anyone who waits, needs completions of what was sent.
+    fn needs_sends(&self) -> bool {
+        let write = Direction::Write as usize;
+        self.has_flushed_receives
+            || self.endpoint.waits_for_room()
+            || self.waiters > 0
+            // A task may wait for the flush.
+            || self.wakers[write].is_some()
+            || (self.wanted[write] || self.awaited[write] > 0) && !Ready::of(self).writable
     }
 }
