@@ -1,7 +1,8 @@
 //! Requests that the host carries out by itself: which it may, and that packets go on as if there had been nothing.
 
 use portolan_provider::verbs::{
-    Access, QpType, SendData, SendFlags, SendOp, SendWr, WcOpcode, WcStatus,
+    Access, QpAttr, QpAttrMask, QpState, QpType, SendData, SendFlags, SendOp, SendWr, WcOpcode,
+    WcStatus,
 };
 use portolan_roce::engine::{AtomicKind, DirectOperation, MemoryTable, Payload, PdId};
 use portolan_wire::bth::Opcode;
@@ -85,6 +86,33 @@ fn a_request_that_the_host_executes_takes_no_packet_and_no_psn() {
         assert_eq!(pair.left().qp.counters().retransmits, 0);
         assert_eq!(pair.right().qp.counters().drops_total(), 0);
     }
+}
+
+#[test]
+fn a_send_queue_that_was_drained_goes_on_with_the_psn_that_the_peer_expects() {
+    let mut pair = Pair::new(Options::default());
+    let target = remote(pair.right(), TARGET);
+    for wr_id in [1, 2] {
+        post_only(pair.left(), wr_id, SendOp::RdmaWrite(target), 5000);
+        assert_eq!(offered(&mut pair), Some(DirectOperation::Write));
+        complete(&mut pair);
+        // A change of attributes while it is drained is a change from SQD to SQD.
+        for state in [QpState::Sqd, QpState::Sqd, QpState::Rts] {
+            let attr = QpAttr {
+                state,
+                ..pair.left().qp.query().0
+            };
+            let changed = pair.left().qp.modify(&attr, QpAttrMask::STATE);
+            changed.expect("a legal transition");
+        }
+    }
+    let into = piece(pair.right(), TARGET, 100);
+    post_recv(pair.right(), 1, &[into]);
+    post_only(pair.left(), 3, SendOp::Send, 64);
+    pair.run();
+    assert_eq!(sends(pair.left()), [(1, OK), (2, OK), (3, OK)]);
+    assert_eq!(receives(pair.right()), [(1, OK)]);
+    assert_eq!(pair.left().qp.counters().retransmits, 0);
 }
 
 #[test]

@@ -161,10 +161,11 @@ impl QueuePair {
                 if next == QpState::Rtr {
                     self.service.start_receiving(&self.attr);
                 }
-                let is_start = next == QpState::Rts && previous == QpState::Rtr;
-                // Attributes changed while the send queue was drained take effect now.
-                if is_start || previous == QpState::Sqd {
-                    self.service.start_sending(&self.attr);
+                match previous {
+                    QpState::Rtr if next == QpState::Rts => self.service.start_sending(&self.attr),
+                    // Attributes changed while the send queue was drained take effect now.
+                    QpState::Sqd => self.service.configure_sending(&self.attr),
+                    _ => {}
                 }
                 self.tells_drained = next == QpState::Sqd
                     && (self.tells_drained || mask.contains(QpAttrMask::EN_SQD_ASYNC_NOTIFY));

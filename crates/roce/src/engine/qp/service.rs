@@ -98,6 +98,15 @@ impl Service {
         }
     }
 
+    /// The attributes of a queue pair that sends have changed.
+    pub(super) fn configure_sending(&mut self, attr: &QpAttr) {
+        match self {
+            Rc(halves) => halves.requester.configure(attr),
+            // None of them concerns a service without acknowledgements.
+            Uc(_) | Ud(_) => {}
+        }
+    }
+
     /// Posts to the send queue of a connection.
     #[inline]
     pub(super) fn post_message(&mut self, wr: &SendWr<'_>, attr: &QpAttr) -> Result<()> {

@@ -105,6 +105,12 @@ impl Requester {
     pub(super) fn start(&mut self, attr: &QpAttr) {
         self.sq_psn = attr.sq_psn;
         self.is_answered = false;
+        self.configure(attr);
+    }
+
+    /// Applies attributes that may change while the send queue is drained. The PSN is none of them: it counts what was
+    /// sent by packets only.
+    pub(super) fn configure(&mut self, attr: &QpAttr) {
         self.retransmit.configure(attr);
     }
 

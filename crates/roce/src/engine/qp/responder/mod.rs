@@ -232,11 +232,11 @@ impl Responder {
             _ if packet.bth().opcode.is_atomic() => self.on_duplicate_atomic(cx, packet, out),
             _ => {
                 // Acknowledge as much as possible without skipping a read or atomic whose data may be missing.
-                let end = self.resources.first_after(psn).unwrap_or(self.expected);
+                let end = self.resources.first_after(psn, self.expected);
                 let syndrome = Syndrome::Ack {
                     credits: CREDITS_UNLIMITED,
                 };
-                self.acknowledge(end.sub(1), syndrome);
+                self.acknowledge(end.unwrap_or(self.expected).sub(1), syndrome);
             }
         }
     }

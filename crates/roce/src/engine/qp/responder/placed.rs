@@ -31,7 +31,7 @@ impl Responder {
             }
             Ordering::Less => {
                 out.counters.duplicates += 1;
-                let end = self.resources.first_after(write.psn);
+                let end = self.resources.first_after(write.psn, self.expected);
                 let credits = CREDITS_UNLIMITED;
                 let last = end.unwrap_or(self.expected).sub(1);
                 self.acknowledge(last, Syndrome::Ack { credits });

@@ -91,13 +91,50 @@ impl Resources {
         })
     }
 
-    /// The first PSN of the earliest read or atomic after `psn`.
-    pub(super) fn first_after(&self, psn: Psn) -> Option<Psn> {
+    /// The first PSN of the earliest read or atomic after `psn`, which is less than 2^23 packets before `expected`.
+    pub(super) fn first_after(&self, psn: Psn, expected: Psn) -> Option<Psn> {
+        let distance = expected.diff(psn);
         let mut firsts = self.held.iter().map(|resource| resource.first);
-        firsts.find(|first| first.diff(psn) > 0)
+        // One that is older has a PSN that may seem to be after both.
+        firsts.find(|first| (1..=distance).contains(&expected.diff(*first)) && *first != psn)
     }
 
     pub(super) fn clear(&mut self) {
         self.held.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_at(resources: &mut Resources, first: u32) {
+        let reth = RethRepr {
+            va: 0,
+            rkey: 1,
+            dma_len: 8,
+        };
+        resources.remember_read(Psn::new(first), reth, 2);
+    }
+
+    #[test]
+    fn only_a_read_between_a_duplicate_and_the_expected_packet_is_after_it() {
+        for start in [0, 0xff_fff0, 0x7f_fff0] {
+            let psn = |offset: u32| Psn::new(start).add(offset);
+            let mut resources = Resources::default();
+            read_at(&mut resources, psn(10).into());
+            for (duplicate, found) in [(9, Some(psn(10))), (10, None), (11, None)] {
+                let after = resources.first_after(psn(duplicate), psn(20));
+                assert_eq!(after, found, "{duplicate}");
+            }
+            // The distance of PSNs has 23 bits.
+            for passed in [1 << 23, (1 << 23) + 15, 1 << 24] {
+                let after = resources.first_after(psn(passed + 5), psn(passed + 7));
+                assert_eq!(after, None, "{passed} packets later");
+            }
+            read_at(&mut resources, psn((1 << 23) + 6).into());
+            let after = resources.first_after(psn((1 << 23) + 5), psn((1 << 23) + 7));
+            assert_eq!(after, Some(psn((1 << 23) + 6)));
+        }
     }
 }
