@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use portolan_provider::Cause;
-use portolan_provider::verbs::{Access, AsyncEvent, QpState, RemoteAddr, SendOp, WcStatus};
+use portolan_provider::verbs::{
+    Access, AsyncEvent, QpAttr, QpAttrMask, QpState, RemoteAddr, SendOp, WcStatus,
+};
 
 use crate::harness::{End, PATIENCE, Pair, Shape, config, stack};
 
@@ -127,6 +129,29 @@ fn a_full_completion_queue_fails_the_queue_pair_and_raises_an_event() {
     // The kept completions can still be polled.
     assert_eq!(a.poll().wr_id, 0);
     assert_eq!(a.poll().wr_id, 1);
+}
+
+#[test]
+fn a_completion_queue_that_overflows_during_a_flush_raises_one_event() {
+    let shape = Shape {
+        cqe: 2,
+        ..Shape::default()
+    };
+    let pair = Pair::new("127.0.0.1", shape);
+    let b = &pair.b;
+    for number in 0..4 {
+        b.receive(number, b.sge(0, 8));
+    }
+    let attr = QpAttr {
+        state: QpState::Err,
+        ..QpAttr::default()
+    };
+    b.qp.modify(&attr, QpAttrMask::STATE).unwrap();
+    b.receive(4, b.sge(0, 8));
+    let events: Vec<_> = std::iter::from_fn(|| b.device.take_async_event().unwrap()).collect();
+    assert_eq!(events, [AsyncEvent::CqErr(b.cq.number())]);
+    assert_eq!(pair.stacks[1].counters().completion_overflows, 3);
+    assert_eq!((b.poll().wr_id, b.poll().wr_id), (0, 1));
 }
 
 #[test]

@@ -73,6 +73,8 @@ pub(crate) struct LockedQp {
     pub(crate) deferred: bool,
     /// It delays an acknowledgement, or the last packets of a stream, until its owner posts or polls again.
     pub(crate) owes: bool,
+    /// A completion queue had no room for a completion, and the event that says so was raised.
+    pub(crate) overflowed: bool,
     /// Its device is gone, so it has failed.
     pub(crate) device_removed: bool,
     /// The write that the peer is asked to copy.
@@ -154,6 +156,7 @@ impl QpCore {
                 timer: None,
                 latest: Duration::ZERO,
                 deferred: false,
+                overflowed: false,
                 owes: false,
                 device_removed: false,
                 pulled: None,

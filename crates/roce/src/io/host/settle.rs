@@ -286,12 +286,18 @@ impl Host {
                 }
                 raise(event);
             }
-            // A queue pair that lost completions cannot be trusted any more (IBTA 10.2.6.3). Failing it flushes the
-            // rest, which is lost as well.
-            let Some(full) = overflowed.filter(|_| state.engine.state() != QpState::Err) else {
+            let Some(full) = overflowed else {
                 break;
             };
-            raise(AsyncEvent::CqErr(full));
+            let has_failed = state.engine.state() == QpState::Err;
+            if !std::mem::replace(&mut state.overflowed, true) || !has_failed {
+                raise(AsyncEvent::CqErr(full));
+            }
+            if has_failed {
+                break;
+            }
+            // A queue pair that lost completions cannot be trusted any more (IBTA 10.2.6.3). Failing it flushes the
+            // rest, which is lost as well.
             state.engine.fail();
         }
         if state.given.is_some() && state.engine.state() == QpState::Err {
