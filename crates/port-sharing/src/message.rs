@@ -14,7 +14,8 @@ use super::datagram::Datagram;
 ///
 /// 2: observers, surveys and reports; one request releases several claims; members learn of deaths.
 /// 3: replays are answered.
-pub(super) const VERSION: u8 = 3;
+/// 4: a claimed link-local address has its zone.
+pub(super) const VERSION: u8 = 4;
 
 /// Maximum header before a payload: type, block, and the addresses of an IPv6 datagram.
 const HEADER_BYTES_MAX: usize = 64;

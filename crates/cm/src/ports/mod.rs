@@ -193,29 +193,31 @@ impl<O: Copy + Eq + Hash + Display> PortTable<O> {
         }
     }
 
-    /// The owner that listens to `service` at `destination`. An exact address takes precedence over a wildcard.
-    pub fn lookup(&self, service: ServiceId, destination: IpAddr) -> Option<O> {
+    /// The owner that listens to `service` at `destination`. An exact address takes precedence over a wildcard. `zone`
+    /// is the index of the interface, which tells equal link-local addresses apart; 0 if unknown.
+    pub fn lookup(&self, service: ServiceId, destination: IpAddr, zone: u32) -> Option<O> {
         let key = (service.port_space()?, service.port());
         let holders = self
             .ports
             .get(&key)?
             .iter()
             .filter_map(|holder| self.bindings.get(holder));
-        let serving = holders.filter(|bound| bound.listening && bound.serves(destination));
+        let serving = holders.filter(|bound| bound.listening && bound.serves(destination, zone));
         serving
             .min_by_key(|bound| bound.address.ip().is_unspecified())
             .map(|bound| bound.owner)
     }
 
-    /// The owner that was bound last to the address of `service` at `destination`, whether it listens or not.
-    pub fn lookup_bound(&self, service: ServiceId, destination: IpAddr) -> Option<O> {
+    /// The owner that was bound last to the address of `service` at `destination`, whether it listens or not. `zone` as
+    /// for [`lookup`](Self::lookup).
+    pub fn lookup_bound(&self, service: ServiceId, destination: IpAddr, zone: u32) -> Option<O> {
         let key = (service.port_space()?, service.port());
         let mut holders = self.ports.get(&key)?.iter().rev();
         holders
             .find_map(|holder| {
                 self.bindings
                     .get(holder)
-                    .filter(|bound| bound.serves(destination))
+                    .filter(|bound| bound.serves(destination, zone))
             })
             .map(|bound| bound.owner)
     }
@@ -323,13 +325,20 @@ impl<O: Copy> ClosedListeners<O> {
             .push_back((now.saturating_add(self.memory), closed));
     }
 
-    /// The last owner that listened to `service` at `destination` until a moment ago.
-    pub fn lookup(&self, now: Duration, service: ServiceId, destination: IpAddr) -> Option<O> {
+    /// The last owner that listened to `service` at `destination` until a moment ago. `zone` as for
+    /// [`PortTable::lookup`].
+    pub fn lookup(
+        &self,
+        now: Duration,
+        service: ServiceId,
+        destination: IpAddr,
+        zone: u32,
+    ) -> Option<O> {
         let key = (service.port_space()?, service.port());
         let mut recent = self.recent.iter().rev();
         let found = recent.find(|(until, ClosedListener(bound))| {
             let is_same = (bound.space, bound.address.port()) == key;
-            *until > now && is_same && bound.serves(destination)
+            *until > now && is_same && bound.serves(destination, zone)
         });
         found.map(|(_, ClosedListener(bound))| bound.owner)
     }
@@ -351,21 +360,27 @@ impl<O> Binding<O> {
         own.ip().is_unspecified() || others.ip().is_unspecified() || same_address(own, others)
     }
 
-    /// Whether packets to `destination` are for this binding.
-    fn serves(&self, destination: IpAddr) -> bool {
+    /// Whether packets to `destination` on the interface `zone` are for this binding.
+    fn serves(&self, destination: IpAddr, zone: u32) -> bool {
         let bound = self.address.ip();
         if bound.is_unspecified() {
             return !self.af_only || bound.is_ipv4() == destination.is_ipv4();
         }
-        bound.to_canonical() == destination.to_canonical()
+        let own = zone_of(self.address);
+        let is_same_zone = own == 0 || zone == 0 || own == zone;
+        is_same_zone && bound.to_canonical() == destination.to_canonical()
     }
 }
 
 /// Link-local addresses of different links are different.
 fn same_address(a: SocketAddr, b: SocketAddr) -> bool {
-    let scope = |address: SocketAddr| match address {
+    a.ip().to_canonical() == b.ip().to_canonical() && zone_of(a) == zone_of(b)
+}
+
+/// The interface of a link-local address; 0 for others.
+fn zone_of(address: SocketAddr) -> u32 {
+    match address {
         SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => v6.scope_id(),
         _ => 0,
-    };
-    a.ip().to_canonical() == b.ip().to_canonical() && scope(a) == scope(b)
+    }
 }

@@ -1,7 +1,7 @@
 //! The rules of the port table.
 
 use std::collections::HashSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::time::{Duration, Instant};
 
 use portolan_cm::ports::{BindOptions, PortConfig, PortTable};
@@ -301,21 +301,21 @@ fn a_request_goes_to_the_listener_of_its_exact_address_or_else_to_the_wildcard()
     let service = ServiceId::from_port(TCP, 7471);
     let v4: IpAddr = [10, 0, 0, 1].into();
     assert_eq!(
-        ports.lookup(service, v4),
+        ports.lookup(service, v4, 0),
         None,
         "a bound id does not listen"
     );
     ports.listen(wildcard.binding).unwrap();
     ports.listen(specific.binding).unwrap();
-    assert_eq!(ports.lookup(service, v4), Some(2));
-    assert_eq!(ports.lookup(service, [10, 0, 0, 2].into()), None);
+    assert_eq!(ports.lookup(service, v4, 0), Some(2));
+    assert_eq!(ports.lookup(service, [10, 0, 0, 2].into(), 0), None);
     assert_eq!(
-        ports.lookup(service, "2001:db8::1".parse().unwrap()),
+        ports.lookup(service, "2001:db8::1".parse().unwrap(), 0),
         Some(1)
     );
-    assert_eq!(ports.lookup(ServiceId::from_port(TCP, 7472), v4), None);
+    assert_eq!(ports.lookup(ServiceId::from_port(TCP, 7472), v4, 0), None);
     assert_eq!(
-        ports.lookup(ServiceId(0x1000_0000_0106_1D2F), v4),
+        ports.lookup(ServiceId(0x1000_0000_0106_1D2F), v4, 0),
         None,
         "a foreign service id"
     );
@@ -327,9 +327,24 @@ fn a_wildcard_of_both_families_serves_both() {
     let wildcard = ports.bind(1, TCP, at("[::]:7471"), PLAIN_V6, 0).unwrap();
     ports.listen(wildcard.binding).unwrap();
     assert_eq!(
-        ports.lookup(ServiceId::from_port(TCP, 7471), [10, 0, 0, 1].into()),
+        ports.lookup(ServiceId::from_port(TCP, 7471), [10, 0, 0, 1].into(), 0),
         Some(1)
     );
+}
+
+#[test]
+fn a_link_local_address_is_served_by_the_listener_of_its_interface() {
+    let mut ports = table();
+    for zone in [3, 4] {
+        let address = SocketAddrV6::new("fe80::77".parse().unwrap(), 7471, 0, zone);
+        let bound = ports.bind(zone, TCP, address.into(), PLAIN_V6, 0).unwrap();
+        let (service, ip) = (ServiceId::from_port(TCP, 7471), (*address.ip()).into());
+        assert_eq!(ports.lookup_bound(service, ip, zone), Some(zone));
+        ports.listen(bound.binding).unwrap();
+        assert_eq!(ports.lookup(service, ip, zone), Some(zone));
+        assert_eq!(ports.lookup(service, ip, 5), None);
+        assert_eq!(ports.lookup(service, ip, 0), Some(3), "any");
+    }
 }
 
 #[test]
@@ -434,7 +449,7 @@ proptest! {
                     let service = ServiceId::from_port(TCP, port);
                     let count = takers.count();
                     prop_assert!(count <= 1, "{} listeners at {}:{}", count, destination, port);
-                    prop_assert_eq!(ports.lookup(service, destination).is_some(), count == 1);
+                    prop_assert_eq!(ports.lookup(service, destination, 0).is_some(), count == 1);
                 }
             }
         }

@@ -148,7 +148,7 @@ impl PortGroup {
             _ => None,
         };
         if let Some(service) = service {
-            return match self.ports.lookup(service, self.addr) {
+            return match self.ports.lookup(service, self.addr, 0) {
                 Some(listener) => Recipient::Process(listener),
                 // Its listener may not have registered yet.
                 None if !self.unregistered.is_empty() => Recipient::Nobody,

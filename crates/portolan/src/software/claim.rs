@@ -3,7 +3,7 @@
 //! One table per host decides which process has which port, so that conflicts are detected between all processes that
 //! share UDP port 4791. The owner names its claim, so repeating a request has no effect.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use portolan_port_sharing::Block;
 use portolan_provider::Cause;
@@ -50,7 +50,7 @@ const OP_RELEASE: u8 = 2;
 const FLAG_REUSE: u8 = 1;
 const FLAG_AF_ONLY: u8 = 2;
 const FLAG_LISTENING: u8 = 4;
-const CLAIM_LEN: usize = 1 + 4 + 2 + 1 + 1 + 16 + 2;
+const CLAIM_LEN: usize = 1 + 4 + 2 + 1 + 1 + 16 + 2 + 4;
 /// Maximum length of a holder's name, bytes.
 const HOLDER_LEN_MAX: usize = 64;
 
@@ -80,6 +80,11 @@ impl Request {
                 bytes.push(if claim.address.is_ipv4() { 4 } else { 6 });
                 bytes.extend_from_slice(&ip_to_gid(claim.address.ip()).0);
                 bytes.extend_from_slice(&claim.address.port().to_be_bytes());
+                let zone = match claim.address {
+                    SocketAddr::V4(_) => 0,
+                    SocketAddr::V6(v6) => v6.scope_id(),
+                };
+                bytes.extend_from_slice(&zone.to_be_bytes());
                 bytes
             }
         }
@@ -101,20 +106,25 @@ impl Request {
                 let (port_space, rest) = rest.split_first_chunk::<2>()?;
                 let ([flags, family], rest) = rest.split_first_chunk::<2>()?;
                 let (gid, rest) = rest.split_first_chunk::<16>()?;
-                let (port, _) = rest.split_first_chunk::<2>()?;
-                let ip = match family {
-                    4 => gid_to_ip(Gid(*gid)),
-                    6 => IpAddr::V6(Ipv6Addr::from(*gid)),
+                let (port, rest) = rest.split_first_chunk::<2>()?;
+                let (zone, _) = rest.split_first_chunk::<4>()?;
+                let (port, zone) = (u16::from_be_bytes(*port), u32::from_be_bytes(*zone));
+                let address = match family {
+                    4 => match gid_to_ip(Gid(*gid)) {
+                        IpAddr::V4(ip) => SocketAddr::from((ip, port)),
+                        IpAddr::V6(_) => return None,
+                    },
+                    6 => SocketAddrV6::new(Ipv6Addr::from(*gid), port, 0, zone).into(),
                     _ => return None,
                 };
                 let claim = PortClaim {
                     port_space: PortSpace::from_value(u16::from_be_bytes(*port_space))?,
-                    address: SocketAddr::new(ip, u16::from_be_bytes(*port)),
+                    address,
                     reuse_addr: flags & FLAG_REUSE != 0,
                     af_only: flags & FLAG_AF_ONLY != 0,
                     listening: flags & FLAG_LISTENING != 0,
                 };
-                ((*family == 4) == ip.is_ipv4()).then_some(Self::Claim(id, claim))
+                Some(Self::Claim(id, claim))
             }
             _ => None,
         }
@@ -198,7 +208,7 @@ mod tests {
 
     #[test]
     fn requests_and_responses_survive_a_round_trip() {
-        for address in ["127.0.0.1:7471", "[fe80::1]:80", "0.0.0.0:0", "[::]:65535"] {
+        for address in ["127.0.0.1:7471", "[fe80::1%3]:80", "0.0.0.0:0", "[::]:65535"] {
             let request = Request::Claim(ClaimId(7), claim(address));
             assert_eq!(Request::decode(&request.encode()), Some(request));
         }

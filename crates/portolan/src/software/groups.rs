@@ -83,7 +83,7 @@ fn join_host(core: &Core, membership: &Membership) -> Result<()> {
     }
     let (device, _) = core
         .stack()
-        .device_of(membership.local, 0)
+        .device_of(membership.local, membership.device.device_index)
         .ok_or_else(|| Error::new(Step::JoinMulticast, core.no_device(membership.local)))?;
     if membership.group.is_ipv6() {
         let way = route::Query {

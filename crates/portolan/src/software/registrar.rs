@@ -141,15 +141,15 @@ impl Registrar {
 impl Registrar {
     /// The process that listens to a service, or was bound to its address a moment ago and may be about to listen, or
     /// listened until a moment ago. If it does not listen, it decides whether to hold the request.
-    fn owner_of(&self, service: ServiceId, destination: IpAddr) -> Option<Owner> {
+    fn owner_of(&self, service: ServiceId, destination: IpAddr, zone: u32) -> Option<Owner> {
         let now = self.epoch.elapsed();
-        let listening = self.ports.lookup(service, destination);
+        let listening = self.ports.lookup(service, destination, zone);
         let bound = || {
-            let owner = self.ports.lookup_bound(service, destination)?;
+            let owner = self.ports.lookup_bound(service, destination, zone)?;
             let held = self.bindings.get(&owner.member)?.get(&owner.claim)?;
             (now < held.bound_at + self.memory).then_some(owner)
         };
-        let closed = || self.closed.lookup(now, service, destination);
+        let closed = || self.closed.lookup(now, service, destination, zone);
         listening.or_else(bound).or_else(closed)
     }
 }
@@ -209,7 +209,7 @@ impl CoordinatorService for Registrar {
             _ => None,
         };
         if let Some(service) = service {
-            let listener = self.owner_of(service, datagram.destination);
+            let listener = self.owner_of(service, datagram.destination, datagram.interface);
             return listener.map_or(Route::Unregistered, |owner| Route::Member(owner.member));
         }
         // The receiver's id of the connection.
