@@ -167,10 +167,7 @@ pub(crate) fn from_stream(socket: &Socket, to: c_int, length: usize, flags: u32)
         let moved = socket.carry(Direction::Read, |stream| move_into(to, stream, &mut buffer));
         match moved {
             None => return Ok(None),
-            Some(Ok(Ok(moved))) => {
-                socket.consume(moved);
-                return Ok(Some(moved));
-            }
+            Some(Ok(Ok(moved))) => return Ok(Some(moved)),
             Some(Ok(Err(Errno::AGAIN)))
                 if flags & SPLICE_F_NONBLOCK == 0 && !is_nonblocking(to) =>
             {

@@ -157,7 +157,7 @@ fn connected(socket: &Socket, events: c_short, next: Next<'_>) -> Look {
     Look {
         events: found & (events | POLLERR | POLLHUP),
         edge: Edge {
-            received_bytes: socket.received_bytes(ready),
+            received_bytes: ready.received_bytes,
             blocked: [Direction::Read, Direction::Write].map(|each| socket.blocked(each)),
             ends: found & (POLLRDHUP | POLLERR | POLLHUP),
             is_writable: ready.writable,

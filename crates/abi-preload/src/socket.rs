@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use portolan::Stream;
-use portolan::stream::{Connecting, Direction, Ready};
+use portolan::stream::{Connecting, Direction};
 use portolan_threads::fork::ForkGuard;
 use portolan_threads::lock::{Mutex, MutexGuard};
 use portolan_threads::spin::Spin;
@@ -126,8 +126,6 @@ pub(crate) struct Socket {
     watchers: Arc<Watchers>,
     /// The stream's device calls the watchers.
     is_called: AtomicBool,
-    /// Bytes that the program has read.
-    consumed_bytes: AtomicU64,
     /// How often reads and writes found the socket not ready.
     blocked: [AtomicU32; 2],
     /// For `SO_ERROR`.
@@ -176,7 +174,6 @@ impl Socket {
             numbers: Mutex::default(),
             watchers: Arc::default(),
             is_called: AtomicBool::new(false),
-            consumed_bytes: AtomicU64::new(0),
             blocked: [const { AtomicU32::new(0) }; 2],
             error: AtomicI32::new(0),
             is_failure_told: AtomicBool::new(false),
@@ -360,16 +357,6 @@ impl Socket {
                 .collect()
         };
         drop(left);
-    }
-
-    pub(crate) fn consume(&self, bytes: usize) {
-        self.consumed_bytes
-            .fetch_add(bytes as u64, Ordering::Relaxed);
-    }
-
-    /// Total of bytes received since the connect.
-    pub(crate) fn received_bytes(&self, ready: Ready) -> u64 {
-        self.consumed_bytes.load(Ordering::Relaxed) + u64::from(ready.unread_bytes)
     }
 
     /// How often a direction was found not ready.

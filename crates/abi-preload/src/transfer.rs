@@ -124,7 +124,6 @@ pub(crate) unsafe fn receive(
                 Ok(length) if peeks => return Ok(Some(total + length)),
                 Ok(0) => return Ok(Some(total)),
                 Ok(length) => {
-                    socket.consume(length);
                     filled += length;
                     total += length;
                     // A short read: no more data is available.

@@ -114,6 +114,11 @@ impl Endpoint {
         self.receiver.unread_bytes()
     }
 
+    /// Number of bytes that were received in all, whether they are read or not; modulo 2^64.
+    pub fn received_bytes(&self) -> u64 {
+        self.receiver.received_bytes()
+    }
+
     /// Whether no more bytes will arrive.
     pub fn is_read_closed(&self) -> bool {
         !self.receives || self.is_over()

@@ -24,6 +24,8 @@ pub(crate) struct Receiver {
     unread: VecDeque<u32>,
     /// Bytes of the unread messages.
     unread_bytes: u32,
+    /// Bytes of all messages so far.
+    received_bytes: u64,
     /// Offset of the first unread byte.
     at: u32,
     /// Bytes that the peer may still write.
@@ -74,6 +76,7 @@ impl Receiver {
             queue: config.receive_queue,
             unread: VecDeque::new(),
             unread_bytes: 0,
+            received_bytes: 0,
             at: 0,
             room: half,
             halves: [half].into(),
@@ -105,6 +108,7 @@ impl Receiver {
         }
         self.fill(bytes);
         self.unread_bytes += bytes;
+        self.received_bytes = self.received_bytes.wrapping_add(bytes.into());
         self.unread.push_back(bytes);
         self.skip_empty();
         Ok(())
@@ -148,6 +152,10 @@ impl Receiver {
 
     pub(crate) fn unread_bytes(&self) -> u32 {
         self.unread_bytes
+    }
+
+    pub(crate) fn received_bytes(&self) -> u64 {
+        self.received_bytes
     }
 
     /// At most `wanted` unread bytes after the first `skip`, all of one buffer.

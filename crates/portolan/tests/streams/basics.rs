@@ -337,6 +337,7 @@ fn a_read_returns_all_that_is_there_while_a_larger_buffer_replaces_the_first() {
         eventually("all that was sent is there", || {
             passive.ready().unread_bytes as usize == sent
         });
+        let received_bytes = passive.ready().received_bytes;
         // Room for a part, so that the next data is in both buffers.
         let part = passive.read(&mut into[..sent / 3]).unwrap();
         let more = active.write(&data).unwrap_or(0);
@@ -344,6 +345,9 @@ fn a_read_returns_all_that_is_there_while_a_larger_buffer_replaces_the_first() {
         eventually("more is there", || {
             passive.ready().unread_bytes as usize == left
         });
+        // What was read meanwhile still counts.
+        let since = passive.ready().received_bytes - received_bytes;
+        assert_eq!(since as usize, more);
         assert_eq!(passive.read(&mut into).unwrap(), left);
         assert_eq!(
             passive.read(&mut into).unwrap_err().kind(),

@@ -49,6 +49,9 @@ pub struct Ready {
     pub read_closed: bool,
     /// Number of received bytes that are not read yet.
     pub unread_bytes: u32,
+    /// Number of bytes that were received in all, whether they are read or not. It tells an event loop whether anything
+    /// has arrived since it last looked, also while another thread reads.
+    pub received_bytes: u64,
 }
 
 impl Ready {
@@ -62,6 +65,7 @@ impl Ready {
             failed: phase == Phase::Failed,
             read_closed: endpoint.is_read_closed(),
             unread_bytes: endpoint.unread_bytes(),
+            received_bytes: endpoint.received_bytes(),
         }
     }
 
