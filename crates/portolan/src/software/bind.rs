@@ -116,8 +116,17 @@ impl Core {
         // Register it before the engine listens, because a request may arrive at once.
         let is_new = {
             let mut state = self.state();
-            state.entry(id, Step::Listen)?;
-            state.add_listener(id)
+            match state.entry(id, Step::Listen) {
+                Ok(_) => state.add_listener(id),
+                Err(gone) => {
+                    drop(state);
+                    // It was destroyed before its port was claimed for listening.
+                    if let Some((claim, _)) = claim {
+                        self.release(claim);
+                    }
+                    return Err(gone);
+                }
+            }
         };
         let listening = self.run(|cm, now| cm.listen(now, id, backlog));
         if listening.is_err() && is_new {

@@ -1,24 +1,27 @@
 //! Everything is released at its end: ids, ports, queues and memory, in every state.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use portolan::cm::{CmId, EventChannel};
-use portolan::provider::cm::EventType;
+use portolan::provider::cm::{EventType, UserId};
+use portolan::provider::traits::Provider;
 use portolan::software::{SoftwareProvider, Usage};
 use portolan::{Access, Listener};
 
 use crate::harness::*;
+use crate::low::TCP;
 
 /// Checks that nothing is held. Rejections and disconnects take a moment to be read.
 #[track_caller]
 fn assert_all_given_back(provider: &SoftwareProvider) {
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     while provider.usage() != Usage::default() {
         let usage = provider.usage();
         assert!(started.elapsed() < PATIENCE, "still held: {usage:?}");
-        std::thread::sleep(Duration::from_millis(5));
+        thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -179,9 +182,9 @@ fn a_hundred_connections_in_a_row_hold_no_more_than_one() {
     one_connection.completion_queues = 2;
     one_connection.queue_pairs = 2;
     one_connection.memory_regions = 2 * options().receive_depth;
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     while provider.usage() != one_connection && started.elapsed() < PATIENCE {
-        std::thread::sleep(Duration::from_millis(5));
+        thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(provider.usage(), one_connection);
     drop((both, listener));
@@ -272,4 +275,28 @@ fn ports_released_while_the_coordinator_is_busy_are_free_afterwards() {
             CmId::new(&other).unwrap().bind(address).is_ok()
         });
     }
+}
+
+/// C allows it: its ids are pointers.
+#[test]
+fn an_id_that_another_thread_destroys_while_it_begins_to_listen_keeps_no_port() {
+    let provider = own_provider();
+    let channel = provider.open_channel().unwrap();
+    for uid in 1..300 {
+        let id = channel.create_id(UserId(uid), TCP).unwrap();
+        channel.bind(id, "127.0.0.1:0".parse().unwrap()).unwrap();
+        let start = Barrier::new(2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                start.wait();
+                channel.listen(id, 0)
+            });
+            start.wait();
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_micros(uid % 100) {}
+            channel.destroy_id(id).unwrap();
+        });
+    }
+    drop(channel);
+    assert_all_given_back(&provider);
 }
