@@ -208,7 +208,12 @@ mod tests {
 
     #[test]
     fn requests_and_responses_survive_a_round_trip() {
-        for address in ["127.0.0.1:7471", "[fe80::1%3]:80", "0.0.0.0:0", "[::]:65535"] {
+        for address in [
+            "127.0.0.1:7471",
+            "[fe80::1%3]:80",
+            "0.0.0.0:0",
+            "[::]:65535",
+        ] {
             let request = Request::Claim(ClaimId(7), claim(address));
             assert_eq!(Request::decode(&request.encode()), Some(request));
         }

@@ -10,9 +10,9 @@
 //!
 //! * `net`: packets to and from sockets and rings in memory, and the machine's interfaces. It does not know queue
 //!   pairs.
-//! * `polling`: when to poll, wait and acknowledge. It knows only numbers of queue pairs, and times.
-//! * `host`: queue pairs under their locks. It passes packets to their engines and executes what the engines request
-//!   (`settle`).
+//! * `polling`: when to poll and when to wait. It knows only numbers of queue pairs, and times.
+//! * `host`: queue pairs under their locks. It passes packets to their engines, executes what the engines request
+//!   (`settle`), and decides when to acknowledge.
 //! * `verbs`: the objects that a program holds.
 //! * `management`: the group's datagrams, and which thread waits for them.
 //! * `thread`, the progress thread, and `stack`, which assembles everything.

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use portolan_provider::verbs::{
-    Access, QpAttr, QpAttrMask, QpState, SendData, SendFlags, SendOp, SendWr, WcStatus,
+    Access, AsyncEvent, QpAttr, QpAttrMask, QpState, SendData, SendFlags, SendOp, SendWr, WcStatus,
 };
-use portolan_roce::engine::PdId;
+use portolan_roce::engine::{CompactAck, PdId};
 use portolan_wire::bth::Opcode;
 
 use crate::harness::*;
@@ -223,6 +223,38 @@ fn a_peer_without_a_receive_has_all_sent_again_after_its_time() {
     pair.run();
     assert_eq!(sends(pair.left()), [(1, OK), (2, OK), (3, OK)]);
     assert_eq!(pair.right().qp.counters().rnr_naks_sent, 1);
+}
+
+/// The record of a write may carry it, and a write has no packets that would come again.
+#[test]
+fn an_acknowledgement_drains_a_send_queue_without_a_packet() {
+    let mut pair = Pair::new(Options::default());
+    let target = piece(pair.right(), TARGET, 64);
+    post_recv(pair.right(), 1, &[target]);
+    post_only(pair.left(), 1, SendOp::Send, 64, SendFlags::SIGNALED);
+    let send = pair.left().next_packet(NOW).unwrap();
+    pair.right().receive(NOW, &send);
+    let (bth, aeth) = pair.right().qp.poll_acknowledgement().expect("one");
+    let attr = QpAttr {
+        state: QpState::Sqd,
+        ..QpAttr::default()
+    };
+    let mask = QpAttrMask::STATE | QpAttrMask::EN_SQD_ASYNC_NOTIFY;
+    let left = pair.left();
+    left.qp.modify(&attr, mask).unwrap();
+    left.drain();
+    assert_eq!(left.events, []);
+    let acknowledgement = CompactAck {
+        psn: bth.psn,
+        msn: aeth.msn,
+    };
+    let taken = left
+        .qp
+        .take_acknowledgement(NOW, &left.memory, &acknowledgement);
+    left.drain();
+    assert!(taken);
+    assert_eq!(sends(left), [(1, WcStatus::Success)]);
+    assert_eq!(left.events, [AsyncEvent::SqDrained(left.qp.qpn())]);
 }
 
 #[test]

@@ -373,6 +373,7 @@ impl QueuePair {
     }
 
     /// Notifies the owner, if requested, once the send queue is drained.
+    #[inline]
     fn note_drained(&mut self) {
         if !self.tells_drained || self.attr.state != QpState::Sqd {
             return;

@@ -76,7 +76,7 @@ impl QueuePair {
         Some(segment)
     }
 
-    /// Takes a positive acknowledgement without a packet, if the queue pair is an RC one in RTS.
+    /// Takes a positive acknowledgement without a packet, if the queue pair is an RC one in RTS or SQD.
     ///
     /// `false` changes nothing: the host then calls [`handle_packet`](Self::handle_packet) with the packet.
     #[inline]
@@ -86,7 +86,7 @@ impl QueuePair {
         memory: &MemoryTable,
         acknowledgement: &CompactAck,
     ) -> bool {
-        if self.qp_type() != QpType::Rc || self.attr.state != QpState::Rts {
+        if self.qp_type() != QpType::Rc || !matches!(self.attr.state, QpState::Rts | QpState::Sqd) {
             return false;
         }
         let cx = Context::new(&self.config, &self.attr, now, memory);
@@ -96,6 +96,7 @@ impl QueuePair {
         let requester = &mut halves.requester;
         requester.take_acknowledgement(&cx, acknowledgement.psn, &mut self.outbox);
         self.outbox.counters.packets_received += 1;
+        self.note_drained();
         true
     }
 

@@ -1,4 +1,4 @@
-//! When to poll for packets, when to wait, and when to acknowledge.
+//! When to poll for packets, and when to wait.
 //!
 //! [`policy`] names the states of the progress thread. Times and counts decide between them; queue pairs appear only
 //! as numbers.

@@ -156,11 +156,11 @@ impl Progress {
         self.by_sockets.load(Ordering::Relaxed) > 0
     }
 
-    /// The thread that waits for the rings instead of the progress thread.
     pub(crate) fn last_polls(&self) -> &LastPolls {
         &self.last_polls
     }
 
+    /// The thread that waits for the rings instead of the progress thread.
     pub(crate) fn ring_waiter(&self) -> &RingWaiter {
         &self.ring_waiter
     }
