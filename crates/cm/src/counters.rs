@@ -4,9 +4,9 @@ use core::ops::{Index, IndexMut};
 
 use portolan_wire::cm::AttributeId;
 
-/// Message counts by type, from REQ to APR, in IBTA's numbering.
+/// Message counts by type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ByMessage([u64; 11]);
+pub struct ByMessage([u64; AttributeId::ALL.len()]);
 
 impl ByMessage {
     /// The total of all types.
@@ -29,10 +29,18 @@ impl IndexMut<AttributeId> for ByMessage {
     }
 }
 
-/// The ids are the eleven numbers from 0x10 on, which the type guarantees.
+/// The ids are consecutive.
 const fn place(kind: AttributeId) -> usize {
-    kind as usize - AttributeId::Req as usize
+    kind as usize - AttributeId::ALL[0] as usize
 }
+
+const _: () = {
+    let mut at = 0;
+    while at < AttributeId::ALL.len() {
+        assert!(place(AttributeId::ALL[at]) == at);
+        at += 1;
+    }
+};
 
 portolan_provider::enum_table! {
     /// Why a message was dropped or an event was not reported.

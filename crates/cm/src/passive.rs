@@ -329,7 +329,13 @@ impl Cm {
 
     /// RTU (`cm_rtu_handler`).
     pub(crate) fn rtu_received(&mut self, now: Duration, path: &MadPath, tid: u64, rtu: &RtuRepr) {
-        let Some(number) = self.find_both(rtu.remote_comm_id, rtu.local_comm_id, path) else {
+        let found = self.find_both(rtu.remote_comm_id, rtu.local_comm_id, path);
+        // An id whose connection was displaced stays until its owner destroys it.
+        let is_open = |number: &IdNumber| {
+            let id = self.ids.get(*number);
+            id.is_some_and(|id| id.state != State::Closed)
+        };
+        let Some(number) = found.filter(is_open) else {
             self.drop_unknown();
             // The sender believes that it is connected, but the connection was displaced or its process is dead. (Linux
             // does not answer; IBTA 12.6.7.2 defines the reason.)

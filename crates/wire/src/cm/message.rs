@@ -24,6 +24,9 @@ macro_rules! messages {
         }
 
         impl AttributeId {
+            /// All message types, by value. The values are consecutive.
+            pub const ALL: &[AttributeId] = &[$(AttributeId::$name,)*];
+
             /// The attribute with this value.
             pub const fn from_value(value: u16) -> Option<AttributeId> {
                 Some(match value {
