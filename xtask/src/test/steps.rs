@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use portolan_lab::machine::{Cache, Machine, MachineError, Package, Suite, ensure_installed};
 use portolan_lab::{judge, own_network};
 
-use super::workspace::{ALL_TESTS, cargo};
+use super::workspace::{ALL_TESTS, WITH_XTASK, cargo};
 use super::{Outcome, Workspace};
 use crate::namespace::Namespace;
 
@@ -143,7 +143,7 @@ pub(super) fn machines(workspace: &Workspace) -> Result<Outcome> {
         Err(error) => return Err(error.into()),
     }
     let targets = ["--lib", "--test", "machine", "--test", "judge"];
-    workspace.cargo(&[&ALL_TESTS[..], &targets, &["--", IN_MACHINES]].concat())?;
+    workspace.cargo(&[&ALL_TESTS[..], &targets, &WITH_XTASK, &["--", IN_MACHINES]].concat())?;
     Ok(Outcome::Passed(String::new()))
 }
 

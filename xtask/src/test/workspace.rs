@@ -9,6 +9,11 @@ use serde_json::Value;
 /// Arguments of every build of tests, so that nothing is built twice with different features.
 pub(super) const ALL_TESTS: [&str; 4] = ["test", "--quiet", "--workspace", "--all-features"];
 
+/// For a build that selects targets. Without link-time optimization (`.ci/run`), cargo builds what both programs and
+/// procedural macros use in another way than what only macros use, and with it everything that uses these macros. This
+/// program uses `syn` like the macros do. So whatever else is selected, this program is, too.
+pub(super) const WITH_XTASK: [&str; 2] = ["--bin", "xtask"];
+
 /// Folders of the workspace.
 pub(crate) struct Workspace {
     pub(crate) root: PathBuf,
@@ -65,6 +70,7 @@ pub(crate) fn test_program(workspace: &Workspace, target: &str) -> Result<PathBu
     let output = Command::new(cargo())
         .args(ALL_TESTS)
         .args(["--test", target, "--no-run"])
+        .args(WITH_XTASK)
         .args(["--message-format", "json-render-diagnostics"])
         .current_dir(&workspace.root)
         .stderr(Stdio::inherit())
@@ -89,6 +95,6 @@ pub(crate) fn test_program(workspace: &Workspace, target: &str) -> Result<PathBu
 pub(crate) fn lab_program(workspace: &Workspace, name: &str) -> Result<PathBuf> {
     // With the whole workspace's features, as in the part `tests`, so that nothing is built twice.
     let build = ["build", "--quiet", "--workspace", "--all-features"];
-    workspace.run(&cargo(), &[&build[..], &["--bin", name]].concat())?;
+    workspace.cargo(&[&build[..], &["--bin", name], &WITH_XTASK].concat())?;
     Ok(workspace.target.join("debug").join(name))
 }
