@@ -363,7 +363,7 @@ mod tests {
         let mut coordinator = Registrar::new(7, MOMENT);
         let service = ServiceId::from_port(PortSpace::Tcp, 7471);
         let at = |coordinator: &Registrar, ip: [u8; 4]| {
-            let owner = coordinator.owner_of(service, ip.into());
+            let owner = coordinator.owner_of(service, ip.into(), 0);
             owner.map(|owner| owner.member)
         };
         let _ = claim(&mut coordinator, A, 0, "127.0.0.1:7471", true);
@@ -398,7 +398,7 @@ mod tests {
         let mut coordinator = Registrar::new(7, MOMENT);
         let service = ServiceId::from_port(PortSpace::Tcp, 7471);
         let owner = |coordinator: &Registrar, ip: [u8; 4]| {
-            let owner = coordinator.owner_of(service, ip.into());
+            let owner = coordinator.owner_of(service, ip.into(), 0);
             owner.map(|owner| owner.member)
         };
         let _ = claim(&mut coordinator, A, 0, "127.0.0.1:7471", false);
