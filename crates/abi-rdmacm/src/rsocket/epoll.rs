@@ -17,7 +17,7 @@ use portolan_threads::lock::{Mutex, RwLock};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 
-use super::poll::{Patience, look, watched};
+use super::poll::{Patience, look, tell_instances, watched};
 use super::table::look_up;
 use super::watchers::Watcher;
 use crate::fork::Known;
@@ -190,7 +190,6 @@ impl Instance {
         set.left.retain(|(left, _)| *left != fd);
         if is_hot {
             set.hot.push_back(fd);
-            self.watcher.want(fd, event.events);
         }
         Ok(())
     }
@@ -208,9 +207,6 @@ impl Instance {
             set.hot.push_back(fd);
         }
         (interest.events, interest.data) = (event.events, event.data);
-        if interest.watched.is_some() {
-            self.watcher.want(fd, event.events);
-        }
         Ok(())
     }
 
@@ -267,10 +263,14 @@ impl Instance {
             };
             interest.is_hot = false;
             let Some(socket) = look_up(fd) else { continue };
+            self.watcher.begin_look(fd, interest.events);
+            // A connect that ends in this look tells the instance, which then looks again.
+            tell_instances(&socket);
             let ready = look(&socket, (interest.events as c_short) & (POLLIN | POLLOUT));
             self.follow(fd, interest, watched(&socket));
             let always = (POLLERR | POLLHUP) as u32;
             let events = u32::from(ready.cast_unsigned()) & (interest.events | always);
+            self.watcher.end_look(fd, events != 0);
             if events != 0 {
                 interest.is_hot = true;
                 set.hot.push_back(fd);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, c_short, fd_set, pollfd, timeval};
+use portolan::stream::Ready;
 use rustix::io::Errno;
 
 use super::settings::settings;
@@ -30,24 +31,7 @@ pub(super) fn look(socket: &Rsocket, events: c_short) -> c_short {
     match &*state {
         State::Connected(stream) => {
             let ready = stream.ready_or_watch(events & POLLIN != 0, events & POLLOUT != 0);
-            // The descriptor does not signal these events again.
-            let others = [(ready.readable, POLLIN), (ready.writable, POLLOUT)]
-                .into_iter()
-                .filter(|(is_so, event)| *is_so && events & event == 0)
-                .fold(0, |others, (_, event)| others | event);
-            if others != 0 {
-                watchers::tell(socket.number, u32::from(others.cast_unsigned()));
-            }
-            let mut found = 0;
-            for (is_so, event) in [
-                (ready.readable && events & POLLIN != 0, POLLIN),
-                (ready.writable && events & POLLOUT != 0, POLLOUT),
-                (ready.hung_up, POLLHUP),
-                (ready.failed, POLLERR),
-            ] {
-                found |= if is_so { event } else { 0 };
-            }
-            found
+            found(ready) & (events & (POLLIN | POLLOUT) | POLLHUP | POLLERR)
         }
         State::Listening(listener) => {
             let mut fd = pollfd {
@@ -70,6 +54,28 @@ pub(super) fn look(socket: &Rsocket, events: c_short) -> c_short {
         State::Fresh(_) | State::Connecting(_) => 0,
         // Closed by another thread during the call.
         State::Changing => libc::POLLNVAL,
+    }
+}
+
+fn found(ready: Ready) -> c_short {
+    [
+        (ready.readable, POLLIN),
+        (ready.writable, POLLOUT),
+        (ready.hung_up, POLLHUP),
+        (ready.failed, POLLERR),
+    ]
+    .into_iter()
+    .filter(|(is_so, _)| *is_so)
+    .fold(0, |found, (_, event)| found | event)
+}
+
+/// From now on, calls on the socket that take what its descriptor signals tell the instances.
+pub(super) fn tell_instances(socket: &Rsocket) {
+    if let State::Connected(stream) = &*socket.state.lock() {
+        let number = socket.number;
+        stream.on_found(move |ready| {
+            watchers::tell(number, u32::from(found(ready).cast_unsigned()));
+        });
     }
 }
 

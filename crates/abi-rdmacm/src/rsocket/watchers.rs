@@ -21,8 +21,10 @@ pub(super) struct Watcher {
 
 #[derive(Default)]
 struct Told {
-    /// The events that the program wants of each socket.
-    wanted: HashMap<c_int, u32>,
+    /// The events that the instance awaits of sockets that it does not check by itself.
+    awaited: HashMap<c_int, u32>,
+    /// The socket that the instance checks at this moment.
+    looked_at: Option<c_int>,
     /// Sockets to check.
     numbers: Vec<c_int>,
 }
@@ -45,13 +47,28 @@ impl Watcher {
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
-    /// The program wants these events of a socket from now on.
-    pub(super) fn want(&self, number: c_int, events: u32) {
-        self.told.lock().wanted.insert(number, events);
+    /// The instance is about to check a socket, and then awaits these events of it.
+    pub(super) fn begin_look(&self, number: c_int, events: u32) {
+        let mut told = self.told.lock();
+        told.looked_at = Some(number);
+        let always = (libc::POLLERR | libc::POLLHUP) as u32;
+        told.awaited.insert(number, events | always);
+    }
+
+    /// The instance has checked the socket. A ready one it checks again by itself.
+    pub(super) fn end_look(&self, number: c_int, is_ready: bool) {
+        let mut told = self.told.lock();
+        told.looked_at = None;
+        if is_ready {
+            told.forget(number);
+        } else if told.numbers.contains(&number) {
+            // Another call on the socket took the events meanwhile.
+            self.ring();
+        }
     }
 
     pub(super) fn forget(&self, number: c_int) {
-        self.told.lock().wanted.remove(&number);
+        self.told.lock().forget(number);
     }
 
     /// The sockets to check since the last call.
@@ -60,17 +77,29 @@ impl Watcher {
     }
 }
 
-/// Makes the instances that want one of the `events` of a socket check it. The caller may hold the socket's lock.
+impl Told {
+    fn forget(&mut self, number: c_int) {
+        self.awaited.remove(&number);
+        self.numbers.retain(|told| *told != number);
+    }
+}
+
+/// Makes the instances that await one of the `events` of a socket check it. The caller may hold the socket's and its
+/// stream's locks.
 pub(super) fn tell(number: c_int, events: u32) {
     for watcher in WATCHERS.get().read().iter().filter_map(Weak::upgrade) {
         let mut told = watcher.told.lock();
-        let wants = told
-            .wanted
+        let is_awaited = told
+            .awaited
             .get(&number)
-            .is_some_and(|wanted| wanted & events != 0);
-        if wants && !told.numbers.contains(&number) {
+            .is_some_and(|awaited| awaited & events != 0);
+        if is_awaited {
+            told.awaited.remove(&number);
             told.numbers.push(number);
-            watcher.ring();
+            // While it looks it does not sleep, and most of what it finds it has taken itself.
+            if told.looked_at != Some(number) {
+                watcher.ring();
+            }
         }
     }
 }

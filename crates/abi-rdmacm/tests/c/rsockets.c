@@ -525,6 +525,89 @@ static void taken_elsewhere(void)
 	CHECK(!rclose(ends[0]) && !rclose(ends[1]) && !rclose(listener) && !rclose(epoll));
 }
 
+/* Makes a connection of two sockets, of which the first does not block. */
+static void connect_pair(int port, int *ends)
+{
+	int listener = rsocket(AF_INET, SOCK_STREAM, 0);
+
+	CHECK(!rbind(listener, at(port), sizeof(struct sockaddr_in)) && !rlisten(listener, 1));
+	ends[0] = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+	if (rconnect(ends[0], at(port), sizeof(struct sockaddr_in)))
+		CHECK(errno == EINPROGRESS);
+	ends[1] = raccept(listener, NULL, NULL);
+	CHECK(ends[1] >= 0 && wait_for(ends[0], POLLOUT) == POLLOUT);
+	CHECK(!rclose(listener));
+}
+
+/* Sends until there is no room. Returns the number of bytes. */
+static size_t fill(int socket)
+{
+	static char bytes[1 << 16];
+	size_t sent = 0;
+	ssize_t now;
+
+	while ((now = rsend(socket, bytes, sizeof(bytes), 0)) > 0)
+		sent += now;
+	CHECK(now == -1 && errno == EAGAIN);
+	return sent;
+}
+
+static void drain(int socket, size_t length)
+{
+	static char bytes[1 << 16];
+
+	while (length > 0) {
+		ssize_t now = rrecv(socket, bytes, length < sizeof(bytes) ? length : sizeof(bytes), 0);
+
+		CHECK(now > 0);
+		length -= now;
+	}
+}
+
+/* Events are level-triggered: other calls on the socket take a part of what it is ready for, and the rest is reported. */
+static void taken_in_part(void)
+{
+	enum { BY_RRECV, BY_RPOLL, BY_RPOLL_BEFORE, BY_RSEND, VARIANTS };
+	char bytes[10] = "";
+
+	for (int variant = 0; variant < VARIANTS; variant++) {
+		uint32_t awaited = variant == BY_RSEND ? EPOLLOUT : EPOLLIN;
+		struct epoll_event event = { .events = awaited };
+		struct pollfd fd = { .events = variant == BY_RPOLL ? POLLIN : POLLOUT };
+		int epoll = repoll_create(0), ends[2];
+		size_t sent = 0;
+
+		connect_pair(PORT + 6 + variant, ends);
+		fd.fd = ends[0];
+		if (variant == BY_RSEND)
+			sent = fill(ends[0]);
+		CHECK(!repoll_ctl(epoll, EPOLL_CTL_ADD, ends[0], &event));
+		CHECK(repoll_wait(epoll, &event, 1, 0) == 0);
+		if (variant == BY_RSEND) {
+			drain(ends[1], sent);
+			usleep(100000);
+			CHECK(rsend(ends[0], bytes, 1, 0) == 1);
+			FAILS(rrecv(ends[0], bytes, 1, 0), EAGAIN);
+			usleep(200000);
+			FAILS(rrecv(ends[0], bytes, 1, 0), EAGAIN);
+		} else {
+			if (variant == BY_RPOLL_BEFORE)
+				CHECK(rpoll(&fd, 1, 0) == 1);
+			CHECK(rsend(ends[1], bytes, sizeof(bytes), 0) == sizeof(bytes));
+			usleep(100000);
+			if (variant == BY_RPOLL)
+				CHECK(rpoll(&fd, 1, 0) == 1 && fd.revents == POLLIN);
+			if (variant == BY_RRECV)
+				CHECK(rrecv(ends[0], bytes, 1, 0) == 1);
+			fill(ends[0]);
+			usleep(200000);
+			fill(ends[0]);
+		}
+		CHECK(repoll_wait(epoll, &event, 1, 3000) == 1 && event.events == awaited);
+		CHECK(!rclose(ends[0]) && !rclose(ends[1]) && !rclose(epoll));
+	}
+}
+
 /* Descriptors that are no rsockets, beside one that is always ready: none is forgotten. */
 static void plain_descriptors(void)
 {
@@ -690,6 +773,7 @@ int main(int argc, char **argv)
 	exchange();
 	others();
 	taken_elsewhere();
+	taken_in_part();
 	plain_descriptors();
 	over_ipv6();
 	failures();

@@ -333,6 +333,15 @@ impl Stream {
         self.core().set_call(Box::new(call))
     }
 
+    /// Calls `call` whenever a call on this stream has found that it has advanced, with what is ready then. An event loop
+    /// that waits by the descriptor for one of several users of the stream needs this: another user's calls may take what
+    /// the descriptor signals. The caller holds the stream's lock: the function must neither wait nor use a stream. The
+    /// first function is kept.
+    #[doc(hidden)]
+    pub fn on_found(&self, call: impl Fn(Ready) + Send + Sync + 'static) {
+        self.core().on_found(call);
+    }
+
     /// Waits until the peer has all written data, at most for `timeout`.
     ///
     /// # Errors

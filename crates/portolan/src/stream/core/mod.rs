@@ -11,8 +11,8 @@ mod tasks;
 mod wait;
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -70,7 +70,12 @@ pub(crate) struct Core {
     pub(crate) keepalive: Mutex<Option<Duration>>,
     /// For waiting threads and event loops of the program.
     readiness: Readiness,
+    /// See [`Core::on_found`].
+    on_found: OnceLock<Box<OnFound>>,
 }
+
+/// The function of [`Core::on_found`].
+type OnFound = dyn Fn(Ready) + Send + Sync;
 
 struct State {
     endpoint: Endpoint,
@@ -173,6 +178,7 @@ impl Core {
             nonblocking: AtomicBool::new(false),
             keepalive: Mutex::new(options.keepalive),
             readiness,
+            on_found: OnceLock::new(),
         })
     }
 
@@ -506,6 +512,12 @@ impl Core {
             Readiness::Watched { .. } => return false,
         }
         true
+    }
+
+    /// Calls `call` whenever a call on this stream has found that it has advanced, with what is ready then. The first
+    /// function is kept.
+    pub(crate) fn on_found(&self, call: impl Fn(Ready) + Send + Sync + 'static) {
+        self.on_found.get_or_init(|| Box::new(call));
     }
 
     /// Returns and clears the error that ended the stream.

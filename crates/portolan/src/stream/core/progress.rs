@@ -229,6 +229,9 @@ impl Core {
             self.advanced.notify_all();
         }
         let ready = Ready::of(state);
+        if let Some(call) = self.on_found.get() {
+            call(ready);
+        }
         for direction in [Direction::Read, Direction::Write] {
             if ready.is(direction) {
                 let waker = state.wakers[direction as usize].take();
