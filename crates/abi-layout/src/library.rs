@@ -7,7 +7,10 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
+use std::io;
 use std::ptr::NonNull;
+
+use rustix::io::Errno;
 
 use super::{
     Ah, AhAttr, AsyncEvent, CompChannel, Context, Cq, Device, DeviceAttr, Ece, Gid, GidEntry, Mr,
@@ -28,6 +31,8 @@ unsafe impl Sync for Library {}
 pub enum LoadError {
     /// The dynamic loader's message.
     NotLoaded(String),
+    /// The process or the machine has no descriptor or memory left. Later, the library may be loaded.
+    NoRoom(Errno),
     /// A function that the library lacks. rdma-core has all of them since version 33.
     NoFunction(&'static CStr),
 }
@@ -36,6 +41,7 @@ impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotLoaded(why) => write!(f, "{why}; install rdma-core (libibverbs1)"),
+            Self::NoRoom(errno) => write!(f, "it cannot be loaded at this moment: {errno}"),
             Self::NoFunction(name) => {
                 let name = name.to_string_lossy();
                 write!(f, "it lacks {name}: rdma-core 33 or newer is needed")
@@ -53,12 +59,18 @@ impl Library {
     /// Loads a library with the dynamic loader's search order. A library that is already loaded is reused.
     ///
     /// # Errors
-    /// [`LoadError::NotLoaded`].
+    /// [`LoadError::NotLoaded`], [`LoadError::NoRoom`].
     pub fn load(name: &CStr) -> Result<Self, LoadError> {
         // SAFETY: `name` ends with NUL. The library's initialization is the same as for any program linked to it.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         let handle = NonNull::new(handle).map(Self);
-        handle.ok_or_else(|| LoadError::NotLoaded(last_error()))
+        handle.ok_or_else(|| {
+            let why = last_error();
+            match lacking(&why) {
+                Some(errno) => LoadError::NoRoom(errno),
+                None => LoadError::NotLoaded(why),
+            }
+        })
     }
 
     /// Whether it exports a symbol, of any version.
@@ -84,6 +96,19 @@ fn last_error() -> String {
         }
         CStr::from_ptr(text).to_string_lossy().into_owned()
     }
+}
+
+/// What the process or the machine lacks, by the loader's message. The loader keeps its errno to itself.
+fn lacking(why: &str) -> Option<Errno> {
+    [Errno::MFILE, Errno::NFILE, Errno::NOMEM]
+        .into_iter()
+        .find(|errno| {
+            let number = errno.raw_os_error();
+            // In the language of the loader's message.
+            let text = io::Error::from_raw_os_error(number).to_string();
+            let text = text.strip_suffix(&format!(" (os error {number})"));
+            text.is_some_and(|text| why.ends_with(text))
+        })
 }
 
 macro_rules! functions {
@@ -229,6 +254,19 @@ mod tests {
             .to_string();
         assert!(text.contains("libportolan-none.so.9"), "{text}");
         assert!(text.contains("rdma-core"), "{text}");
+    }
+
+    #[test]
+    fn a_lack_of_descriptors_or_memory_is_told_from_a_missing_library() {
+        let message = "libibverbs.so.1: cannot open shared object file: ";
+        for (reason, errno) in [
+            ("Too many open files", Some(Errno::MFILE)),
+            ("Too many open files in system", Some(Errno::NFILE)),
+            ("Cannot allocate memory", Some(Errno::NOMEM)),
+            ("No such file or directory", None),
+        ] {
+            assert_eq!(lacking(&format!("{message}{reason}")), errno, "{reason}");
+        }
     }
 
     #[test]

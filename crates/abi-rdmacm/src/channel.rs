@@ -44,9 +44,10 @@ static OPEN: Known<Mutex<HashMap<usize, Arc<Open>>>> = Known::new();
 /// kernel's.
 ///
 /// # Errors
-/// `ENODEV` if the kernel has no rdma_cm device, `EPERM` if its ABI version is not supported; those of opening.
+/// `ENODEV` if the kernel has no rdma_cm device, `EPERM` if its ABI version is not supported; those of
+/// libibverbs and of opening.
 pub(crate) fn create() -> Result<*mut EventChannel> {
-    let commands = match rdma_cm() {
+    let commands = match rdma_cm()? {
         Some(table) => raw::Channel::open_in_library(table)?,
         None => open_in_kernel()?,
     };

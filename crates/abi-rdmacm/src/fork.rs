@@ -36,7 +36,8 @@ impl<T: Default + Send + Sync> Known<T> {
 
 /// Whether a child may use its parent's objects.
 pub(crate) fn has_what_it_inherited() -> bool {
-    rdma_cm().is_none()
+    // Until it is known there is nothing to inherit: whatever makes an object needs to know it first.
+    matches!(rdma_cm(), Ok(None))
 }
 
 /// The error for an unknown object: `errno`, or `EOPNOTSUPP` if it may belong to the parent process.

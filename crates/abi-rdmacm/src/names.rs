@@ -12,7 +12,7 @@ use portolan_abi_layout::pointers::{In, Out, Text};
 use portolan_addrinfo::{AddrInfoError, Hints, Problem, RawHints, get_addrinfo_with};
 use portolan_provider::Address;
 
-use crate::guard::{errno_of, set_errno};
+use crate::guard::{self, errno_of, set_errno};
 use crate::layout::{self, AddrInfo, malloc_copy};
 use crate::verbs::rdma_cm;
 
@@ -27,9 +27,15 @@ pub(crate) fn look_up(
         set_errno(errno);
         return libc::EAI_SYSTEM;
     }
+    let machine = match machine() {
+        Ok(machine) => machine,
+        Err(errno) => {
+            set_errno(errno);
+            return libc::EAI_SYSTEM;
+        }
+    };
     let found = Question::read(&node, &service, &hints).and_then(|asked| {
-        let (machine, hints) = (machine(), asked.hints.as_ref());
-        get_addrinfo_with(&machine, asked.node, asked.service, hints)
+        get_addrinfo_with(&machine, asked.node, asked.service, asked.hints.as_ref())
     });
     match found {
         Ok(found) => {
@@ -44,17 +50,21 @@ pub(crate) fn look_up(
 }
 
 /// Look-ups on this machine, with the devices of the loaded libibverbs.
-pub(crate) fn machine() -> Machine {
+///
+/// # Errors
+/// Those of loading it.
+pub(crate) fn machine() -> guard::Result<Machine> {
     static PINNED: OnceBool = OnceBool::new();
+    let rdma_cm = rdma_cm()?;
     PINNED.get_or_init(|| {
-        let choice = match rdma_cm() {
+        let choice = match rdma_cm {
             Some(_) => Choice::Software,
             None => Choice::Kernel,
         };
         provider::pin(Some(choice));
         true
     });
-    Machine::new()
+    Ok(Machine::new())
 }
 
 /// The question, read from C's arguments.

@@ -42,7 +42,7 @@ pub(crate) fn resolve(id: &Id, node: Text, service: Text, hints: In<AddrInfo>) -
     };
     let lookup = &id.own().lookup;
     let number = lookup.begin()?;
-    let machine = machine().at_port(port);
+    let machine = machine()?.at_port(port);
     let started = begun(id, |_| {
         let done = {
             let id = id.downgrade();

@@ -9,6 +9,7 @@ use std::ptr::NonNull;
 
 use once_cell::race::OnceBox;
 use portolan_kernel::raw::RdmaCmTable;
+use portolan_port_sharing::room::with_room;
 use rustix::io::Errno;
 
 use crate::guard::{Result, check, made};
@@ -21,24 +22,31 @@ const RDMA_CM_VERSION: &CStr = c"PORTOLAN_1";
 /// The process's libibverbs.
 ///
 /// # Errors
-/// `ENOSYS` without one, or with one older than rdma-core 33. The reason is printed once.
+/// `ENOSYS` without one, or with one older than rdma-core 33. The reason is printed once. Those of [`library`].
 pub(crate) fn verbs() -> Result<&'static Verbs> {
-    static LOADED: OnceBox<Option<Verbs>> = OnceBox::new();
-    let loaded = LOADED.get_or_init(|| Box::new(load()));
-    loaded.as_ref().ok_or(Errno::NOSYS)
+    static FOUND: OnceBox<Option<Verbs>> = OnceBox::new();
+    let library = library()?;
+    let find = || {
+        let found = Verbs::find(library?);
+        found.inspect_err(print).ok()
+    };
+    let found = FOUND.get_or_init(|| Box::new(find()));
+    found.as_ref().ok_or(Errno::NOSYS)
 }
 
 /// The rdma_cm device of the process's libibverbs. Portolan's own has one for its software devices. With any other
 /// libibverbs, the devices and the connection manager are the kernel's.
-pub(crate) fn rdma_cm() -> Option<&'static RdmaCmTable> {
+///
+/// # Errors
+/// Those of [`library`].
+pub(crate) fn rdma_cm() -> Result<Option<&'static RdmaCmTable>> {
     static FOUND: OnceBox<Option<&'static RdmaCmTable>> = OnceBox::new();
+    if let Some(found) = FOUND.get() {
+        return Ok(*found);
+    }
+    let library = library()?;
     let find = || {
-        // Miri loads no libraries.
-        if cfg!(miri) {
-            return None;
-        }
-        let library = Library::load(Library::IBVERBS).ok()?;
-        let entry = library.symbol(RDMA_CM, RDMA_CM_VERSION)?;
+        let entry = library?.symbol(RDMA_CM, RDMA_CM_VERSION)?;
         // SAFETY: the symbol with this version is such a function.
         let entry = unsafe {
             std::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn() -> *const RdmaCmTable>(
@@ -48,14 +56,32 @@ pub(crate) fn rdma_cm() -> Option<&'static RdmaCmTable> {
         // SAFETY: it has no arguments. Its result exists as long as the library, which is never unloaded.
         unsafe { entry().as_ref() }
     };
-    *FOUND.get_or_init(|| Box::new(find()))
+    Ok(*FOUND.get_or_init(|| Box::new(find())))
 }
 
-fn load() -> Option<Verbs> {
-    Library::load(Library::IBVERBS)
-        .and_then(Verbs::find)
-        .inspect_err(|error| eprintln!("librdmacm (portolan): libibverbs.so.1: {error}"))
-        .ok()
+/// Loads libibverbs. `None` without one, which stays so: the objects that the process then makes are the kernel's.
+///
+/// # Errors
+/// `EMFILE`, `ENFILE`, `ENOMEM`, which a later call need not give.
+fn library() -> Result<Option<Library>> {
+    static LOADED: OnceBox<Option<Library>> = OnceBox::new();
+    // Miri loads no libraries.
+    if cfg!(miri) {
+        return Ok(None);
+    }
+    if let Some(loaded) = LOADED.get() {
+        return Ok(*loaded);
+    }
+    let load = || match Library::load(Library::IBVERBS) {
+        Err(LoadError::NoRoom(errno)) => Err(errno),
+        loaded => Ok(loaded),
+    };
+    let loaded = with_room(load)?;
+    Ok(*LOADED.get_or_init(|| Box::new(loaded.inspect_err(print).ok())))
+}
+
+fn print(error: &LoadError) {
+    eprintln!("librdmacm (portolan): libibverbs.so.1: {error}");
 }
 
 /// `ibv_create_qp_ex`, which is inline in the header.

@@ -66,9 +66,15 @@ impl Drop for Folder {
 
 /// Builds one of our C programs against our headers and libraries.
 fn build(folder: &Folder, source: &str) -> PathBuf {
+    build_with(folder, source, &["librdmacm.so", "libibverbs.so"])
+}
+
+/// Builds one of our C programs against our headers and these libraries.
+fn build_with(folder: &Folder, source: &str, libraries: &[&str]) -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = folder.0.join("program");
-    let libraries = std::env::current_exe().unwrap();
+    let here = std::env::current_exe().unwrap();
+    let libraries = libraries.iter().map(|library| here.with_file_name(library));
     let output = Command::new("cc")
         .args([
             "-std=gnu11",
@@ -82,8 +88,7 @@ fn build(folder: &Folder, source: &str) -> PathBuf {
         .arg("-o")
         .arg(&program)
         .arg(package.join("tests/c").join(source))
-        .arg(libraries.with_file_name("librdmacm.so"))
-        .arg(libraries.with_file_name("libibverbs.so"))
+        .args(libraries)
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -109,6 +114,16 @@ fn the_socket_calls_do_what_rsocket_and_their_pages_say() {
     build(&folder, "rsockets.c");
     let script = "timeout 120 $folder/program $here 2>&1 || fail \"ended with $?\"";
     run_in(&folder, "rsockets", script);
+}
+
+#[test]
+fn a_program_that_has_no_descriptor_left_for_libibverbs_loads_it_later() {
+    let folder = Folder::new("limits");
+    build_with(&folder, "limits.c", &["librdmacm.so"]);
+    let script = "for limit in soft hard; do
+                      timeout 120 $folder/program $limit 2>&1 || fail \"$limit ended with $?\"
+                  done";
+    run_in(&folder, "limits", script);
 }
 
 mod against_the_clock {

@@ -22,6 +22,7 @@ use super::table::look_up;
 use super::watchers::Watcher;
 use crate::fork::Known;
 use crate::guard::Result;
+use crate::verbs::rdma_cm;
 
 /// Marks the instance's own bell in the kernel's events.
 const BELL: u64 = u64::MAX;
@@ -67,7 +68,7 @@ pub(crate) struct Event {
 /// `repoll_create`: returns the instance's descriptor.
 ///
 /// # Errors
-/// Those of epoll_create1(2).
+/// Those of epoll_create1(2) and of loading libibverbs.
 pub(crate) fn create(flags: c_int) -> Result<c_int> {
     let mut wanted = epoll::CreateFlags::empty();
     wanted.set(epoll::CreateFlags::CLOEXEC, flags & libc::O_CLOEXEC != 0);
@@ -79,6 +80,8 @@ pub(crate) fn create(flags: c_int) -> Result<c_int> {
         epoll::EventData::new_u64(BELL),
         epoll::EventFlags::IN,
     )?;
+    // The tables of objects depend on it.
+    rdma_cm()?;
     let number = kernel.as_raw_fd();
     let instance = Instance {
         kernel,

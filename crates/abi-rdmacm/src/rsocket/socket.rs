@@ -66,7 +66,7 @@ pub(super) fn provider() -> Result<Arc<dyn Provider>> {
     if let Some(provider) = &*known {
         return Ok(provider.clone());
     }
-    let opened = KernelProvider::of_process(rdma_cm()).map_err(|error| of_error(&error))?;
+    let opened = KernelProvider::of_process(rdma_cm()?).map_err(|error| of_error(&error))?;
     *known = Some(opened.clone());
     Ok(opened)
 }

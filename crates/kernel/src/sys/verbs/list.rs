@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
-use portolan_abi_layout::{self as abi, Library, Verbs};
+use portolan_abi_layout::{self as abi, Library, LoadError, Verbs};
 use portolan_provider::{Cause, Error, Result, Step};
 
 use super::open::OpenDevice;
@@ -70,9 +70,9 @@ impl Devices {
     /// Loads the library.
     ///
     /// # Errors
-    /// `UnusableLibrary` with the reason: it is absent, too old, or Portolan's own.
+    /// `UnusableLibrary` with the reason: it is absent, too old, or Portolan's own. `Os` without a descriptor or memory.
     pub(crate) fn load(name: &CStr) -> Result<Self> {
-        let library = Library::load(name).map_err(|error| unusable(name, &error))?;
+        let library = load_library(name)?;
         if library.has(OUR_MARK) {
             let why = "it is Portolan's own, which has none of the kernel's devices; put the machine's \
                        first in LD_LIBRARY_PATH";
@@ -84,9 +84,9 @@ impl Devices {
     /// Loads the library, even if it is Portolan's own.
     ///
     /// # Errors
-    /// `UnusableLibrary` with the reason: it is absent or too old.
+    /// `UnusableLibrary` with the reason: it is absent or too old. `Os` without a descriptor or memory.
     pub(crate) fn load_any(name: &CStr) -> Result<Self> {
-        let library = Library::load(name).map_err(|error| unusable(name, &error))?;
+        let library = load_library(name)?;
         Self::of_library(name, library)
     }
 
@@ -236,6 +236,16 @@ impl Drop for DeviceList {
         // SAFETY: it is the library's list. Its entries are not used afterwards; open devices do not need them.
         unsafe { (self.library.free_device_list)(self.raw.as_ptr()) };
     }
+}
+
+fn load_library(name: &CStr) -> Result<Library> {
+    Library::load(name).map_err(|error| match error {
+        LoadError::NoRoom(errno) => {
+            let (call, errno) = ("dlopen", errno.raw_os_error());
+            Error::new(Step::OpenDevice, Cause::Os { call, errno })
+        }
+        error => unusable(name, &error),
+    })
 }
 
 fn unusable(name: &CStr, why: &dyn Display) -> Error {
