@@ -117,7 +117,10 @@ pub(crate) fn migrate(id: &Id, to: *mut EventChannel) -> Result<()> {
     drop((paused, moving));
     if was_sync {
         event::drop_kept(id);
-        channel::destroy(former);
+        // From now on, a channel that the id keeps is the program's.
+        if former != to {
+            channel::destroy(former);
+        }
     }
     id.wait_completed(|state| state.events_completed >= reported);
     Ok(())

@@ -133,6 +133,25 @@ static void move_a_resolved_id(void)
 	rdma_destroy_event_channel(former);
 }
 
+/* A synchronous id moves to the channel that it has: it becomes asynchronous, and the channel stays. */
+static void stay_on_the_own_channel(void)
+{
+	struct rdma_event_channel *own;
+	struct sockaddr_in to = here;
+	struct rdma_cm_id *id;
+
+	to.sin_port = htons(7000);
+	CHECK(!rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP));
+	own = id->channel;
+	CHECK(own && !rdma_migrate_id(id, own) && id->channel == own);
+	CHECK(!rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, RESOLVE_MS));
+	CHECK(await(own) == RDMA_CM_EVENT_ADDR_RESOLVED);
+	/* It becomes synchronous again, with another channel. */
+	CHECK(!rdma_migrate_id(id, NULL) && id->channel != own && !rdma_resolve_route(id, RESOLVE_MS));
+	CHECK(!rdma_destroy_id(id));
+	rdma_destroy_event_channel(own);
+}
+
 int main(int count, char **arguments)
 {
 	pthread_t thread;
@@ -144,6 +163,7 @@ int main(int count, char **arguments)
 	watched = rdma_create_event_channel();
 	CHECK(watched && !pthread_create(&thread, NULL, take, NULL));
 	CHECK(!pthread_create(&thread, NULL, take, NULL));
+	stay_on_the_own_channel();
 	start = time(NULL);
 	for (int round = 0; round < ROUNDS; round++) {
 		if (round >= ROUNDS_AT_LEAST && time(NULL) - start > SECONDS_MAX)
