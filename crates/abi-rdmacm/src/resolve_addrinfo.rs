@@ -31,7 +31,8 @@ const NO_ID: u32 = u32::MAX;
 /// # Errors
 /// `EBUSY` while a look-up of the id runs or its result is not taken. `EOPNOTSUPP` if events cannot be written to ids
 /// (Linux before 6.18), and for the subnet administrator (`RAI_SA`) with a node, or on a port that is not InfiniBand.
-/// `EINVAL` for the subnet administrator on an id without a device. Other errors for invalid hints.
+/// `EINVAL` for the subnet administrator on an id without a device. Other errors for invalid hints, and those of the rdma_cm
+/// device.
 pub(crate) fn resolve(id: &Id, node: Text, service: Text, hints: In<AddrInfo>) -> Result<Left> {
     let question = Question::read(&node, &service, &hints);
     let question = question.map_err(|error| Errno::from_raw_os_error(error.errno()))?;
@@ -103,17 +104,28 @@ fn write(id: &Id, event: u32, status: i32, arg: u64) -> Result<()> {
 fn check_writes(id: &Id) -> Result<()> {
     static KNOWN: OnceBool = OnceBool::new();
     let commands = id.commands()?;
-    let is_known = KNOWN.get_or_init(|| {
-        let written = commands.command(&WriteCmEvent {
+    let is_known = KNOWN.get_or_try_init(|| {
+        has_command(commands.command(&WriteCmEvent {
             id: NO_ID,
             event: USER,
             ..WriteCmEvent::zeroed()
-        });
-        written == Err(Errno::NOENT)
-    });
+        }))
+    })?;
     match is_known {
         true => Ok(()),
         false => Err(Errno::OPNOTSUPP),
+    }
+}
+
+/// Whether the device has the command that it has answered.
+///
+/// # Errors
+/// The answer, if it is another one.
+fn has_command(answer: Result<()>) -> Result<bool> {
+    match answer {
+        Ok(()) | Err(Errno::NOENT) => Ok(true),
+        Err(Errno::INVAL | Errno::NOSYS) => Ok(false),
+        Err(errno) => Err(errno),
     }
 }
 
@@ -128,4 +140,24 @@ fn administrated_port(id: &Id) -> Result<Gid> {
     }
     id.query_gids()?;
     Ok(get!(id, route.addr.addr.sgid).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_answer_about_the_command_or_its_id_says_whether_the_device_has_the_command() {
+        for (errno, has) in [
+            (Errno::NOENT, Ok(true)),
+            // Linux: a number beyond the table, and a gap in it.
+            (Errno::INVAL, Ok(false)),
+            (Errno::NOSYS, Ok(false)),
+            (Errno::NOMEM, Err(Errno::NOMEM)),
+            (Errno::ACCESS, Err(Errno::ACCESS)),
+            (Errno::INTR, Err(Errno::INTR)),
+        ] {
+            assert_eq!(has_command(Err(errno)), has, "{errno}");
+        }
+    }
 }
