@@ -44,8 +44,9 @@ impl Kind for Context {
 pub(crate) unsafe fn open(device: *mut Device) -> Result<*mut Context> {
     // SAFETY: the caller keeps `device` alive during this call.
     let opened = unsafe { own(device) }?.open()?;
+    let events = Events::of(&opened)?;
     let (file, cmd_fd) = File::create(device)?;
-    make_context(device, opened, file, cmd_fd)
+    Ok(make_context(device, opened, events, file, cmd_fd))
 }
 
 /// Opens the device of another context again, sharing that context's domains and regions.
@@ -61,44 +62,64 @@ pub(crate) unsafe fn import(descriptor: c_int) -> Result<*mut Context> {
     let device = file.device();
     // SAFETY: a device that was opened is never freed.
     let opened = unsafe { own(device) }?.open()?;
-    // SAFETY: as the caller promises.
+    let events = Events::of(&opened)?;
+    // SAFETY: as the caller promises. Nothing fails after this.
     let cmd_fd = unsafe { OwnedFd::from_raw_fd(descriptor) };
-    make_context(device, opened, file, cmd_fd)
+    Ok(make_context(device, opened, events, file, cmd_fd))
+}
+
+/// Where a context gets its asynchronous events.
+struct Events {
+    listener: Arc<AsyncListener>,
+    raisers: Arc<Raisers>,
+    /// The listener's descriptor.
+    fd: c_int,
+}
+
+impl Events {
+    fn of(opened: &Arc<dyn ProviderDevice>) -> Result<Self> {
+        let soft = opened.as_any().downcast_ref::<SoftDevice>();
+        let soft = soft.ok_or(Errno::NODEV)?;
+        let raisers = Arc::new(Raisers::default());
+        let of = Arc::clone(&raisers);
+        let listener = soft.listen_async(move |event| of.raises(event));
+        let listener = listener.map_err(|error| errno_of(&error))?;
+        let fd = listener.fd().map_err(|error| errno_of(&error))?;
+        // From here on the flag says whether the program wants to block.
+        fcntl_setfl(fd, fcntl_getfl(fd)? - OFlags::NONBLOCK)?;
+        let fd = fd.as_raw_fd();
+        Ok(Self {
+            listener,
+            raisers,
+            fd,
+        })
+    }
 }
 
 fn make_context(
     device: *mut Device,
     opened: Arc<dyn ProviderDevice>,
+    events: Events,
     file: Arc<File>,
     cmd_fd: OwnedFd,
-) -> Result<*mut Context> {
-    let soft = opened.as_any().downcast_ref::<SoftDevice>();
-    let soft = soft.ok_or(Errno::NODEV)?;
-    let raisers = Arc::new(Raisers::default());
-    let of = Arc::clone(&raisers);
-    let listener = soft.listen_async(move |event| of.raises(event));
-    let listener = listener.map_err(|error| errno_of(&error))?;
-    let fd = listener.fd().map_err(|error| errno_of(&error))?;
-    // From here on the flag says whether the program wants to block.
-    fcntl_setfl(fd, fcntl_getfl(fd)? - OFlags::NONBLOCK)?;
-    let async_fd = fd.as_raw_fd();
+) -> *mut Context {
     let context = Context {
         device,
         ops: tables::context_ops(),
         cmd_fd: cmd_fd.as_raw_fd(),
-        async_fd,
+        async_fd: events.fd,
         num_comp_vectors: 1,
         mutex: libc::PTHREAD_MUTEX_INITIALIZER,
         abi_compat: std::ptr::without_provenance_mut(ABI_IS_EXTENDED),
     };
     let own = OwnContext {
         device: opened,
-        listener,
-        raisers,
+        listener: events.listener,
+        raisers: events.raisers,
         file,
         _cmd_fd: cmd_fd,
     };
-    Ok(make(tables::verbs_context(context), own))
+    make(tables::verbs_context(context), own)
 }
 
 /// Closes a device. Objects that still exist remain usable until they are destroyed.

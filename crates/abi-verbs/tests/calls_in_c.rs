@@ -13,6 +13,12 @@ fn an_open_devices_descriptor_is_shared_only_within_this_process() {
     c::run("imports", include_str!("c/imports.c"), &[]);
 }
 
+/// Not under valgrind, which has a limit of its own.
+#[test]
+fn a_descriptor_whose_import_failed_still_belongs_to_the_program() {
+    c::run("import-limit", include_str!("c/import_limit.c"), &[]);
+}
+
 #[test]
 fn a_device_is_opened_where_no_file_may_be_written() {
     let limited = "ulimit -f 0; PORTOLAN_LOCAL=off exec \"$0\" \"$@\"";
