@@ -53,7 +53,7 @@ impl OwnContext {
         use ProviderEvent::*;
         let of_qp = |qpn: portolan_wire::Qpn, event_type| {
             let qps = self.raisers.qps.lock();
-            let qp = qps.get(&qpn.value())?.0;
+            let qp = qps.get(&qpn.value())?.first()?.0;
             // SAFETY: it is alive while it is in the table.
             unsafe { own(qp) }.ok()?.reported.add();
             let element = qp.cast();

@@ -93,9 +93,8 @@ unsafe fn make_qp(
         _held: made.held,
     };
     let qp: *mut Qp = make(whole, own_qp);
-    // Its creator's context reports its events.
     let mut raisers = made.raisers.qps.lock();
-    raisers.entry(qp_num).or_insert(Raiser(qp));
+    raisers.entry(qp_num).or_default().push(Raiser(qp));
     Ok(qp)
 }
 
@@ -280,8 +279,11 @@ pub(crate) unsafe fn destroy(qp: *mut Qp) -> Result<()> {
     }
     {
         let mut raisers = own_qp.raisers.qps.lock();
-        if raisers.get(&qp_num).is_some_and(|raiser| raiser.0 == qp) {
-            raisers.remove(&qp_num);
+        if let Some(same) = raisers.get_mut(&qp_num) {
+            same.retain(|raiser| raiser.0 != qp);
+            if same.is_empty() {
+                raisers.remove(&qp_num);
+            }
         }
     }
     // SAFETY: it is alive; otherwise as the caller promises.

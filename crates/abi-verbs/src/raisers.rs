@@ -14,8 +14,8 @@ use crate::layout::{Cq, Qp, Srq};
 pub(crate) struct Raisers {
     /// By number.
     pub(crate) cqs: Mutex<HashMap<u32, Raiser<Cq>>>,
-    /// By number.
-    pub(crate) qps: Mutex<HashMap<u32, Raiser<Qp>>>,
+    /// By number. A receiving queue pair of an XRC domain may have several structures, of which the oldest gets its events.
+    pub(crate) qps: Mutex<HashMap<u32, Vec<Raiser<Qp>>>>,
     /// By number.
     pub(crate) srqs: Mutex<HashMap<u32, Raiser<Srq>>>,
 }

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,7 +67,7 @@ static struct ibv_qp *open_again(struct ibv_xrcd *xrcd, uint32_t number) {
 }
 
 /* Attributes of the other half are missing at either end. */
-static void connect_to(struct ibv_qp *qp, uint32_t peer) {
+static void make_ready(struct ibv_qp *qp, uint32_t peer) {
 	int receives = qp->qp_type == IBV_QPT_XRC_RECV;
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
 	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
@@ -78,7 +79,12 @@ static void connect_to(struct ibv_qp *qp, uint32_t peer) {
 	int responder = IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
 	CHECK(ibv_modify_qp(qp, &attr, receives ? rtr : rtr | responder) == EINVAL);
 	CHECK(!ibv_modify_qp(qp, &attr, receives ? rtr | responder : rtr));
-	attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .sq_psn = 7};
+}
+
+static void connect_to(struct ibv_qp *qp, uint32_t peer) {
+	int receives = qp->qp_type == IBV_QPT_XRC_RECV;
+	make_ready(qp, peer);
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .sq_psn = 7};
 	int rts = IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_SQ_PSN;
 	int requester = IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
 	CHECK(ibv_modify_qp(qp, &attr, receives ? rts | requester : rts) == EINVAL);
@@ -154,6 +160,29 @@ static void domains(void) {
 	CHECK(!close(fd) && !close(copy));
 }
 
+/* Events of a queue pair go to one of the structures that still exist. */
+static void events(struct ibv_xrcd *xrcd, struct ibv_srq *srq, uint32_t number, struct ibv_cq *receives) {
+	struct ibv_cq *sends = ibv_create_cq(context, 8, NULL, NULL, 0);
+	struct ibv_qp *first = make_receiver(xrcd), *again = open_again(xrcd, first->qp_num);
+	struct ibv_qp_init_attr_ex init = {
+		.qp_type = IBV_QPT_XRC_SEND, .comp_mask = IBV_QP_INIT_ATTR_PD, .pd = pd, .send_cq = sends,
+		.cap = {.max_send_wr = 4, .max_send_sge = 1}};
+	struct ibv_qp *from = ibv_create_qp_ex(context, &init);
+	struct pollfd readable = {.fd = context->async_fd, .events = POLLIN};
+	struct ibv_async_event event;
+	CHECK(sends && again && from);
+	connect_to(from, first->qp_num);
+	make_ready(first, from->qp_num);
+	CHECK(!ibv_destroy_qp(first));
+	receive(srq, 5, memory + 4096);
+	messages(from, sends, number, "before RTS", 0);
+	CHECK(next(receives).wr_id == 5);
+	CHECK(poll(&readable, 1, 10000) == 1 && !ibv_get_async_event(context, &event));
+	CHECK(event.event_type == IBV_EVENT_COMM_EST && event.element.qp == again);
+	ibv_ack_async_event(&event);
+	CHECK(!ibv_destroy_qp(again) && !ibv_destroy_qp(from) && !ibv_destroy_cq(sends));
+}
+
 int main(void) {
 	struct ibv_device_attr device;
 	open_loopback();
@@ -192,6 +221,7 @@ int main(void) {
 		CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == (uint64_t)turn && wc.opcode == IBV_WC_RECV);
 		CHECK(wc.qp_num == to->qp_num && !strcmp(place, text));
 	}
+	events(xrcd, srqs[0], numbers[0], cqs[0]);
 	/* Only its owner destroys the queue, whoever sends to it. */
 	CHECK(ibv_destroy_cq(cqs[0]) == EBUSY && ibv_close_xrcd(xrcd) == EBUSY);
 	CHECK(!ibv_destroy_srq(srqs[0]) && !ibv_destroy_srq(srqs[1]));
