@@ -222,6 +222,12 @@ fn sockets_that_enter_an_epoll_instance_by_a_duplicate_of_its_descriptor_are_rep
 }
 
 #[test]
+fn a_socket_and_its_duplicate_are_both_in_an_epoll_instance() {
+    let report = instances("numbers", "a connect and its duplicate: 1\ndone\n");
+    assert!(report.contains("rsockets 3 connected"), "{report}");
+}
+
+#[test]
 fn sockets_that_stay_ready_are_reported_to_each_waiter_and_hide_nothing() {
     let report = instances("nested", "each thread has one: 1\ndone\n");
     assert!(report.contains("rsockets 3 connected"), "{report}");

@@ -17,7 +17,7 @@ pub(crate) mod waiting;
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -111,6 +111,8 @@ struct Interest {
     events: u32,
     data: u64,
     placed: Watch,
+    /// Of the own descriptor, and watched in its place: the set has that by another number of the socket.
+    duplicate: Option<OwnedFd>,
     is_hot: bool,
     /// State at the last report.
     last: Option<Edge>,
@@ -170,9 +172,7 @@ pub(crate) fn control(
 
 impl Set {
     fn make(number: c_int, early: Arc<AtomicU32>) -> Result<Arc<Self>> {
-        let duplicate = |least| fcntl_dupfd_cloexec(borrowed(number), least);
-        // The process may be allowed fewer.
-        let kernels = duplicate(NUMBER_MIN).or_else(|_| duplicate(0))?;
+        let kernels = duplicate(number)?;
         let streams = epoll::create(epoll::CreateFlags::CLOEXEC).map(out_of_the_way)?;
         let bell = make_bell()?;
         let data = epoll::EventData::new_u64(BELL);
@@ -221,6 +221,7 @@ impl Set {
             events: event.events,
             data: event.u64,
             placed: Watch::default(),
+            duplicate: None,
             is_hot: true,
             last: None,
             is_disabled: false,
@@ -307,7 +308,9 @@ impl Set {
             return Ok(());
         }
         if let Some(own) = former.own {
-            let _ = epoll::delete(&self.streams, borrowed(own));
+            let duplicate = interest.duplicate.take();
+            let own = duplicate.as_ref().map_or(borrowed(own), AsFd::as_fd);
+            let _ = epoll::delete(&self.streams, own);
         }
         if let Some(own) = watch.own {
             let data = epoll::EventData::new_u64(number as u64);
@@ -316,12 +319,14 @@ impl Set {
                 true => epoll::EventFlags::ET,
                 false => epoll::EventFlags::empty(),
             };
-            epoll::add(
-                &self.streams,
-                borrowed(own),
-                data,
-                epoll::EventFlags::IN | edge,
-            )?;
+            let flags = epoll::EventFlags::IN | edge;
+            match epoll::add(&self.streams, borrowed(own), data, flags) {
+                Err(Errno::EXIST) => {
+                    let duplicate = interest.duplicate.insert(duplicate(own)?);
+                    epoll::add(&self.streams, duplicate, data, flags)?;
+                }
+                added => added?,
+            }
         }
         Ok(())
     }
@@ -542,11 +547,17 @@ impl Watcher for Set {
     }
 }
 
-/// Borrows a descriptor for `epoll_ctl`. If it is not open, the kernel refuses it.
+/// Duplicates a descriptor, out of the way if the process is allowed as many.
+fn duplicate(number: c_int) -> Result<OwnedFd> {
+    let duplicate = |least| fcntl_dupfd_cloexec(borrowed(number), least);
+    duplicate(NUMBER_MIN).or_else(|_| duplicate(0))
+}
+
+/// Borrows a descriptor for a system call. If it is not open, the kernel refuses it.
 fn borrowed(fd: RawFd) -> BorrowedFd<'static> {
     // -1 cannot be borrowed. The kernel refuses the replacement as well.
     let fd = if fd < 0 { RawFd::MAX } else { fd };
-    // SAFETY: it is passed only to epoll_ctl(2), which checks it.
+    // SAFETY: it is passed only to epoll_ctl(2) and fcntl(2), which check it.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 

@@ -2,6 +2,7 @@
  * Epoll instances and listeners that threads share. Prints what each case finds, one per line. The output must be the same on
  * TCP and on rsockets.
  * instances copies: sockets are added through one descriptor of an instance, and another one waits.
+ * instances numbers: a socket is in an instance by two numbers, one a duplicate of the other.
  * instances nested: an instance in another one, and more ready sockets than there is room for events.
  * instances rings: whether there is io_uring, and other system calls by number. The first differs on TCP.
  * instances first N: N times, two threads add the first sockets of an instance.
@@ -90,6 +91,60 @@ static void copies(void)
 	close(copy);
 	close(ends[0]);
 	close(ends[1]);
+}
+
+/* Waits until an instance has reported both numbers. */
+static int reports_both(int set, int one, int other)
+{
+	int seen = 0;
+
+	for (int turn = 0; turn < 1000 && seen != 3; turn++) {
+		struct epoll_event events[8];
+		int found = epoll_wait(set, events, 8, 20000);
+
+		need(found > 0, "epoll_wait");
+		for (int at = 0; at < found; at++)
+			seen |= (events[at].data.u64 == (uint64_t)one) | (events[at].data.u64 == (uint64_t)other) << 1;
+	}
+	return seen == 3;
+}
+
+static void numbers(void)
+{
+	struct epoll_event room = { .events = EPOLLOUT };
+	int set = epoll_create1(0), copy = dup(listener), client, other;
+
+	add(set, listener, EPOLL_CTL_ADD);
+	add(set, copy, EPOLL_CTL_ADD);
+	for (int turn = 0; turn < 2; turn++) {
+		client = socket(AF_INET, SOCK_STREAM, 0);
+		need(connect(client, (struct sockaddr *)&here, sizeof(here)) == 0, "connect");
+		printf("a listener and its duplicate: %d\n", reports_both(set, listener, copy));
+		other = accept(turn ? listener : copy, NULL, NULL);
+		need(other >= 0, "accept");
+		close(client);
+		close(other);
+		printf("nothing yet: %ld\n", waited(set, 50));
+		/* It enters again. */
+		need(epoll_ctl(set, EPOLL_CTL_DEL, turn ? listener : copy, NULL) == 0, "epoll_ctl");
+		add(set, turn ? listener : copy, EPOLL_CTL_ADD);
+	}
+	need(epoll_ctl(set, EPOLL_CTL_DEL, listener, NULL) == 0, "epoll_ctl");
+	client = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+	need(connect(client, (struct sockaddr *)&here, sizeof(here)) == -1 && errno == EINPROGRESS, "connect");
+	printf("the duplicate alone: %d\n", waited(set, 20000) == copy);
+	close(set);
+	set = epoll_create1(0);
+	other = dup(client);
+	room.data.u64 = (uint64_t)client;
+	need(epoll_ctl(set, EPOLL_CTL_ADD, client, &room) == 0, "epoll_ctl");
+	room.data.u64 = (uint64_t)other;
+	need(epoll_ctl(set, EPOLL_CTL_ADD, other, &room) == 0, "epoll_ctl");
+	printf("a connect and its duplicate: %d\n", reports_both(set, client, other));
+	close(set);
+	close(copy);
+	close(client);
+	close(other);
 }
 
 static void *wait_for_one(void *set)
@@ -468,6 +523,8 @@ int main(int argc, char **argv)
 	listener = listen_here(&here);
 	if (argc > 1 && strcmp(argv[1], "copies") == 0)
 		copies();
+	else if (argc > 1 && strcmp(argv[1], "numbers") == 0)
+		numbers();
 	else if (argc > 1 && strcmp(argv[1], "rings") == 0)
 		rings();
 	else if (argc > 1 && strcmp(argv[1], "nested") == 0)
