@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use super::Done;
 use super::link_address::LinkAddress;
 use super::message;
-use super::pending::{Action, Entry, NextHop, Pending};
+use super::pending::{Action, Entry, NextHop, Pending, Target};
 use super::watch::{Changed, Watches};
 use crate::sys::netlink::{Message, Received, Socket};
 use crate::sys::probe::ProbeSocket;
@@ -86,13 +86,13 @@ pub(super) fn start() -> Result<Arc<Shared>, Cause> {
 impl Shared {
     pub(super) fn submit(
         &self,
-        hop: NextHop,
+        target: Target,
         now: Instant,
         within: Duration,
         done: Done,
     ) -> Result<u64, Cause> {
         self.check_own()?;
-        let ticket = self.lock().pending.add(hop, now, within, done)?;
+        let ticket = self.lock().pending.add(target, now, within, done)?;
         self.wake();
         Ok(ticket)
     }
@@ -237,8 +237,8 @@ impl Driver {
             };
             match action {
                 Action::Query { hop, sequence } => self.query(hop, sequence),
-                Action::Probe(hop) => self.probe(hop),
-                Action::ReadLink(hop) => self.read_link(hop),
+                Action::Probe(target) => self.probe(target),
+                Action::ReadLink(target) => self.read_link(target),
             }
         }
         true
@@ -277,7 +277,8 @@ impl Driver {
         }
     }
 
-    fn probe(&mut self, hop: NextHop) {
+    fn probe(&mut self, target: Target) {
+        let hop = target.hop;
         let slot = match hop.address {
             IpAddr::V4(_) => &mut self.probe_v4,
             IpAddr::V6(_) => &mut self.probe_v6,
@@ -295,19 +296,20 @@ impl Driver {
         match sent {
             Ok(()) => {}
             Err(Errno::NOBUFS | Errno::AGAIN | Errno::NOMEM) => {
-                self.shared.lock().pending.handle_deferral(hop);
+                self.shared.lock().pending.handle_deferral(target);
             }
             Err(errno) => {
                 let cause = refusal(hop, errno);
-                self.shared.lock().pending.handle_refusal(hop, cause);
+                self.shared.lock().pending.handle_refusal(target, cause);
             }
         }
     }
 
-    fn read_link(&mut self, hop: NextHop) {
+    fn read_link(&mut self, target: Target) {
+        let hop = target.hop;
         let resolves = interface::resolves_neighbours(hop.interface_index)
             .map_err(|errno| link_error(hop, errno));
-        self.shared.lock().pending.handle_link(hop, resolves);
+        self.shared.lock().pending.handle_link(target, resolves);
     }
 
     /// Reads netlink and the probes' error queues. Returns whether there was anything.
@@ -345,7 +347,7 @@ impl Driver {
     /// Notifies watchers without holding the lock: the closures may call the resolver.
     fn tell(&self, hop: NextHop, entry: Entry) {
         let watchers = self.shared.lock().watches.handle_change(hop, entry);
-        let Entry::Usable(address) = entry else {
+        let Some(address) = entry.address() else {
             return;
         };
         for changed in watchers {

@@ -41,12 +41,11 @@ pub(super) fn read(message: &NeighbourMessage) -> Option<(NextHop, Entry)> {
         }
     }
     let entry = match message.header.state {
-        NeighbourState::Reachable
-        | NeighbourState::Stale
-        | NeighbourState::Delay
-        | NeighbourState::Probe
-        | NeighbourState::Permanent
-        | NeighbourState::Noarp => Entry::Usable(link_address),
+        NeighbourState::Reachable | NeighbourState::Permanent | NeighbourState::Noarp => {
+            Entry::Valid(link_address)
+        }
+        NeighbourState::Stale => Entry::Stale(link_address),
+        NeighbourState::Delay | NeighbourState::Probe => Entry::Probed(link_address),
         NeighbourState::Incomplete => Entry::Incomplete,
         NeighbourState::Failed => Entry::Failed,
         _ => Entry::Absent,
@@ -63,18 +62,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_state_of_the_table_maps_to_one_of_our_four() {
+    fn each_state_of_the_table_maps_to_one_of_our_six() {
         let address = LinkAddress::new(&[2, 0, 0, 0, 0, 1]).expect("address");
         for (state, expected) in [
             (NeighbourState::None, Entry::Absent),
             (NeighbourState::Incomplete, Entry::Incomplete),
             (NeighbourState::Failed, Entry::Failed),
-            (NeighbourState::Reachable, Entry::Usable(address)),
-            (NeighbourState::Stale, Entry::Usable(address)),
-            (NeighbourState::Delay, Entry::Usable(address)),
-            (NeighbourState::Probe, Entry::Usable(address)),
-            (NeighbourState::Permanent, Entry::Usable(address)),
-            (NeighbourState::Noarp, Entry::Usable(address)),
+            (NeighbourState::Reachable, Entry::Valid(address)),
+            (NeighbourState::Stale, Entry::Stale(address)),
+            (NeighbourState::Delay, Entry::Probed(address)),
+            (NeighbourState::Probe, Entry::Probed(address)),
+            (NeighbourState::Permanent, Entry::Valid(address)),
+            (NeighbourState::Noarp, Entry::Valid(address)),
         ] {
             let hop = NextHop {
                 address: [192, 0, 2, 1].into(),

@@ -2,7 +2,7 @@
 //! answer.
 //!
 //! One thread serves all lookups of a process. It queries the kernel's neighbour table. If the
-//! table has no answer, it sends an empty datagram to the next hop, which makes the kernel run ARP
+//! table has no answer, or only a stale one where the neighbour must answer, it sends an empty datagram to the next hop, which makes the kernel run ARP
 //! or neighbour discovery, and waits for the notification of a change. None of this needs
 //! privilege. Single lookups in the neighbour table require Linux 5.0.
 
@@ -25,7 +25,7 @@ pub use pending::WAITERS_MAX;
 pub use watch::{Changed, WATCHES_MAX};
 
 use driver::Shared;
-use pending::NextHop;
+use pending::{Need, NextHop, Target};
 
 /// Longest deadline of a lookup.
 pub const DEADLINE_MAX: Duration = Duration::from_secs(3600);
@@ -69,7 +69,8 @@ impl Resolver {
         })
     }
 
-    /// Resolves a next hop on an interface.
+    /// Resolves a next hop on an interface. An address that the kernel has not confirmed recently is
+    /// good enough.
     ///
     /// `done` is called with the outcome within `deadline`, possibly before this returns:
     ///
@@ -92,13 +93,44 @@ impl Resolver {
         deadline: Duration,
         done: Done,
     ) -> Result<Ticket, Cause> {
+        self.submit(next_hop, interface_index, Need::Address, deadline, done)
+    }
+
+    /// Like [`resolve`](Self::resolve), but the next hop must answer: an address that the kernel
+    /// has not confirmed recently (stale, delay, probe) is confirmed first. Permanent entries and
+    /// interfaces without ARP need no answer.
+    ///
+    /// The kernel first waits for other evidence (`delay_first_probe_time`, five seconds by
+    /// default) and then sends three probes a second apart, so `deadline` should be longer than
+    /// eight seconds.
+    ///
+    /// # Errors
+    /// As [`resolve`](Self::resolve).
+    pub fn confirm(
+        &self,
+        next_hop: IpAddr,
+        interface_index: u32,
+        deadline: Duration,
+        done: Done,
+    ) -> Result<Ticket, Cause> {
+        self.submit(next_hop, interface_index, Need::Answer, deadline, done)
+    }
+
+    fn submit(
+        &self,
+        next_hop: IpAddr,
+        interface_index: u32,
+        need: Need,
+        deadline: Duration,
+        done: Done,
+    ) -> Result<Ticket, Cause> {
         check(next_hop, interface_index, deadline)?;
         let hop = NextHop {
             address: next_hop,
             interface_index,
         };
         self.shared
-            .submit(hop, Instant::now(), deadline, done)
+            .submit(Target { hop, need }, Instant::now(), deadline, done)
             .map(Ticket)
     }
 

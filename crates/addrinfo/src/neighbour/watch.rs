@@ -73,7 +73,7 @@ impl Watches {
 
     /// Handles a table entry of a next hop; returns the watches to notify.
     pub(super) fn handle_change(&mut self, hop: NextHop, entry: Entry) -> Vec<Changed> {
-        let Entry::Usable(address) = entry else {
+        let Some(address) = entry.address() else {
             return Vec::new();
         };
         let watchers = self.watched.get_mut(&hop).into_iter();
@@ -126,17 +126,17 @@ mod tests {
         let mut watches = Watches::default();
         let number = watches.add(hop(1), address(1), nobody()).expect("room");
         let mut told = |hop, entry| watches.handle_change(hop, entry).len();
-        assert_eq!(told(hop(1), Entry::Usable(address(1))), 0, "known");
-        assert_eq!(told(hop(2), Entry::Usable(address(2))), 0, "another hop");
+        assert_eq!(told(hop(1), Entry::Valid(address(1))), 0, "known");
+        assert_eq!(told(hop(2), Entry::Valid(address(2))), 0, "another hop");
         for entry in [Entry::Absent, Entry::Failed, Entry::Incomplete] {
             assert_eq!(told(hop(1), entry), 0, "{entry:?} is not an address");
         }
-        assert_eq!(told(hop(1), Entry::Usable(address(2))), 1);
-        assert_eq!(told(hop(1), Entry::Usable(address(2))), 0, "told before");
-        assert_eq!(told(hop(1), Entry::Usable(address(1))), 1, "changed back");
+        assert_eq!(told(hop(1), Entry::Valid(address(2))), 1);
+        assert_eq!(told(hop(1), Entry::Valid(address(2))), 0, "told before");
+        assert_eq!(told(hop(1), Entry::Valid(address(1))), 1, "changed back");
         assert!(watches.remove(hop(1), number).is_some());
         assert!(watches.is_empty());
-        let changed = watches.handle_change(hop(1), Entry::Usable(address(3)));
+        let changed = watches.handle_change(hop(1), Entry::Valid(address(3)));
         assert!(changed.is_empty(), "no report after the watch ended");
     }
 

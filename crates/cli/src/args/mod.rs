@@ -292,7 +292,9 @@ pub(crate) struct ReachArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) from: Option<PathBuf>,
     /// Seconds to wait for each answer
-    #[arg(long, short = 'W', value_name = "SECONDS", default_value = "5", value_parser = seconds)]
+    ///
+    /// Linux takes up to 8 s to confirm that a neighbour still answers.
+    #[arg(long, short = 'W', value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub(crate) timeout: Duration,
     /// Maximum number of GIDs checked at a time
     #[arg(long, value_name = "COUNT", default_value_t = 256)]

@@ -92,7 +92,8 @@ impl fmt::Display for Method {
 /// Determines whether a GID is reachable from a device's port; port 0 selects the first active one.
 ///
 /// Runs on the caller's thread and blocks until there is an answer, at most for `within` (limited
-/// to an hour).
+/// to an hour). On Ethernet it should be longer than eight seconds: that is how long Linux takes by
+/// default to find that a neighbour no longer answers.
 ///
 /// # Errors
 /// [`Unreachable`] with the manual's errno: `EINVAL` if the device lacks the port, or the GID is
@@ -299,7 +300,7 @@ fn ask_neighbour(
         );
     });
     let asked = Resolver::shared()
-        .and_then(|resolver| resolver.resolve(next_hop, interface_index, within, told));
+        .and_then(|resolver| resolver.confirm(next_hop, interface_index, within, told));
     match asked {
         Ok(ticket) => Asked::Neighbour(NeighbourAsked(ticket)),
         Err(cause) => {

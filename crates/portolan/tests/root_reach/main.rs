@@ -53,6 +53,9 @@ fn hosts() -> Hosts {
     here.join(&there);
     here.sysctl("net/ipv4/neigh/eth0/retrans_time_ms", "100");
     here.sysctl("net/ipv6/neigh/eth0/retrans_time_ms", "100");
+    // A stale neighbour is probed after a second instead of 5 s.
+    here.sysctl("net/ipv4/neigh/eth0/delay_first_probe_time", "1");
+    here.sysctl("net/ipv6/neigh/eth0/delay_first_probe_time", "1");
     there.ip("link set eth0 address 02:00:00:00:00:02
         addr add 192.0.2.2/24 dev eth0
         addr add 2001:db8::2/64 dev eth0 nodad
@@ -156,6 +159,43 @@ fn without_a_route_or_an_answer_on_the_link_it_is_enxio() {
             let text = unreachable.to_string();
             assert!(text.contains("from sw_eth0 port 1: no path: "), "{text}");
         }
+    });
+}
+
+/// Runs ip(8) in the namespace of the calling thread.
+fn ip(commands: &str) {
+    for command in commands.lines() {
+        let words = command.split_whitespace();
+        let status = std::process::Command::new("ip").args(words).status();
+        assert!(status.unwrap().success(), "ip {command}");
+    }
+}
+
+#[test]
+fn a_stale_neighbour_must_answer_again() {
+    here(|device| {
+        let device = device("sw_eth0");
+        ip(
+            "neigh replace 192.0.2.9 lladdr 02:00:00:00:00:09 dev eth0 nud stale
+            neigh replace 2001:db8::9 lladdr 02:00:00:00:00:09 dev eth0 nud stale
+            neigh replace 192.0.2.2 lladdr 02:00:00:00:00:02 dev eth0 nud stale
+            neigh replace 2001:db8::2 lladdr 02:00:00:00:00:02 dev eth0 nud stale",
+        );
+        for to in ["192.0.2.2", "2001:db8::2"] {
+            assert_eq!(from(&device, to).unwrap().link_address, Some(THERE_MAC));
+        }
+        for to in ["192.0.2.9", "2001:db8::9"] {
+            assert_eq!(errno_of(from(&device, to)), errno::ENXIO, "{to}");
+        }
+    });
+}
+
+#[test]
+fn a_permanent_neighbour_needs_no_answer() {
+    here(|device| {
+        ip("neigh replace 192.0.2.150 lladdr 02:00:00:00:00:96 dev eth0 nud permanent");
+        let reached = from(&device("sw_eth0"), "192.0.2.150").unwrap();
+        assert_eq!(reached.link_address, Some([2, 0, 0, 0, 0, 0x96]));
     });
 }
 

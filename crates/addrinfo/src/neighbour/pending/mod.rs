@@ -30,16 +30,73 @@ pub(super) struct NextHop {
     pub(super) interface_index: u32,
 }
 
+/// What a lookup needs to know of a next hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Need {
+    /// Its address, confirmed or not.
+    Address,
+    /// That it answers.
+    Answer,
+}
+
+/// What lookups share: those of one next hop with one need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Target {
+    pub(super) hop: NextHop,
+    pub(super) need: Need,
+}
+
 /// The neighbour table's entry for a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
-    /// The address is known: reachable, stale, delay, probe, permanent, noarp.
-    Usable(LinkAddress),
+    /// The address is valid: reachable, permanent, noarp.
+    Valid(LinkAddress),
+    /// The address was valid, and nothing tests it.
+    Stale(LinkAddress),
+    /// The address was valid, and the kernel tests it: delay, probe.
+    Probed(LinkAddress),
     /// ARP or neighbour discovery is in progress.
     Incomplete,
     /// Resolution failed: no answer.
     Failed,
     /// There is no entry.
+    Absent,
+}
+
+impl Entry {
+    /// The address, confirmed or not.
+    pub(super) fn address(self) -> Option<LinkAddress> {
+        match self {
+            Self::Valid(address) | Self::Stale(address) | Self::Probed(address) => Some(address),
+            Self::Incomplete | Self::Failed | Self::Absent => None,
+        }
+    }
+
+    /// The entry for a lookup with this need. One that needs an answer treats an unconfirmed
+    /// address like an unknown one.
+    fn for_need(self, need: Need) -> Seen {
+        match (self, need) {
+            (Self::Valid(address), _)
+            | (Self::Stale(address) | Self::Probed(address), Need::Address) => {
+                Seen::Usable(address)
+            }
+            (Self::Probed(_), Need::Answer) | (Self::Incomplete, _) => Seen::Incomplete,
+            (Self::Stale(_), Need::Answer) | (Self::Absent, _) => Seen::Absent,
+            (Self::Failed, _) => Seen::Failed,
+        }
+    }
+}
+
+/// An entry for one need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    /// It suffices.
+    Usable(LinkAddress),
+    /// ARP or neighbour discovery is in progress.
+    Incomplete,
+    /// There was no answer.
+    Failed,
+    /// The kernel does nothing.
     Absent,
 }
 
@@ -50,9 +107,9 @@ pub(super) enum Action {
     Query { hop: NextHop, sequence: u32 },
     /// Send a datagram to the next hop. Call [`Pending::handle_refusal`] if it cannot be sent, or
     /// [`Pending::handle_deferral`] if it cannot be sent now.
-    Probe(NextHop),
+    Probe(Target),
     /// Find out whether the interface resolves neighbours; call [`Pending::handle_link`].
-    ReadLink(NextHop),
+    ReadLink(Target),
 }
 
 /// The state of a next hop's lookup, named for what it waits for.
@@ -80,7 +137,7 @@ struct Hop {
 
 #[derive(Debug)]
 struct Waiter<W> {
-    hop: NextHop,
+    target: Target,
     deadline: Instant,
     after_ms: u64,
     done: W,
@@ -91,15 +148,15 @@ enum Timer {
     /// A lookup's deadline.
     Deadline(u64),
     /// When to query a next hop's entry again.
-    Recheck(NextHop),
+    Recheck(Target),
 }
 
 /// All pending lookups. `W` receives the outcome.
 #[derive(Debug)]
 pub(super) struct Pending<W> {
-    hops: BTreeMap<NextHop, Hop>,
+    hops: BTreeMap<Target, Hop>,
     waiters: BTreeMap<u64, Waiter<W>>,
-    queries: BTreeMap<u32, NextHop>,
+    queries: BTreeMap<u32, Target>,
     timers: BTreeSet<(Instant, Timer)>,
     actions: VecDeque<Action>,
     finished: Vec<(W, Result<LinkAddress, Cause>)>,
@@ -121,10 +178,10 @@ impl<W> Pending<W> {
         }
     }
 
-    /// Adds a lookup; it joins the work on its next hop if that has begun.
+    /// Adds a lookup; it joins the work on its target if that has begun.
     pub(super) fn add(
         &mut self,
-        hop: NextHop,
+        target: Target,
         now: Instant,
         within: Duration,
         done: W,
@@ -143,14 +200,14 @@ impl<W> Pending<W> {
         self.waiters.insert(
             ticket,
             Waiter {
-                hop,
+                target,
                 deadline,
                 after_ms,
                 done,
             },
         );
         self.timers.insert((deadline, Timer::Deadline(ticket)));
-        if let Some(state) = self.hops.get_mut(&hop) {
+        if let Some(state) = self.hops.get_mut(&target) {
             state.tickets.insert(ticket);
         } else {
             let state = Hop {
@@ -160,9 +217,10 @@ impl<W> Pending<W> {
                 probes: 0,
                 recheck_at: now + RECHECK_INTERVAL,
             };
-            self.timers.insert((state.recheck_at, Timer::Recheck(hop)));
-            self.hops.insert(hop, state);
-            self.query(hop);
+            self.timers
+                .insert((state.recheck_at, Timer::Recheck(target)));
+            self.hops.insert(target, state);
+            self.query(target);
         }
         Ok(ticket)
     }
@@ -170,41 +228,41 @@ impl<W> Pending<W> {
     /// Cancels a lookup and returns its `W`.
     pub(super) fn cancel(&mut self, ticket: u64) -> Option<W> {
         let waiter = self.remove_waiter(ticket)?;
-        let state = self.hops.get_mut(&waiter.hop)?;
+        let state = self.hops.get_mut(&waiter.target)?;
         state.tickets.remove(&ticket);
         if state.tickets.is_empty() {
-            self.remove_hop(waiter.hop);
+            self.remove_hop(waiter.target);
         }
         Some(waiter.done)
     }
 
     /// Handles the table's reply to a query, or the query's failure.
     pub(super) fn handle_reply(&mut self, sequence: u32, reply: Result<Entry, Cause>) {
-        let Some(hop) = self.queries.remove(&sequence) else {
+        let Some(target) = self.queries.remove(&sequence) else {
             return;
         };
-        let Some(state) = self.hops.get_mut(&hop) else {
+        let Some(state) = self.hops.get_mut(&target) else {
             return;
         };
         let entry = match reply {
             Ok(entry) => entry,
-            Err(cause) => return self.finish(hop, Err(cause)),
+            Err(cause) => return self.finish(target, Err(cause)),
         };
-        match (state.phase, entry) {
-            (_, Entry::Usable(address)) => self.finish(hop, Ok(address)),
+        match (state.phase, entry.for_need(target.need)) {
+            (_, Seen::Usable(address)) => self.finish(target, Ok(address)),
             // Whatever the entry was, a probe makes the kernel try again, and a later failure is a
             // new one.
-            (Phase::FirstEntry, _) => self.probe(hop),
-            (Phase::ProbedEntry, Entry::Absent) => {
+            (Phase::FirstEntry, _) => self.probe(target),
+            (Phase::ProbedEntry, Seen::Absent) => {
                 state.phase = Phase::Link;
-                self.actions.push_back(Action::ReadLink(hop));
+                self.actions.push_back(Action::ReadLink(target));
             }
-            (Phase::ProbedEntry, Entry::Incomplete) => state.phase = Phase::Discovery,
-            (Phase::ProbedEntry | Phase::Discovery, Entry::Failed) => {
-                self.finish(hop, Err(Cause::HostUnreachable));
+            (Phase::ProbedEntry, Seen::Incomplete) => state.phase = Phase::Discovery,
+            (Phase::ProbedEntry | Phase::Discovery, Seen::Failed) => {
+                self.finish(target, Err(Cause::HostUnreachable));
             }
-            (Phase::Discovery, Entry::Absent) => self.probe(hop),
-            (Phase::Discovery, Entry::Incomplete) | (Phase::Link, _) => {}
+            (Phase::Discovery, Seen::Absent) => self.probe(target),
+            (Phase::Discovery, Seen::Incomplete) | (Phase::Link, _) => {}
         }
     }
 
@@ -212,26 +270,31 @@ impl<W> Pending<W> {
     /// they happened: before the first reply a change may be old; in [`Phase::Discovery`] it is
     /// newer than the probe.
     pub(super) fn handle_change(&mut self, hop: NextHop, entry: Entry) {
-        let Some(state) = self.hops.get(&hop) else {
-            return;
-        };
-        match (state.phase, entry) {
-            (Phase::FirstEntry, _) => {}
-            (_, Entry::Usable(address)) => self.finish(hop, Ok(address)),
-            (Phase::Discovery, Entry::Failed) => self.finish(hop, Err(Cause::HostUnreachable)),
-            _ => {}
+        for need in [Need::Address, Need::Answer] {
+            let target = Target { hop, need };
+            let Some(state) = self.hops.get(&target) else {
+                continue;
+            };
+            match (state.phase, entry.for_need(need)) {
+                (Phase::FirstEntry, _) => {}
+                (_, Seen::Usable(address)) => self.finish(target, Ok(address)),
+                (Phase::Discovery, Seen::Failed) => {
+                    self.finish(target, Err(Cause::HostUnreachable));
+                }
+                _ => {}
+            }
         }
     }
 
     /// Handles a probe that could not be sent.
-    pub(super) fn handle_refusal(&mut self, hop: NextHop, cause: Cause) {
-        self.finish(hop, Err(cause));
+    pub(super) fn handle_refusal(&mut self, target: Target, cause: Cause) {
+        self.finish(target, Err(cause));
     }
 
     /// Handles a probe that could not be sent for now: the next recheck starts over. Until then the
     /// table's entry does not reflect a probe.
-    pub(super) fn handle_deferral(&mut self, hop: NextHop) {
-        let Some(state) = self.hops.get_mut(&hop) else {
+    pub(super) fn handle_deferral(&mut self, target: Target) {
+        let Some(state) = self.hops.get_mut(&target) else {
             return;
         };
         state.phase = Phase::FirstEntry;
@@ -240,8 +303,8 @@ impl<W> Pending<W> {
     }
 
     /// Handles the answer whether the next hop's interface resolves neighbours.
-    pub(super) fn handle_link(&mut self, hop: NextHop, resolves: Result<bool, Cause>) {
-        let Some(state) = self.hops.get_mut(&hop) else {
+    pub(super) fn handle_link(&mut self, target: Target, resolves: Result<bool, Cause>) {
+        let Some(state) = self.hops.get_mut(&target) else {
             return;
         };
         if state.phase != Phase::Link {
@@ -249,35 +312,39 @@ impl<W> Pending<W> {
         }
         match resolves {
             Ok(true) => state.phase = Phase::Discovery,
-            Ok(false) => self.finish(hop, Ok(LinkAddress::NONE)),
-            Err(cause) => self.finish(hop, Err(cause)),
+            Ok(false) => self.finish(target, Ok(LinkAddress::NONE)),
+            Err(cause) => self.finish(target, Err(cause)),
         }
     }
 
     /// Handles an ICMP error for a probe to this address. It may be forged by anyone, so it only
     /// makes the engine query the table sooner.
     pub(super) fn handle_icmp_error(&mut self, address: IpAddr) {
-        let of = |interface_index| NextHop {
-            address,
-            interface_index,
+        let of = |interface_index, need| Target {
+            hop: NextHop {
+                address,
+                interface_index,
+            },
+            need,
         };
         let hops: Vec<_> = self
             .hops
-            .range(of(0)..=of(u32::MAX))
+            .range(of(0, Need::Address)..=of(u32::MAX, Need::Answer))
             .filter(|(_, state)| state.phase == Phase::Discovery)
             .filter(|(_, state)| !self.queries.contains_key(&state.query))
-            .map(|(hop, _)| *hop)
+            .map(|(target, _)| *target)
             .collect();
-        hops.into_iter().for_each(|hop| self.query(hop));
+        hops.into_iter().for_each(|target| self.query(target));
     }
 
     /// Handles lost replies or notifications: queries again soon.
     pub(super) fn handle_loss(&mut self, now: Instant) {
-        for (hop, state) in &mut self.hops {
+        for (target, state) in &mut self.hops {
             self.timers
-                .remove(&(state.recheck_at, Timer::Recheck(*hop)));
+                .remove(&(state.recheck_at, Timer::Recheck(*target)));
             state.recheck_at = state.recheck_at.min(now + LOSS_DELAY);
-            self.timers.insert((state.recheck_at, Timer::Recheck(*hop)));
+            self.timers
+                .insert((state.recheck_at, Timer::Recheck(*target)));
         }
     }
 
@@ -286,7 +353,7 @@ impl<W> Pending<W> {
         while let Some((_, timer)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
             match timer {
                 Timer::Deadline(ticket) => self.expire(ticket),
-                Timer::Recheck(hop) => self.recheck(hop, now),
+                Timer::Recheck(target) => self.recheck(target, now),
             }
         }
     }
@@ -308,8 +375,8 @@ impl<W> Pending<W> {
 
     /// Fails all lookups.
     pub(super) fn fail_all(&mut self, cause: &Cause) {
-        while let Some(hop) = self.hops.keys().next().copied() {
-            self.finish(hop, Err(cause.clone()));
+        while let Some(target) = self.hops.keys().next().copied() {
+            self.finish(target, Err(cause.clone()));
         }
     }
 
@@ -318,48 +385,53 @@ impl<W> Pending<W> {
         self.hops.is_empty()
     }
 
-    fn query(&mut self, hop: NextHop) {
-        let Some(state) = self.hops.get_mut(&hop) else {
+    fn query(&mut self, target: Target) {
+        let Some(state) = self.hops.get_mut(&target) else {
             return;
         };
-        // Zero marks notifications. At most one query per hop is current, so the numbers in use are
-        // few and close together: the counter never wraps into one of them.
+        // Zero marks notifications. At most one query per target is current, so the numbers in use
+        // are few and close together: the counter never wraps into one of them.
         self.last_sequence = self.last_sequence.wrapping_add(1).max(1);
         self.queries.remove(&state.query);
         state.query = self.last_sequence;
-        self.queries.insert(state.query, hop);
+        self.queries.insert(state.query, target);
         self.actions.push_back(Action::Query {
-            hop,
+            hop: target.hop,
             sequence: state.query,
         });
     }
 
     /// Sends a probe, and queries the entry that results.
-    fn probe(&mut self, hop: NextHop) {
-        let Some(state) = self.hops.get_mut(&hop) else {
+    fn probe(&mut self, target: Target) {
+        let Some(state) = self.hops.get_mut(&target) else {
             return;
         };
         state.phase = Phase::ProbedEntry;
         state.probes += 1;
-        self.actions.push_back(Action::Probe(hop));
-        self.query(hop);
+        self.actions.push_back(Action::Probe(target));
+        self.query(target);
     }
 
-    fn recheck(&mut self, hop: NextHop, now: Instant) {
-        let Some(state) = self.hops.get_mut(&hop) else {
+    fn recheck(&mut self, target: Target, now: Instant) {
+        let Some(state) = self.hops.get_mut(&target) else {
             return;
         };
-        self.timers.remove(&(state.recheck_at, Timer::Recheck(hop)));
+        self.timers
+            .remove(&(state.recheck_at, Timer::Recheck(target)));
         state.recheck_at = now + RECHECK_INTERVAL;
-        self.timers.insert((state.recheck_at, Timer::Recheck(hop)));
-        self.query(hop);
+        self.timers
+            .insert((state.recheck_at, Timer::Recheck(target)));
+        self.query(target);
     }
 
     fn expire(&mut self, ticket: u64) {
         let Some(waiter) = self.waiters.get(&ticket) else {
             return;
         };
-        let probes = self.hops.get(&waiter.hop).map_or(0, |state| state.probes);
+        let probes = self
+            .hops
+            .get(&waiter.target)
+            .map_or(0, |state| state.probes);
         // The first probe is the message; later ones are retries.
         let cause = Cause::TimedOut {
             after_ms: waiter.after_ms,
@@ -370,8 +442,8 @@ impl<W> Pending<W> {
         }
     }
 
-    fn finish(&mut self, hop: NextHop, outcome: Result<LinkAddress, Cause>) {
-        for ticket in self.remove_hop(hop) {
+    fn finish(&mut self, target: Target, outcome: Result<LinkAddress, Cause>) {
+        for ticket in self.remove_hop(target) {
             if let Some(waiter) = self.remove_waiter(ticket) {
                 self.finished.push((waiter.done, outcome.clone()));
             }
@@ -385,11 +457,12 @@ impl<W> Pending<W> {
         Some(waiter)
     }
 
-    fn remove_hop(&mut self, hop: NextHop) -> BTreeSet<u64> {
-        let Some(state) = self.hops.remove(&hop) else {
+    fn remove_hop(&mut self, target: Target) -> BTreeSet<u64> {
+        let Some(state) = self.hops.remove(&target) else {
             return BTreeSet::new();
         };
-        self.timers.remove(&(state.recheck_at, Timer::Recheck(hop)));
+        self.timers
+            .remove(&(state.recheck_at, Timer::Recheck(target)));
         self.queries.remove(&state.query);
         state.tickets
     }

@@ -17,6 +17,16 @@ fn address(last: u8) -> LinkAddress {
     LinkAddress::new(&[2, 0, 0, 0, 0, last]).expect("six bytes")
 }
 
+fn address_of(hop: NextHop) -> Target {
+    let need = Need::Address;
+    Target { hop, need }
+}
+
+fn answer_of(hop: NextHop) -> Target {
+    let need = Need::Answer;
+    Target { hop, need }
+}
+
 /// An engine with a clock and named waiters.
 struct Bench {
     pending: Pending<&'static str>,
@@ -33,7 +43,13 @@ impl Bench {
 
     fn add(&mut self, hop: NextHop, within: Duration, name: &'static str) -> u64 {
         self.pending
-            .add(hop, self.now, within, name)
+            .add(address_of(hop), self.now, within, name)
+            .expect("below the limit")
+    }
+
+    fn add_for_answer(&mut self, hop: NextHop, within: Duration, name: &'static str) -> u64 {
+        self.pending
+            .add(answer_of(hop), self.now, within, name)
             .expect("below the limit")
     }
 
@@ -89,7 +105,7 @@ impl Bench {
 fn a_known_address_is_given_without_a_probe() {
     let mut bench = Bench::new();
     bench.add(hop(1), SECOND, "a");
-    bench.reply(Entry::Usable(address(1)));
+    bench.reply(Entry::Valid(address(1)));
     assert_eq!(bench.actions(), []);
     assert_eq!(bench.finished(), [("a", Ok(address(1)))]);
     bench.assert_empty();
@@ -110,16 +126,77 @@ fn other_table_entries_are_probed_and_then_read_again() {
 }
 
 #[test]
+fn an_unconfirmed_address_is_an_address_but_no_answer() {
+    for unconfirmed in [Entry::Stale(address(1)), Entry::Probed(address(1))] {
+        let mut bench = Bench::new();
+        bench.add(hop(1), SECOND, "address");
+        bench.reply(unconfirmed);
+        assert_eq!(bench.finished(), [("address", Ok(address(1)))]);
+        bench.add_for_answer(hop(1), SECOND, "answer");
+        bench.reply(unconfirmed);
+        bench.reply(Entry::Probed(address(1)));
+        bench.pending.handle_change(hop(1), unconfirmed);
+        assert_eq!(bench.finished(), [], "{unconfirmed:?}");
+        bench
+            .pending
+            .handle_change(hop(1), Entry::Valid(address(1)));
+        assert_eq!(bench.finished(), [("answer", Ok(address(1)))]);
+        bench.assert_empty();
+    }
+}
+
+#[test]
+fn a_neighbour_that_no_longer_answers_is_host_unreachable() {
+    let mut bench = Bench::new();
+    bench.add_for_answer(hop(1), SECOND, "answer");
+    bench.reply(Entry::Stale(address(1)));
+    let actions = bench.actions();
+    let [Action::Probe(probed), Action::Query { sequence, .. }] = actions[..] else {
+        panic!("{actions:?}");
+    };
+    assert_eq!(probed, answer_of(hop(1)));
+    let entry = Entry::Probed(address(1));
+    bench.pending.handle_reply(sequence, Ok(entry));
+    bench.pending.handle_change(hop(1), Entry::Failed);
+    assert_eq!(bench.finished(), [("answer", Err(Cause::HostUnreachable))]);
+    bench.assert_empty();
+}
+
+#[test]
+fn a_probed_neighbour_that_becomes_stale_is_probed_again() {
+    let mut bench = Bench::new();
+    bench.add_for_answer(hop(1), 2 * SECOND, "answer");
+    bench.reply(Entry::Stale(address(1)));
+    bench.reply(Entry::Probed(address(1)));
+    bench.pass(RECHECK_INTERVAL);
+    bench.reply(Entry::Stale(address(2)));
+    assert!(bench.actions().contains(&Action::Probe(answer_of(hop(1)))));
+    assert_eq!(bench.finished(), []);
+}
+
+#[test]
+fn a_look_up_of_an_address_does_not_wait_for_an_answer() {
+    let mut bench = Bench::new();
+    bench.add_for_answer(hop(1), SECOND, "answer");
+    bench.reply(Entry::Stale(address(1)));
+    bench.reply(Entry::Probed(address(1)));
+    bench.add(hop(1), SECOND, "address");
+    bench.reply(Entry::Probed(address(1)));
+    assert_eq!(bench.finished(), [("address", Ok(address(1)))]);
+    assert!(!bench.pending.is_idle());
+}
+
+#[test]
 fn discovery_ends_with_the_announced_address() {
     let mut bench = Bench::new();
     bench.discover(hop(1), "a");
     bench
         .pending
-        .handle_change(hop(2), Entry::Usable(address(2)));
+        .handle_change(hop(2), Entry::Valid(address(2)));
     assert_eq!(bench.finished(), [], "another neighbour's");
     bench
         .pending
-        .handle_change(hop(1), Entry::Usable(address(1)));
+        .handle_change(hop(1), Entry::Valid(address(1)));
     assert_eq!(bench.finished(), [("a", Ok(address(1)))]);
     bench.assert_empty();
 }
@@ -153,9 +230,9 @@ fn a_change_older_than_the_first_reply_does_not_count() {
     bench.add(hop(1), SECOND, "a");
     bench
         .pending
-        .handle_change(hop(1), Entry::Usable(address(9)));
+        .handle_change(hop(1), Entry::Valid(address(9)));
     assert_eq!(bench.finished(), [], "the address may have changed since");
-    bench.reply(Entry::Usable(address(1)));
+    bench.reply(Entry::Valid(address(1)));
     assert_eq!(bench.finished(), [("a", Ok(address(1)))]);
 }
 
@@ -165,8 +242,8 @@ fn an_interface_without_neighbours_needs_no_address() {
     bench.add(hop(1), SECOND, "a");
     bench.reply(Entry::Absent);
     bench.reply(Entry::Absent);
-    assert_eq!(bench.actions(), [Action::ReadLink(hop(1))]);
-    bench.pending.handle_link(hop(1), Ok(false));
+    assert_eq!(bench.actions(), [Action::ReadLink(address_of(hop(1)))]);
+    bench.pending.handle_link(address_of(hop(1)), Ok(false));
     assert_eq!(bench.finished(), [("a", Ok(LinkAddress::NONE))]);
     bench.assert_empty();
 }
@@ -178,11 +255,11 @@ fn an_entry_that_the_kernel_forgot_is_probed_again_but_not_in_a_loop() {
     bench.reply(Entry::Absent);
     bench.reply(Entry::Absent);
     bench.actions();
-    bench.pending.handle_link(hop(1), Ok(true));
+    bench.pending.handle_link(address_of(hop(1)), Ok(true));
     assert_eq!(bench.actions(), [], "nothing before the recheck");
     bench.pass(RECHECK_INTERVAL);
     bench.reply(Entry::Absent);
-    assert!(bench.actions().contains(&Action::Probe(hop(1))));
+    assert!(bench.actions().contains(&Action::Probe(address_of(hop(1)))));
 }
 
 #[test]
@@ -207,7 +284,7 @@ fn after_lost_notifications_the_table_is_read_again_soon() {
     bench.pending.handle_loss(bench.now);
     assert_eq!(bench.pending.next_timeout(), Some(bench.now + LOSS_DELAY));
     bench.pass(LOSS_DELAY);
-    bench.reply(Entry::Usable(address(1)));
+    bench.reply(Entry::Valid(address(1)));
     assert_eq!(bench.finished(), [("a", Ok(address(1)))]);
 }
 
@@ -217,7 +294,7 @@ fn a_lost_reply_is_asked_for_again() {
     bench.add(hop(1), 2 * SECOND, "a");
     let lost = bench.query();
     bench.pass(RECHECK_INTERVAL);
-    bench.reply(Entry::Usable(address(1)));
+    bench.reply(Entry::Valid(address(1)));
     assert_eq!(bench.finished(), [("a", Ok(address(1)))]);
     bench.pending.handle_reply(lost, Ok(Entry::Failed));
     bench.assert_empty();
@@ -229,12 +306,12 @@ fn a_probe_that_cannot_leave_now_is_sent_later() {
     bench.add(hop(1), 2 * SECOND, "a");
     bench.reply(Entry::Failed);
     let query = bench.query();
-    bench.pending.handle_deferral(hop(1));
+    bench.pending.handle_deferral(address_of(hop(1)));
     bench.pending.handle_reply(query, Ok(Entry::Failed));
     assert_eq!(bench.finished(), [], "the failure is older than any probe");
     bench.pass(RECHECK_INTERVAL);
     bench.reply(Entry::Failed);
-    assert!(bench.actions().contains(&Action::Probe(hop(1))));
+    assert!(bench.actions().contains(&Action::Probe(address_of(hop(1)))));
 }
 
 #[test]
@@ -244,7 +321,7 @@ fn a_refused_probe_ends_the_look_up_with_its_cause() {
     bench.reply(Entry::Absent);
     bench
         .pending
-        .handle_refusal(hop(1), Cause::NetworkUnreachable);
+        .handle_refusal(address_of(hop(1)), Cause::NetworkUnreachable);
     assert_eq!(bench.finished(), [("a", Err(Cause::NetworkUnreachable))]);
     bench.assert_empty();
 }
@@ -263,7 +340,7 @@ fn waiters_on_one_next_hop_share_the_work_and_keep_their_own_deadlines() {
     assert_eq!(bench.finished(), [("one second", Err(timed_out))]);
     bench
         .pending
-        .handle_change(hop(1), Entry::Usable(address(1)));
+        .handle_change(hop(1), Entry::Valid(address(1)));
     assert_eq!(bench.finished(), [("two seconds", Ok(address(1)))]);
     bench.assert_empty();
 }
@@ -288,7 +365,9 @@ fn the_limit_of_pending_look_ups_is_an_error_and_loses_nothing() {
     for _ in 0..WAITERS_MAX {
         last = bench.add(hop(1), SECOND, "kept");
     }
-    let refused = bench.pending.add(hop(2), bench.now, SECOND, "refused");
+    let refused = bench
+        .pending
+        .add(address_of(hop(2)), bench.now, SECOND, "refused");
     assert!(matches!(refused, Err(Cause::LimitReached { .. })));
     bench.pending.cancel(last);
     bench.add(hop(2), SECOND, "fits now");
@@ -299,15 +378,15 @@ fn the_limit_of_pending_look_ups_is_an_error_and_loses_nothing() {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Add(u8, u16),
+    Add(u8, Need, u16),
     Cancel(prop::sample::Index),
     Act,
     Reply(prop::sample::Index, Entry),
     Change(u8, Entry),
     Icmp(u8),
-    Link(u8, bool),
-    Refusal(u8),
-    Deferral(u8),
+    Link(u8, Need, bool),
+    Refusal(u8, Need),
+    Deferral(u8, Need),
     Loss,
     Pass(u16),
 }
@@ -317,22 +396,28 @@ fn entry() -> impl Strategy<Value = Entry> {
         Just(Entry::Absent),
         Just(Entry::Incomplete),
         Just(Entry::Failed),
-        Just(Entry::Usable(address(9))),
+        Just(Entry::Valid(address(9))),
+        Just(Entry::Stale(address(9))),
+        Just(Entry::Probed(address(9))),
     ]
+}
+
+fn need() -> impl Strategy<Value = Need> {
+    prop_oneof![Just(Need::Address), Just(Need::Answer)]
 }
 
 fn op() -> impl Strategy<Value = Op> {
     let last = 0..4u8;
     prop_oneof![
-        4 => (last.clone(), 1..3000u16).prop_map(|(last, ms)| Op::Add(last, ms)),
+        4 => (last.clone(), need(), 1..3000u16).prop_map(|(last, need, ms)| Op::Add(last, need, ms)),
         1 => any::<prop::sample::Index>().prop_map(Op::Cancel),
         4 => Just(Op::Act),
         4 => (any::<prop::sample::Index>(), entry()).prop_map(|(at, entry)| Op::Reply(at, entry)),
         1 => (last.clone(), entry()).prop_map(|(last, entry)| Op::Change(last, entry)),
         1 => last.clone().prop_map(Op::Icmp),
-        1 => (last.clone(), any::<bool>()).prop_map(|(last, is)| Op::Link(last, is)),
-        1 => last.clone().prop_map(Op::Refusal),
-        1 => last.prop_map(Op::Deferral),
+        1 => (last.clone(), need(), any::<bool>()).prop_map(|(last, need, is)| Op::Link(last, need, is)),
+        1 => (last.clone(), need()).prop_map(|(last, need)| Op::Refusal(last, need)),
+        1 => (last, need()).prop_map(|(last, need)| Op::Deferral(last, need)),
         1 => Just(Op::Loss),
         2 => (0..800u16).prop_map(Op::Pass),
     ]
@@ -349,12 +434,13 @@ proptest! {
         let mut tickets: Vec<u64> = Vec::new();
         let mut ended: Vec<u32> = Vec::new();
         let mut sequences: Vec<u32> = Vec::new();
+        let target = |last, need| Target { hop: hop(last), need };
         for op in ops {
             match op {
-                Op::Add(last, ms) => {
+                Op::Add(last, need, ms) => {
                     let within = Duration::from_millis(ms.into());
                     let name = deadlines.len();
-                    tickets.push(pending.add(hop(last), now, within, name).expect("few"));
+                    tickets.push(pending.add(target(last, need), now, within, name).expect("few"));
                     deadlines.push(now + within);
                     ended.push(0);
                 }
@@ -377,9 +463,11 @@ proptest! {
                 Op::Reply(..) => {}
                 Op::Change(last, entry) => pending.handle_change(hop(last), entry),
                 Op::Icmp(last) => pending.handle_icmp_error(hop(last).address),
-                Op::Link(last, is) => pending.handle_link(hop(last), Ok(is)),
-                Op::Refusal(last) => pending.handle_refusal(hop(last), Cause::NetworkUnreachable),
-                Op::Deferral(last) => pending.handle_deferral(hop(last)),
+                Op::Link(last, need, is) => pending.handle_link(target(last, need), Ok(is)),
+                Op::Refusal(last, need) => {
+                    pending.handle_refusal(target(last, need), Cause::NetworkUnreachable);
+                }
+                Op::Deferral(last, need) => pending.handle_deferral(target(last, need)),
                 Op::Loss => pending.handle_loss(now),
                 Op::Pass(ms) => {
                     now += Duration::from_millis(ms.into());
