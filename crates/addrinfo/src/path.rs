@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use portolan_wire::Gid;
 use portolan_wire::sa::PathRecord;
 
 /// Maximum number of records of a route: as many as the rdma_cm returns for a query.
@@ -78,13 +79,15 @@ impl PathData {
         Ok(out)
     }
 
-    /// Whether this path satisfies `wanted`: each nonzero field of `wanted` must match. A value with a selector (MTU,
+    /// Whether this path satisfies `wanted`: each nonzero field of `wanted` must match. A GID matches as
+    /// [`Gid::is_answered_by`] says. A value with a selector (MTU,
     /// rate, lifetime) is compared as its selector says.
     pub fn meets(&self, wanted: &Self) -> bool {
         let (have, want) = (&self.record, &wanted.record);
         fn same<T: PartialEq + Default>(have: T, want: T) -> bool {
             want == T::default() || have == want
         }
+        let answers = |have, want: Gid| want.is_unspecified() || want.is_answered_by(have);
         let selected = |have: portolan_wire::sa::Selected, want: portolan_wire::sa::Selected| {
             use portolan_wire::sa::Selector;
             want.value == 0
@@ -96,8 +99,8 @@ impl PathData {
                 }
         };
         same(have.service_id, want.service_id)
-            && same(have.dgid, want.dgid)
-            && same(have.sgid, want.sgid)
+            && answers(have.dgid, want.dgid)
+            && answers(have.sgid, want.sgid)
             && same(have.dlid, want.dlid)
             && same(have.slid, want.slid)
             && same(have.flow_label, want.flow_label)

@@ -256,18 +256,12 @@ fn checked(request: &Request, answer: Answer) -> Result<Answer, Failure> {
     let Some(asked) = request.path() else {
         return Ok(answer);
     };
-    let fits = |asked: Option<Gid>, found: Gid| asked.is_none_or(|asked| is_port(asked, found));
+    let fits = |asked: Option<Gid>, found| asked.is_none_or(|asked| asked.is_answered_by(found));
     let is_between = |path: &PathRecord| fits(asked.sgid, path.sgid) && fits(asked.dgid, path.dgid);
     match answer.records().iter().all(is_between) {
         true => Ok(answer),
         false => Err(Failure::Malformed("a path to or from another GID")),
     }
-}
-
-/// Returns whether both GIDs belong to one port. For a link-local GID, administrators answer with
-/// the GID that has the subnet's prefix (IBTA 4.1.1).
-fn is_port(asked: Gid, found: Gid) -> bool {
-    asked == found || asked.is_link_local() && asked.0[8..] == found.0[8..]
 }
 
 /// The address of this subnet's administrator, which is at the subnet manager (IBTA 13.5.3.1).

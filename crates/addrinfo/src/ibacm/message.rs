@@ -159,8 +159,9 @@ fn check(record: &PathRecord, question: &PathRequest) -> Result<(), Garbled> {
         return Ok(());
     };
     let ends = [(record.sgid, like.sgid), (record.dgid, like.dgid)];
-    let differs =
-        |(found, asked): &(_, portolan_wire::Gid)| !asked.is_unspecified() && found != asked;
+    let differs = |(found, asked): &(_, portolan_wire::Gid)| {
+        !asked.is_unspecified() && !asked.is_answered_by(*found)
+    };
     match ends.iter().any(differs) {
         true => Err(Garbled("it has a path between other ends")),
         false => Ok(()),
@@ -275,6 +276,23 @@ pub(super) mod tests {
             assert!(read(&bytes, &question(), 7).is_err(), "{bytes:x?}");
         }
         assert_eq!(read(&with(2, 6), &question(), 7), Ok(Answer::Refused(6)));
+    }
+
+    #[test]
+    fn the_path_to_a_link_local_gid_may_have_the_subnets_prefix() {
+        let link_local = |last| Gid([0xFE, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
+        let of_subnet = |last| Gid([0xFE, 0xC0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, last]);
+        let between = |sgid, dgid| PathRecord {
+            sgid,
+            dgid,
+            ..record()
+        };
+        let like = between(link_local(1), link_local(2));
+        let question = PathRequest::Gid { like };
+        let right = between(of_subnet(1), of_subnet(2));
+        let read = |record| read(&answer(7, &record), &question, 7);
+        assert!(matches!(read(right), Ok(Answer::Paths(_))));
+        assert!(read(between(of_subnet(1), of_subnet(3))).is_err());
     }
 
     proptest! {

@@ -136,12 +136,6 @@ fn path(port: Option<&FabricPort>, like: PathRecord) -> Result<Vec<PathData>, Ca
     };
     let record = port.client.path(&query(&like), ANSWER_TIME_MAX);
     let record = record.map_err(|failure| cause_of(&failure))?;
-    if record.dgid != like.dgid {
-        return Err(Cause::Os {
-            call: "asking the subnet administrator (it names a path to another port)",
-            errno: portolan_provider::error::errno::EPROTO,
-        });
-    }
     let flags = PathData::GMP | PathData::PRIMARY | PathData::BIDIRECTIONAL;
     Ok(vec![PathData::new(flags, record)])
 }
@@ -370,6 +364,27 @@ mod tests {
             meeting(vec![wrong], like).is_err(),
             "the administrator is asked"
         );
+    }
+
+    #[test]
+    fn ibacms_path_to_a_link_local_gid_may_have_the_subnets_prefix() {
+        let gid = |prefix, last| {
+            let mut gid = Gid([0; 16]);
+            (gid.0[0], gid.0[1], gid.0[15]) = (0xFE, prefix, last);
+            gid
+        };
+        let between = |prefix| PathRecord {
+            sgid: gid(prefix, 1),
+            dgid: gid(prefix, 2),
+            ..full()
+        };
+        let found = PathData::new(PathData::GMP, between(0xC0));
+        assert_eq!(meeting(vec![found], between(0x80)), Ok(vec![found]));
+        let other = PathRecord {
+            dgid: gid(0x80, 3),
+            ..between(0x80)
+        };
+        assert!(meeting(vec![found], other).is_err());
     }
 
     #[test]

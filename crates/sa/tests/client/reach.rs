@@ -43,6 +43,26 @@ fn a_gid_with_a_path_is_reachable_and_one_without_is_enxio() {
 }
 
 #[test]
+fn a_link_local_gid_is_reachable_in_a_subnet_with_another_prefix() {
+    let mut of_subnet = gid(2);
+    of_subnet.0[..8].copy_from_slice(&[0xFE, 0xC0, 0, 0, 0, 0, 0, 1]);
+    let subnet = Subnet::new(move |question| {
+        let asked = PathRecord::parse(&question.data).expect("long enough");
+        let path = PathRecord {
+            dgid: of_subnet,
+            ..asked
+        };
+        let mut data = vec![0; PathRecord::LEN];
+        path.emit(&mut data).expect("long enough");
+        Some((0, data))
+    });
+    let path = gid_reachable(subnet.client(), gid(2), PATIENCE).expect("reachable");
+    assert_eq!(path.dgid, of_subnet);
+    let of_another_port = gid_reachable(subnet.client(), gid(3), PATIENCE);
+    assert_eq!(of_another_port.expect_err("bad").errno(), EIO);
+}
+
+#[test]
 fn zero_groups_and_ports_of_ethernet_are_einval_without_a_query() {
     let subnet = subnet(|_| true);
     let group = Gid::from_ipv6("ff12:401b:ffff::1".parse().expect("an address"));

@@ -66,6 +66,16 @@ impl Gid {
         self.to_ipv6().is_unicast_link_local()
     }
 
+    /// True if an answer about `found` is one about this GID: both are the same, or this one is
+    /// link-local and `found` differs only in the subnet prefix.
+    ///
+    /// A port has the link-local prefix beside that of its subnet, and administrators answer with the subnet's
+    /// (IBTA 4.1.1).
+    pub const fn is_answered_by(self, found: Gid) -> bool {
+        let (own, found) = (u128::from_be_bytes(self.0), u128::from_be_bytes(found.0));
+        own == found || self.is_link_local() && own as u64 == found as u64
+    }
+
     /// True if all bytes are zero.
     pub const fn is_unspecified(self) -> bool {
         self.to_ipv6().is_unspecified()
@@ -122,6 +132,15 @@ mod tests {
         assert!(Gid::from_ipv6("ff0e::1".parse().unwrap()).is_multicast());
         assert!(!Gid::from_ipv6("fe80::1".parse().unwrap()).is_multicast());
         assert!(!Gid::from_ipv4(Ipv4Addr::new(10, 0, 0, 1)).is_multicast());
+    }
+
+    #[test]
+    fn a_link_local_gid_is_answered_by_that_with_the_subnets_prefix_and_no_other_gid_is() {
+        let gid = |text: &str| Gid::from_ipv6(text.parse().unwrap());
+        assert!(gid("fe80::1").is_answered_by(gid("fe80::1")));
+        assert!(gid("fe80::1").is_answered_by(gid("fec0:0:0:1::1")));
+        assert!(!gid("fe80::1").is_answered_by(gid("fec0:0:0:1::2")));
+        assert!(!gid("fec0:0:0:1::1").is_answered_by(gid("fe80::1")));
     }
 
     #[test]
