@@ -3,7 +3,7 @@
 use std::fmt;
 
 use portolan_wire::Gid;
-use portolan_wire::sa::PathRecord;
+use portolan_wire::sa::{PathRecord, Selected, Selector, rate_mbps};
 
 /// Maximum number of records of a route: as many as the rdma_cm returns for a query.
 ///
@@ -81,23 +81,27 @@ impl PathData {
 
     /// Whether this path satisfies `wanted`: each nonzero field of `wanted` must match. A GID matches as
     /// [`Gid::is_answered_by`] says. A value with a selector (MTU,
-    /// rate, lifetime) is compared as its selector says.
+    /// rate, lifetime) is compared as its selector says, rates by their speed.
     pub fn meets(&self, wanted: &Self) -> bool {
         let (have, want) = (&self.record, &wanted.record);
         fn same<T: PartialEq + Default>(have: T, want: T) -> bool {
             want == T::default() || have == want
         }
         let answers = |have, want: Gid| want.is_unspecified() || want.is_answered_by(have);
-        let selected = |have: portolan_wire::sa::Selected, want: portolan_wire::sa::Selected| {
-            use portolan_wire::sa::Selector;
+        fn selected<T: PartialOrd>(
+            have: Selected,
+            want: Selected,
+            size: fn(u8) -> Option<T>,
+        ) -> bool {
+            let both = size(have.value).zip(size(want.value));
             want.value == 0
                 || match want.selector {
-                    Selector::GreaterThan => have.value > want.value,
-                    Selector::LessThan => have.value < want.value,
+                    Selector::GreaterThan => both.is_some_and(|(have, want)| have > want),
+                    Selector::LessThan => both.is_some_and(|(have, want)| have < want),
                     Selector::Exactly => have.value == want.value,
                     Selector::Largest => true,
                 }
-        };
+        }
         same(have.service_id, want.service_id)
             && answers(have.dgid, want.dgid)
             && answers(have.sgid, want.sgid)
@@ -110,9 +114,9 @@ impl PathData {
             && same(have.pkey.0, want.pkey.0)
             && same(have.qos_class, want.qos_class)
             && same(have.sl, want.sl)
-            && selected(have.mtu, want.mtu)
-            && selected(have.rate, want.rate)
-            && selected(have.packet_lifetime, want.packet_lifetime)
+            && selected(have.mtu, want.mtu, Some)
+            && selected(have.rate, want.rate, rate_mbps)
+            && selected(have.packet_lifetime, want.packet_lifetime, Some)
             && self.flags & wanted.flags == wanted.flags
     }
 }
@@ -120,5 +124,40 @@ impl PathData {
 impl fmt::Display for PathData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} flags {:#x}", self.record, self.flags)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_compared_by_their_speed_and_not_by_their_code() {
+        let path = |selector, value| {
+            let rate = Selected { selector, value };
+            PathData::new(
+                0,
+                PathRecord {
+                    rate,
+                    ..PathRecord::default()
+                },
+            )
+        };
+        // Codes of 2.5, 5, 10, 14, 20, 25, 30, 40, 100, 120 and 800 Gbit/s.
+        let by_speed = [2, 5, 3, 11, 6, 15, 4, 7, 16, 10, 23];
+        for (at, have) in by_speed.into_iter().enumerate() {
+            for (other, want) in by_speed.into_iter().enumerate() {
+                let meets = |selector| path(Selector::Exactly, have).meets(&path(selector, want));
+                assert_eq!(meets(Selector::GreaterThan), at > other, "{have} > {want}");
+                assert_eq!(meets(Selector::LessThan), at < other, "{have} < {want}");
+                assert_eq!(meets(Selector::Exactly), at == other, "{have} = {want}");
+                assert!(meets(Selector::Largest));
+            }
+        }
+        // A code without a known speed is neither faster nor slower.
+        let unknown = path(Selector::Exactly, 63);
+        assert!(!unknown.meets(&path(Selector::GreaterThan, 2)));
+        assert!(!unknown.meets(&path(Selector::LessThan, 23)));
+        assert!(unknown.meets(&path(Selector::Exactly, 63)));
     }
 }

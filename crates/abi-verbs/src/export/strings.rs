@@ -5,6 +5,7 @@
 use std::ffi::{CStr, c_char, c_int};
 
 use portolan_abi_layout::exports;
+use portolan_wire::sa::{RATES, rate_mbps};
 
 /// Exports a function that returns the text of a number.
 macro_rules! words {
@@ -94,58 +95,46 @@ words! {
     23 = c"TM software rendezvous",
 }
 
-/// `enum ibv_rate`, Mbit/s, and the multiple of 2.5 Gbit/s if libibverbs defines one.
-type Rate = (c_int, c_int, Option<c_int>);
-
-const RATES: [Rate; 23] = [
-    (2, 2_500, Some(1)),
-    (5, 5_000, Some(2)),
-    (3, 10_000, Some(4)),
-    (6, 20_000, Some(8)),
-    (4, 30_000, Some(12)),
-    (7, 40_000, Some(16)),
-    (8, 60_000, Some(24)),
-    (9, 80_000, Some(32)),
-    (10, 120_000, Some(48)),
-    (11, 14_062, None),
-    (12, 56_250, None),
-    (13, 112_500, None),
-    (14, 168_750, None),
-    (15, 25_781, None),
-    (16, 103_125, None),
-    (17, 206_250, None),
-    (18, 309_375, None),
-    (19, 28_125, Some(11)),
-    (20, 53_125, Some(20)),
-    (21, 425_000, Some(160)),
-    (22, 637_500, Some(240)),
-    (23, 850_000, Some(320)),
-    (24, 1_275_000, Some(480)),
+/// `enum ibv_rate` and the multiple of 2.5 Gbit/s, where libibverbs defines one.
+const MULTIPLES: [(c_int, c_int); 15] = [
+    (2, 1),
+    (5, 2),
+    (3, 4),
+    (6, 8),
+    (4, 12),
+    (7, 16),
+    (8, 24),
+    (9, 32),
+    (10, 48),
+    (19, 11),
+    (20, 20),
+    (21, 160),
+    (22, 240),
+    (23, 320),
+    (24, 480),
 ];
-
-fn rate_where(is_it: impl Fn(&Rate) -> bool) -> Option<Rate> {
-    RATES.into_iter().find(is_it)
-}
 
 exports! {
     // A rate as a multiple of 2.5 Gbit/s; -1 if unknown.
     fn ibv_rate_to_mult(rate: c_int) -> c_int {
-        rate_where(|entry| entry.0 == rate).and_then(|entry| entry.2).unwrap_or(-1)
+        MULTIPLES.into_iter().find(|entry| entry.0 == rate).map_or(-1, |entry| entry.1)
     }
 
     // The rate of this multiple; `IBV_RATE_MAX` if there is none.
     fn mult_to_ibv_rate(mult: c_int) -> c_int {
-        rate_where(|entry| entry.2 == Some(mult)).map_or(0, |entry| entry.0)
+        MULTIPLES.into_iter().find(|entry| entry.1 == mult).map_or(0, |entry| entry.0)
     }
 
     // The Mbit/s of a rate; -1 if unknown.
     fn ibv_rate_to_mbps(rate: c_int) -> c_int {
-        rate_where(|entry| entry.0 == rate).map_or(-1, |entry| entry.1)
+        let mbps = u8::try_from(rate).ok().and_then(rate_mbps);
+        mbps.map_or(-1, u32::cast_signed)
     }
 
     // The rate with exactly this many Mbit/s; `IBV_RATE_MAX` if there is none.
     fn mbps_to_ibv_rate(mbps: c_int) -> c_int {
-        rate_where(|entry| entry.1 == mbps).map_or(0, |entry| entry.0)
+        let found = RATES.into_iter().find(|entry| i64::from(entry.1) == i64::from(mbps));
+        found.map_or(0, |entry| entry.0.into())
     }
 }
 
@@ -172,13 +161,13 @@ mod tests {
     fn rates_survive_a_round_trip() {
         // SAFETY: the functions have no pointers.
         unsafe {
-            for (rate, mbps, mult) in RATES {
-                assert_eq!(mbps_to_ibv_rate(ibv_rate_to_mbps(rate)), rate);
-                assert_eq!(ibv_rate_to_mbps(rate), mbps);
-                if let Some(mult) = mult {
-                    assert_eq!(mult_to_ibv_rate(ibv_rate_to_mult(rate)), rate);
-                    assert_eq!(ibv_rate_to_mult(rate), mult);
-                }
+            for (rate, mbps) in RATES {
+                assert_eq!(mbps_to_ibv_rate(ibv_rate_to_mbps(rate.into())), rate.into());
+                assert_eq!(ibv_rate_to_mbps(rate.into()), mbps.cast_signed());
+            }
+            for (rate, mult) in MULTIPLES {
+                assert_eq!(mult_to_ibv_rate(ibv_rate_to_mult(rate)), rate);
+                assert_eq!(ibv_rate_to_mult(rate), mult);
             }
             let unknown = (
                 ibv_rate_to_mbps(0),

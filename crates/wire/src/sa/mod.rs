@@ -5,6 +5,7 @@ mod node_record;
 mod packet;
 mod path_record;
 mod query;
+mod rate;
 mod service_record;
 mod status;
 
@@ -13,5 +14,6 @@ pub use node_record::{NodeRecord, NodeType};
 pub use packet::{CLASS_VERSION, SA_DATA_LEN, SaHeader, SaPacket};
 pub use path_record::{PathRecord, Selected, Selector};
 pub use query::{AttributeId, ComponentMask, Query, Record};
+pub use rate::{RATES, rate_mbps};
 pub use service_record::{NAME_LEN, ServiceRecord};
 pub use status::{SaStatus, Status};

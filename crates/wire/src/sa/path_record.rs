@@ -42,7 +42,7 @@ header! {
         pub sl: u8 = Bits<53, 0, 4>,
         /// Path MTU, in IBTA's encoding ([`PathMtu`](crate::cm::PathMtu)).
         pub mtu: Selected = At<54>,
-        /// Static rate, in IBTA's encoding (`enum ib_rate`).
+        /// Static rate, in IBTA's encoding ([`RATES`](crate::sa::RATES)).
         pub rate: Selected = At<55>,
         /// Packet lifetime, exponent of 4.096 µs.
         pub packet_lifetime: Selected = At<56>,
