@@ -71,7 +71,7 @@ pub(super) fn request(question: &PathRequest, transaction: u64) -> Option<Vec<u8
 }
 
 fn entry_of_ip(bytes: &mut Vec<u8>, flags: u32, ip: IpAddr) {
-    match ip {
+    match ip.to_canonical() {
         IpAddr::V4(v4) => entry(bytes, flags, IPV4, &v4.octets()),
         IpAddr::V6(v6) => entry(bytes, flags, IPV6, &v6.octets()),
     }
@@ -220,6 +220,18 @@ pub(super) mod tests {
             (&2_u32.to_ne_bytes()[..], &3_u16.to_ne_bytes()[..])
         );
         assert_eq!((to[8], to[23]), (0xFD, 2));
+    }
+
+    #[test]
+    fn a_mapped_address_is_asked_for_as_ipv4() {
+        let of = |text: &str| {
+            let question = PathRequest::Ip {
+                source: text.parse().ok(),
+                destination: text.parse().expect("ip"),
+            };
+            request(&question, 7).expect("fits")
+        };
+        assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
     }
 
     #[test]

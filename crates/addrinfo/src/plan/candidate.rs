@@ -250,10 +250,10 @@ pub(super) fn numeric(settled: &mut Settled, address: SocketAddr, node: Option<&
     Candidate::of_name(settled, address, node.map(Into::into))
 }
 
-/// The IP address that routing uses for an address; a RoCE GID is one (IBTA annex A17).
+/// The IP address that routing uses for an address: IPv4 if it is mapped. A RoCE GID is one, too (IBTA annex A17).
 pub(super) fn ip_of(address: &Address) -> IpAddr {
     match address {
-        Address::Inet(inet) => inet.ip(),
+        Address::Inet(inet) => inet.ip().to_canonical(),
         Address::Ib(ib) => ib.gid.to_ip(),
     }
 }

@@ -366,6 +366,10 @@ fn source_towards(to: &Address, route: &Route, port: u16, port_space: PortSpace)
             let address = SocketAddrV6::new(v6, port, 0, interface_of(route, Some(*to)));
             Address::Inet(address.into())
         }
+        // The destination is an IPv4-mapped address.
+        (Address::Inet(SocketAddr::V6(_)), IpAddr::V4(v4)) => {
+            Address::Inet((v4.to_ipv6_mapped(), port).into())
+        }
         (Address::Inet(_), source) => Address::Inet((source, port).into()),
     }
 }

@@ -26,6 +26,18 @@ fn the_source_is_what_routing_chooses_on_a_device_that_has_it() {
 }
 
 #[test]
+fn the_source_towards_an_ipv4_mapped_address_is_mapped_too() {
+    let script = Script::ethernet();
+    let results = script.found("::ffff:10.0.0.2", &Hints::new());
+    assert_eq!(destinations(&results), ["[::ffff:10.0.0.2]:7471"]);
+    assert_eq!(sources(&results), ["[::ffff:10.0.0.1]:0"]);
+    assert_eq!(results[0].family, Family::Inet6);
+    let given = Hints::new().src_addr(inet("[::ffff:10.0.0.9]:5").unwrap());
+    let results = script.found("::ffff:10.0.0.2", &given);
+    assert_eq!(sources(&results), ["[::ffff:10.0.0.9]:5"]);
+}
+
+#[test]
 fn without_a_route_or_a_device_there_is_no_source() {
     let script = Script::ethernet();
     assert_eq!(sources(&script.found(UNREACHABLE, &Hints::new())), ["-"]);

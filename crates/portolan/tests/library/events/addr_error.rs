@@ -3,7 +3,9 @@
 //! Hosts that do not answer on their link are in the tests with their own network.
 
 use portolan::cm::CmId;
+use portolan::provider::Address;
 use portolan::provider::cm::EventType;
+use portolan::resolve::get_addrinfo;
 use portolan::{Cause, Step};
 
 use super::assert_bare;
@@ -60,6 +62,19 @@ fn an_unbound_id_resolves_an_ipv4_mapped_destination() {
     let id = CmId::new(&channel).unwrap();
     let destination = "[::ffff:127.0.0.1]:7471".parse().unwrap();
     id.resolve_addr(None, destination, PATIENCE).unwrap();
+    next(&channel, EventType::AddrResolved);
+}
+
+#[test]
+fn an_ipv4_mapped_destination_resolves_from_the_source_of_its_lookup() {
+    let found = get_addrinfo(Some("::ffff:127.0.0.1"), Some("7471"), None).unwrap();
+    let inet = |address: Option<Address>| address.and_then(|address| address.inet()).unwrap();
+    let (source, destination) = (inet(found[0].src_addr), inet(found[0].dst_addr));
+    assert!(source.is_ipv6() && destination.is_ipv6());
+    let channel = channel();
+    let id = CmId::new(&channel).unwrap();
+    id.resolve_addr(Some(source), destination, PATIENCE)
+        .unwrap();
     next(&channel, EventType::AddrResolved);
 }
 
