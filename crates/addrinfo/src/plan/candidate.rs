@@ -22,7 +22,8 @@ pub(super) struct Candidate {
     pub(super) dst: Option<Address>,
     /// The source; for listening, the requested address.
     pub(super) src: Option<Address>,
-    /// Whether the source is given, so that routing does not select it.
+    /// Whether the source is given, so that routing does not select it. A wildcard only gives the port of the source
+    /// that is selected.
     pub(super) is_pinned: bool,
     /// Canonical name of the requested node.
     pub(super) canonical_name: Option<String>,
@@ -111,12 +112,8 @@ impl Candidate {
 
     /// Sets the port of the requested address.
     pub(super) fn set_port(&mut self, settled: &Settled, port: u16) {
-        match self.asked_for_mut() {
-            Some(Address::Inet(address)) => address.set_port(port),
-            Some(Address::Ib(ib)) => {
-                (ib.sid, ib.sid_mask) = SockaddrIb::service(settled.port_space, port);
-            }
-            None => {}
+        if let Some(address) = self.asked_for_mut() {
+            set_port(address, settled, port);
         }
     }
 
@@ -144,8 +141,14 @@ impl Candidate {
                 let found = 1;
                 return Err(Problem::NoneOfFamily { expected, found });
             }
-            pinned = Some(source).filter(|source| !source.is_unspecified());
-            self.pin(source);
+            if !is_wildcard(&source) {
+                pinned = Some(source);
+                self.pin(source);
+            } else if let Some(chosen) = &mut self.src {
+                set_port(chosen, settled, source.port());
+            } else {
+                self.src = Some(source);
+            }
         }
         let link = self.src.and_then(|source| scope_of(&source));
         match self.asked_for_mut() {
@@ -199,6 +202,18 @@ impl Candidate {
             explain,
         }
     }
+}
+
+fn set_port(address: &mut Address, settled: &Settled, port: u16) {
+    match address {
+        Address::Inet(address) => address.set_port(port),
+        Address::Ib(ib) => (ib.sid, ib.sid_mask) = SockaddrIb::service(settled.port_space, port),
+    }
+}
+
+/// Whether the address is a wildcard: it leaves the choice of the address to routing.
+pub(super) fn is_wildcard(address: &Address) -> bool {
+    ip_of(address).is_unspecified()
 }
 
 /// The interface of a scoped address.

@@ -77,10 +77,8 @@ pub(super) fn in_order(mut candidates: Vec<Candidate>) -> Vec<Candidate> {
 
 impl Rank {
     fn of(candidate: &Candidate) -> Self {
-        let source = candidate.src.filter(|source| {
-            let is_ip = matches!(source, Address::Inet(_));
-            candidate.is_pinned && is_ip && !source.is_unspecified()
-        });
+        let is_given_ip = |source: &Address| candidate.is_pinned && source.inet().is_some();
+        let source = candidate.src.filter(is_given_ip);
         let ends = source.zip(candidate.dst);
         Self {
             is_unusable: !candidate.is_usable,

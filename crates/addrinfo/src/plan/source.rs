@@ -68,7 +68,7 @@ impl Plan {
             return First::Nothing(None);
         }
         if let (Address::Ib(to), Fabric::Unasked) = (&destination, &candidate.fabric) {
-            let source = candidate.src.filter(|_| is_pinned(candidate));
+            let source = candidate.src.filter(|_| candidate.is_pinned);
             return First::AskFabric(DeviceQuestion::TowardsGid {
                 gid: to.gid,
                 source: source.map(|source| source.gid()),
@@ -76,8 +76,8 @@ impl Plan {
         }
         let ip = ip_of(&destination);
         let pinned = candidate.src.filter(|_| candidate.is_pinned);
-        let source = pinned.as_ref().map(ip_of).filter(|ip| !ip.is_unspecified());
-        let scopes = [Some(destination), pinned];
+        let source = pinned.as_ref().map(ip_of);
+        let scopes = [Some(destination), candidate.src];
         let interface_index = scopes.into_iter().flatten().find_map(scope);
         if destination.inet().is_none() && route::is_link_local(ip) {
             let why = "a link-local GID needs its device: write GID%DEVICE";
@@ -163,7 +163,7 @@ impl Plan {
             (DeviceAnswer::Found(port), Some(Address::Ib(to)))
                 if port.link_layer == LinkLayer::InfiniBand =>
             {
-                if !is_pinned(candidate) {
+                if !candidate.is_pinned {
                     let own = candidate.src.map_or(0, |source| source.port());
                     candidate.src = Some(ib_source(&to, &port, port_space, own));
                 }
@@ -196,7 +196,7 @@ impl Plan {
             Ok(route) => route,
             Err(cause) => {
                 if let (true, Some(source_address), Cause::AddressNotAvailable) =
-                    (is_pinned(candidate), candidate.src, &cause)
+                    (candidate.is_pinned, candidate.src, &cause)
                 {
                     return Err(Problem::Source {
                         source_address,
@@ -209,7 +209,7 @@ impl Plan {
                 return Ok(());
             }
         };
-        if !is_pinned(candidate) {
+        if !candidate.is_pinned {
             let port = candidate.src.map_or(0, |source| source.port());
             candidate.src = candidate
                 .dst
@@ -290,7 +290,7 @@ impl Candidate {
         let Some(source) = self.src else { return };
         self.is_usable = false;
         let source_ip = ip_of(&source);
-        let is_chosen = self.dst.is_some() && !is_pinned(self);
+        let is_chosen = self.dst.is_some() && !self.is_pinned;
         if is_chosen {
             self.src = None;
         }
@@ -325,11 +325,6 @@ fn local_step(candidate: &Candidate) -> First {
         interface_index: scope(source),
         leaves_by: None,
     })
-}
-
-/// Whether hints fixed the source's address (a wildcard only fixes its port).
-fn is_pinned(candidate: &Candidate) -> bool {
-    candidate.is_pinned && candidate.src.is_some_and(|source| !source.is_unspecified())
 }
 
 fn scope(address: Address) -> Option<u32> {

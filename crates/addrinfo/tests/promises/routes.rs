@@ -3,6 +3,7 @@
 use portolan_addrinfo::{Family, Hints, PathData, RawHints};
 use portolan_provider::address::SockaddrIb;
 use portolan_provider::{Address, Cause};
+use portolan_wire::addr::PortSpace;
 use portolan_wire::sa::PathRecord;
 use portolan_wire::{Gid, PKey};
 
@@ -181,6 +182,32 @@ fn a_route_of_the_hints_leads_over_the_fabric_from_its_source() {
     let script = Script::infiniband(vec![path(2), like]);
     let results = script.resolve(None, None, &hints.no_route()).unwrap();
     assert!(results[0].route.is_empty() && script.asked().is_empty());
+}
+
+#[test]
+fn a_wildcard_source_leaves_the_choice_to_the_zone_and_to_the_route_of_the_hints() {
+    let (sid, sid_mask) = SockaddrIb::service(PortSpace::Tcp, 77);
+    let any = SockaddrIb {
+        pkey: PKey::DEFAULT,
+        flowinfo: 0,
+        gid: Gid::UNSPECIFIED,
+        sid,
+        sid_mask,
+        scope_id: 0,
+    };
+    let hints = Hints::new().family(Family::Ib).src_addr(Address::Ib(any));
+    let script = Script::infiniband(vec![path(1)]);
+    for node in [FAR.to_owned(), format!("{FAR}%ib0")] {
+        let source = ib(script.found(&node, &hints)[0].src_addr);
+        assert_eq!((source.gid, source.sid), (PORT_GID, sid), "{node}");
+    }
+    let mut like = path(1);
+    like.record.sgid = Gid([&PORT_GID.0[..15], &[9]].concat().try_into().unwrap());
+    like.record.dgid = Gid([&PORT_GID.0[..15], &[2]].concat().try_into().unwrap());
+    let script = Script::infiniband(vec![like]);
+    let results = script.resolve(None, None, &hints.route([like])).unwrap();
+    let source = ib(results[0].src_addr);
+    assert_eq!((source.gid, source.sid), (like.record.sgid, sid));
 }
 
 #[test]

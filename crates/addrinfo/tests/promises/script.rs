@@ -21,6 +21,8 @@ pub(crate) const HOST: &str = "host.example";
 pub(crate) const CANONICAL: &str = "canonical.example";
 /// A host with one IPv4 address.
 pub(crate) const HOST_V4: &str = "v4.example";
+/// A host with two IPv6 addresses, of which the second has the label of `SOURCE_V6`.
+pub(crate) const HOST_V6: &str = "v6.example";
 /// A service that exists only for connections, and its port.
 pub(crate) const SERVICE: &str = "rdma";
 pub(crate) const PORT: u16 = 7471;
@@ -101,6 +103,7 @@ impl Script {
         let texts: &[&str] = match node {
             HOST => &["fd00::2", "10.0.0.2", "10.0.0.3"],
             HOST_V4 => &["10.0.0.2"],
+            HOST_V6 => &["2001:db8::2", "fd00::2"],
             _ => return Err(self.names),
         };
         Ok(texts.iter().map(|text| ip(text)).collect())

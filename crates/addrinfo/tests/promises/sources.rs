@@ -171,3 +171,30 @@ fn a_source_that_is_given_stays_and_must_fit_the_destination() {
         .unwrap_err();
     assert_eq!(other.code(), Eai::AddrFamily);
 }
+
+#[test]
+fn of_a_wildcard_source_only_the_port_stays() {
+    let script = Script::ethernet();
+    let hints = Hints::new().src_addr(inet("[::]:77").unwrap());
+    let results = script.found(HOST_V6, &hints);
+    assert_eq!(sources(&results), ["[fd00::1]:77", "[fd00::1]:77"]);
+    // The resolver's order stays, as routing chose the sources. By a given source the order is another.
+    let in_order = ["[2001:db8::2]:7471", "[fd00::2]:7471"];
+    assert_eq!(destinations(&results), in_order);
+    let given = Hints::new().src_addr(inet("[fd00::1]:77").unwrap());
+    let results = script.found(HOST_V6, &given);
+    assert_eq!(
+        destinations(&results),
+        ["[fd00::2]:7471", "[2001:db8::2]:7471"]
+    );
+    // Without routes no source is chosen in its place.
+    let results = script.found(HOST_V6, &hints.clone().no_route());
+    assert_eq!(sources(&results), ["[::]:77", "[::]:77"]);
+    let mut bare = Script::ethernet();
+    bare.devices = None;
+    assert_eq!(sources(&bare.found(HOST_V6, &hints)), ["-", "-"]);
+    assert_eq!(
+        sources(&bare.found(HOST_V6, &given)),
+        ["[fd00::1]:77", "[fd00::1]:77"]
+    );
+}

@@ -8,7 +8,7 @@ use portolan_provider::Address;
 use portolan_provider::address::{SockaddrIb, gid_to_ip};
 use portolan_wire::addr::PKey;
 
-use super::candidate::Candidate;
+use super::candidate::{Candidate, is_wildcard};
 use super::settle::Settled;
 use crate::error::{Problem, SERVICE_NAME_MAX};
 use crate::explain::Decision;
@@ -85,7 +85,8 @@ fn without_node(settled: &Settled, service: Option<&str>) -> Result<Start, Probl
                 let mut candidate = Candidate::remote(destination, "ai_route");
                 // The GIDs of a path may represent addresses of different families.
                 let fits = Family::of(&source) == Family::of(&destination);
-                if fits && !sgid.is_unspecified() && settled.src_addr.is_none() {
+                let is_free = settled.src_addr.as_ref().is_none_or(is_wildcard);
+                if fits && !is_wildcard(&source) && is_free {
                     candidate.pin(source);
                 }
                 Some(candidate)
