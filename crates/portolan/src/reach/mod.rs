@@ -1,8 +1,8 @@
 //! Whether a GID is reachable from a port: ibv_gid_reachable(3).
 //!
 //! InfiniBand ports query the subnet administrator for a path. On Ethernet a GID is an IP address:
-//! it is reachable if the kernel has a route to it and the next hop answers on its link. Each
-//! result names its [`Method`].
+//! it is reachable if the kernel has a route to it and the next hop answers on its link. A link-local
+//! GID is looked for on each interface of the port. Each result names its [`Method`].
 //!
 //! ```
 //! use std::net::Ipv4Addr;
@@ -24,6 +24,7 @@
 mod error;
 mod future;
 mod many;
+mod neighbours;
 mod port;
 mod route;
 
@@ -33,8 +34,6 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use portolan_addrinfo::neighbour::DEADLINE_MAX;
-use portolan_addrinfo::{LinkAddress, Resolver, Ticket};
-use portolan_provider::address::ip_to_gid;
 use portolan_provider::traits::Device;
 use portolan_sa::{self as sa, client::Pending};
 use portolan_wire::addr::Gid;
@@ -45,6 +44,7 @@ pub use future::{Reaching, start};
 pub use many::{AT_ONCE_MAX, reach_many};
 pub use port::Port;
 
+use self::neighbours::NeighbourAsked;
 use self::port::Link;
 
 /// A reachable GID; the [module](self) has an example. (The answer of a datagram service is a
@@ -199,20 +199,8 @@ impl Drop for Teller {
 #[allow(dead_code, reason = "held for its drop")]
 enum Asked {
     Answered,
-    Neighbour(NeighbourAsked),
+    Neighbours(Vec<NeighbourAsked>),
     Path(Option<Pending>),
-}
-
-/// A neighbour lookup, cancelled on drop.
-struct NeighbourAsked(Ticket);
-
-impl Drop for NeighbourAsked {
-    fn drop(&mut self) {
-        if let Ok(resolver) = Resolver::shared() {
-            // A lookup that has ended cannot be cancelled, which is harmless.
-            let _ = resolver.cancel(self.0);
-        }
-    }
 }
 
 /// Starts a query; `done` gets the outcome, possibly before this returns.
@@ -245,66 +233,10 @@ fn ask(port: &Port, gid: Gid, within: Duration, done: Done) -> Asked {
             return Asked::Path(sa::reach::ask(&infiniband.client, gid, within, told));
         }
     };
-    let way = match route::find(ethernet, gid) {
-        Ok(way) => way,
+    match route::find(ethernet, gid) {
+        Ok(ways) => Asked::Neighbours(neighbours::ask(port, gid, ways, within, done)),
         Err(reason) => {
             done(Err(port.refuse(gid, reason)));
-            return Asked::Answered;
-        }
-    };
-    let reached = Reached {
-        method: Method::Route,
-        source: ip_to_gid(way.source),
-        next_hop: way.next_hop,
-        link_address: None,
-    };
-    let Some(next_hop) = way.next_hop else {
-        done(Ok(reached));
-        return Asked::Answered;
-    };
-    ask_neighbour(
-        port,
-        gid,
-        reached,
-        (next_hop, way.interface_index),
-        within,
-        done,
-    )
-}
-
-fn ask_neighbour(
-    port: &Port,
-    gid: Gid,
-    reached: Reached,
-    (next_hop, interface_index): (IpAddr, u32),
-    within: Duration,
-    done: Done,
-) -> Asked {
-    // Keep `done`, so that it can be called even if the lookup is refused.
-    let done = std::sync::Arc::new(portolan_threads::lock::Mutex::new(Some(done)));
-    let (refused, teller) = (done.clone(), port.clone());
-    let tell = move |done: &portolan_threads::lock::Mutex<Option<Done>>, outcome| {
-        let done = done.lock().take();
-        if let Some(done) = done {
-            done(outcome);
-        }
-    };
-    let told = Box::new(move |outcome: Result<LinkAddress, _>| {
-        let outcome = outcome.map(|known| Reached {
-            link_address: known.ethernet(),
-            ..reached
-        });
-        tell(
-            &done,
-            outcome.map_err(|cause| teller.refuse(gid, Reason::from(cause))),
-        );
-    });
-    let asked = Resolver::shared()
-        .and_then(|resolver| resolver.confirm(next_hop, interface_index, within, told));
-    match asked {
-        Ok(ticket) => Asked::Neighbour(NeighbourAsked(ticket)),
-        Err(cause) => {
-            tell(&refused, Err(port.refuse(gid, Reason::from(cause))));
             Asked::Answered
         }
     }

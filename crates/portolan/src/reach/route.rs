@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use portolan_addrinfo::route::{Query, Route, RouteKind, lookup};
+use portolan_provider::Cause;
 use portolan_provider::address::ip_to_gid;
 use portolan_wire::addr::Gid;
 
@@ -36,9 +37,9 @@ pub(super) struct Way {
     pub(super) next_hop: Option<IpAddr>,
 }
 
-/// Finds the route from a port to a GID: from one of the port's addresses, by routing and its
-/// rules.
-pub(super) fn find(port: &Ethernet, gid: Gid) -> Result<Way, Reason> {
+/// Finds the routes from a port to a GID, at least one: from one of the port's addresses, by routing
+/// and its rules. A link-local GID may be on the link of each of the port's interfaces.
+pub(super) fn find(port: &Ethernet, gid: Gid) -> Result<Vec<Way>, Reason> {
     let destination = gid.to_ip();
     if gid.is_link_local() {
         return on_link(port, destination);
@@ -46,7 +47,7 @@ pub(super) fn find(port: &Ethernet, gid: Gid) -> Result<Way, Reason> {
     // Try routing's own choice first, then each of the port's addresses.
     let chosen = lookup(&Query::to(destination));
     let why = match chosen {
-        Ok(route) if port.has(route.source) => return way(&route),
+        Ok(route) if port.has(route.source) => return Ok(vec![way(&route)?]),
         Ok(route) => {
             let source = route.source;
             Reason::NoPath(format!(
@@ -59,34 +60,48 @@ pub(super) fn find(port: &Ethernet, gid: Gid) -> Result<Way, Reason> {
     let sources = port.addresses.iter().filter(is_of_family).take(SOURCES_MAX);
     for source in sources {
         match lookup(&Query::to(destination).with_source(*source)) {
-            Ok(route) if is_of_port(port, &route) => return way(&route),
-            // A failed query gives no answer, whatever the others return.
+            Ok(route) if is_of_port(port, &route) => return Ok(vec![way(&route)?]),
             Err(cause) => {
-                let reason = Reason::from(cause);
-                if matches!(reason, Reason::NoMemory(_) | Reason::Interrupted) {
-                    return Err(reason);
-                }
+                no_route(cause)?;
             }
-            _ => {}
+            Ok(_) => {}
         }
     }
     Err(why)
 }
 
-/// The route to a link-local address, which is on the port's own link.
-fn on_link(port: &Ethernet, destination: IpAddr) -> Result<Way, Reason> {
+/// The routes to a link-local address, one for each of the port's links.
+fn on_link(port: &Ethernet, destination: IpAddr) -> Result<Vec<Way>, Reason> {
     let mut why = Reason::NoPath("the port has no network interface".into());
+    let mut ways = Vec::new();
     for index in &port.interfaces {
         match lookup(&Query::to(destination).on_interface(*index)) {
-            Ok(route) if is_of_port(port, &route) => return way(&route),
+            Ok(route) if is_of_port(port, &route) => {
+                let way = way(&route)?;
+                if way.next_hop.is_none() {
+                    return Ok(vec![way]);
+                }
+                ways.push(way);
+            }
             Ok(route) => {
                 let source = route.source;
                 why = Reason::NoPath(format!("{source} is no GID of the port"));
             }
-            Err(cause) => why = cause.into(),
+            Err(cause) => why = no_route(cause)?,
         }
     }
-    Err(why)
+    match ways.is_empty() {
+        true => Err(why),
+        false => Ok(ways),
+    }
+}
+
+/// Why a query found no route. One that failed gives no answer, whatever the others return.
+fn no_route(cause: Cause) -> Result<Reason, Reason> {
+    match Reason::from(cause) {
+        failed @ (Reason::NoMemory(_) | Reason::Interrupted) => Err(failed),
+        reason => Ok(reason),
+    }
 }
 
 /// Returns whether packets leave through the port or stay on this host.

@@ -26,7 +26,7 @@ struct Hosts {
 }
 
 /// Runs a test on this host, alone. This host is 192.0.2.1, 2001:db8::1 and fe80::1. The other is .2 and ::2,
-/// and also the router to 198.51.100.0/24. 192.0.2.9 has no host.
+/// and also the router to 198.51.100.0/24. 192.0.2.9 has no host. On a second link they are fe80::11 and fe80::12.
 fn here(test: impl FnOnce(&dyn Fn(&str) -> Arc<dyn Device>) + Send + 'static) {
     static ALONE: Mutex<()> = Mutex::new(());
     static HOSTS: OnceLock<Hosts> = OnceLock::new();
@@ -51,6 +51,19 @@ fn hosts() -> Hosts {
         namespace.sysctl("net/ipv6/conf/all/accept_dad", "0");
     }
     here.join(&there);
+    let there_id = there.thread_id();
+    here.run(move || {
+        ip(&format!(
+            "link add eth1 type veth peer name eth1 netns {there_id}"
+        ));
+    });
+    // Without a second link-local address, which routing might choose as source.
+    here.sysctl("net/ipv6/conf/eth1/addr_gen_mode", "1");
+    here.ip("link set eth1 up
+        addr add fe80::11/64 dev eth1 nodad");
+    there.ip("link set eth1 address 02:00:00:00:00:12 up
+        addr add fe80::12/64 dev eth1 nodad");
+    here.sysctl("net/ipv6/neigh/eth1/retrans_time_ms", "100");
     here.sysctl("net/ipv4/neigh/eth0/retrans_time_ms", "100");
     here.sysctl("net/ipv6/neigh/eth0/retrans_time_ms", "100");
     // A stale neighbour is probed after a second instead of 5 s.
@@ -116,6 +129,26 @@ fn a_link_local_gid_is_looked_up_on_the_ports_own_link() {
         );
         assert_eq!(errno_of(from(&device("sw_eth0"), "fe80::9")), errno::ENXIO);
         assert_eq!(errno_of(from(&device("sw_lo"), "fe80::2")), errno::ENXIO);
+    });
+}
+
+#[test]
+fn a_link_local_gid_is_looked_up_on_each_interface_of_the_port() {
+    here(|_| {
+        let addresses = ["fe80::1", "fe80::11"].map(|text| text.parse().unwrap());
+        let interfaces = ["eth0", "eth1"].map(support::interface_index);
+        let port = Port::ethernet("both", 1, addresses.to_vec(), interfaces.to_vec());
+        for (to, source, last) in [("fe80::2", "fe80::1", 2), ("fe80::12", "fe80::11", 0x12)] {
+            let reached = reach(&port, gid(to), PATIENCE).unwrap();
+            let expected = (gid(source), Some([2, 0, 0, 0, 0, last]));
+            assert_eq!((reached.source, reached.link_address), expected);
+        }
+        let own = reach(&port, gid("fe80::11"), PATIENCE).unwrap();
+        assert_eq!((own.source, own.next_hop), (gid("fe80::11"), None));
+        assert_eq!(
+            errno_of(reach(&port, gid("fe80::9"), PATIENCE)),
+            errno::ENXIO
+        );
     });
 }
 
