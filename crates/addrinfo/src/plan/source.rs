@@ -132,6 +132,8 @@ impl Plan {
             return Err(Problem::SaNothing);
         }
         self.settled.flags |= Flags::SA;
+        // The records are destinations, whatever the hints say (as in librdmacm).
+        self.settled.flags -= Flags::PASSIVE;
         self.settled.port_space = PortSpace::Ib;
         for record in records {
             let (own_sid, own_mask) = SockaddrIb::service(PortSpace::Ib, 0);

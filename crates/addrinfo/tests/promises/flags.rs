@@ -1,8 +1,9 @@
 //! `ai_flags`, `ai_family`, and addresses for the passive side.
 
-use portolan_addrinfo::lookups::SaService;
+use portolan_addrinfo::lookups::{Answer, SaService, ServiceRecord};
 use portolan_addrinfo::{Eai, Family, Flags, Hints, Plan, Question};
 use portolan_provider::Address;
+use portolan_wire::{Gid, PKey};
 
 use crate::script::*;
 
@@ -89,6 +90,24 @@ fn the_family_of_a_result_is_that_of_both_of_its_addresses() {
                 assert_eq!(Family::of(&address), result.family);
             }
         }
+    }
+}
+
+#[test]
+fn services_of_the_subnet_administrator_have_destinations_and_are_not_passive() {
+    let record = ServiceRecord {
+        id: 0x1000,
+        gid: Gid([2; 16]),
+        pkey: PKey::DEFAULT,
+        local_gid: PORT_GID,
+    };
+    for flags in [Flags::SA, Flags::SA | Flags::PASSIVE] {
+        let hints = Hints::new().flags(flags);
+        let mut plan = Plan::new(None, Some("0x1000"), Some(&hints)).unwrap();
+        plan.answer(Answer::ServiceRecords(Ok(vec![record])));
+        let results = plan.finish().unwrap();
+        assert!(results[0].dst_addr.is_some());
+        assert_eq!(results[0].flags, Flags::SA, "for {flags:?}");
     }
 }
 
