@@ -105,6 +105,7 @@ impl Client {
     ///
     /// # Errors
     /// * [`Cause::NoSuchObject`]: no ibacm runs here, or it is not used after a recent failure.
+    /// * [`Cause::InvalidArgument`]: a value of the query is wider than its field.
     /// * [`Cause::NetworkUnreachable`]: ibacm reports that there is no path.
     /// * [`Cause::TimedOut`]: ibacm does not answer.
     /// * [`Cause::Os`]: the connection fails (the call's errno), or the answer is invalid (EPROTO).
@@ -123,7 +124,8 @@ impl Client {
                 tracing::debug!(status, "ibacm has no path");
                 Err(Cause::NetworkUnreachable)
             }
-            Err(cause @ Cause::NoSuchObject(_)) => Err(cause),
+            // There is no ibacm, or the query is the caller's fault.
+            Err(cause @ (Cause::NoSuchObject(_) | Cause::InvalidArgument { .. })) => Err(cause),
             Err(cause) => {
                 tracing::warn!(%cause, "ibacm is not used for a while");
                 *self.lock() = Some(Instant::now() + DISTRUST);

@@ -91,6 +91,20 @@ fn an_ibacm_that_sends_nonsense_is_not_asked_for_a_while() {
 }
 
 #[test]
+fn a_query_that_cannot_be_sent_is_no_fault_of_ibacm() {
+    let (client, serving) = ibacm(|asked| answer(transaction(&asked), &record()));
+    let like = PathRecord { sl: 16, ..record() };
+    let refused = client.paths(&PathRequest::Gid { like });
+    let refused = refused.expect_err("a service level has four bits");
+    assert!(
+        matches!(refused, Cause::InvalidArgument { .. }),
+        "{refused}"
+    );
+    assert!(client.paths(&question()).is_ok());
+    serving.join().expect("served");
+}
+
+#[test]
 fn an_ibacm_that_hangs_costs_its_deadline_once() {
     // The kernel completes connections, but no one accepts them.
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
