@@ -1,6 +1,7 @@
 //! rdma_getaddrinfo(3) for callers that must not block: the process's [`Pool`] runs blocking
 //! lookups within a deadline.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use portolan_provider::Error;
@@ -8,7 +9,7 @@ use portolan_provider::Error;
 use crate::addrinfo::AddrInfo;
 use crate::error::{AddrInfoError, Problem};
 use crate::hints::Hints;
-use crate::lookups::{Lookups, Question};
+use crate::lookups::{Lookups, Question, Waiting};
 use crate::names::pool::{Pending, Pool, Unanswered};
 use crate::plan::Plan;
 
@@ -24,13 +25,14 @@ pub type Outcome = Result<Vec<AddrInfo>, AddrInfoError>;
 ///
 /// `done` is called once with the outcome. If nothing blocks, that is before this returns, and the
 /// result is `None`. Otherwise a pool thread calls it within `deadline`, with `EAI_AGAIN` if the
-/// deadline passes. Dropping the [`Pending`] cancels the lookup.
+/// deadline passes. Dropping the [`Pending`] cancels the lookup: a question that is being answered goes on, and no other
+/// is asked.
 ///
 /// # Errors
 /// `done` is dropped without a call if the query is invalid, as in [`Plan::new`], or the pool
 /// refuses it, as in [`Pool::submit`].
 pub fn start_addrinfo(
-    lookups: impl Lookups + Send + 'static,
+    mut lookups: impl Lookups + Send + 'static,
     node: Option<&str>,
     service: Option<&str>,
     hints: Option<&Hints>,
@@ -50,8 +52,11 @@ pub fn start_addrinfo(
         unanswered(Problem::Deadline { after_ms }),
         unanswered(Problem::Defect),
     );
+    let token = Arc::new(());
+    let waiting = Waiting::while_alive(&token);
+    lookups.set_waiting(waiting.clone());
     let work = move || {
-        drive(&mut plan, &lookups, |_| true);
+        drive(&mut plan, &lookups, |_| !waiting.is_over());
         plan.finish()
     };
     let pool = match is_local {
@@ -60,6 +65,7 @@ pub fn start_addrinfo(
     };
     let pool = pool.map_err(failed)?;
     let pending = pool.submit(deadline, work, move |ran| {
+        drop(token);
         done(ran.unwrap_or_else(|why| match why {
             Unanswered::Expired | Unanswered::Stopped => Err(late),
             Unanswered::Panicked => Err(panicked),
@@ -82,8 +88,8 @@ fn drive(plan: &mut Plan, lookups: &dyn Lookups, may_ask: impl Fn(&Question) -> 
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
     use std::sync::mpsc::channel;
-    use std::sync::{Arc, Mutex};
     use std::thread::{self, ThreadId};
 
     use super::*;
@@ -180,6 +186,45 @@ mod tests {
             drop(started);
         }
         drop(open);
+    }
+
+    #[test]
+    fn nothing_more_is_looked_up_once_nobody_waits() {
+        for is_cancelled in [true, false] {
+            let (open, waits) = channel::<()>();
+            let waits = Mutex::new(waits);
+            let (begins, begun) = channel();
+            let slow = move |_: &NameQuestion| {
+                begins.send(()).expect("the test waits");
+                let _ = waits.lock().expect("whole").recv();
+                crate::names::resolve(Some("127.0.0.1"), Some("1"), Default::default())
+            };
+            let asked = Asked::default();
+            let lookups = Scripted(slow, asked.clone());
+            let (send, receive) = channel();
+            let done = move |outcome: Outcome| send.send(outcome).expect("the caller waits");
+            let lasts = match is_cancelled {
+                true => PATIENCE,
+                false => Duration::from_millis(200),
+            };
+            let pending = start_addrinfo(lookups, Some("slow.test"), None, None, lasts, done);
+            let pending = pending.expect("started");
+            begun.recv_timeout(PATIENCE).expect("a thread asks");
+            if !is_cancelled {
+                let late = receive.recv_timeout(PATIENCE).expect("answered");
+                assert_eq!(late.expect_err("late").code(), Eai::Again);
+            }
+            drop(pending);
+            drop(open);
+            // The thread drops the lookups when it has ended.
+            let since = std::time::Instant::now();
+            while Arc::strong_count(&asked) > 1 {
+                assert!(since.elapsed() < PATIENCE, "the job goes on");
+                thread::sleep(Duration::from_millis(1));
+            }
+            let routes = asked.lock().expect("whole").len();
+            assert_eq!(routes, 0, "cancelled: {is_cancelled}");
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::{Arc, Weak};
 
 use portolan_provider::{Address, Cause};
 use portolan_wire::addr::{Gid, PKey};
@@ -189,8 +190,29 @@ pub struct ServiceRecord {
     pub local_gid: Gid,
 }
 
+/// Whether a caller still waits for the answers. The default is a caller that always does.
+#[derive(Clone, Debug, Default)]
+pub struct Waiting(Option<Weak<()>>);
+
+impl Waiting {
+    /// A caller that waits as long as `token` lives.
+    pub fn while_alive(token: &Arc<()>) -> Self {
+        Self(Some(Arc::downgrade(token)))
+    }
+
+    /// Whether the caller has cancelled the lookup, or its deadline has passed.
+    pub fn is_over(&self) -> bool {
+        let token = self.0.as_ref();
+        token.is_some_and(|token| token.strong_count() == 0)
+    }
+}
+
 /// Answers lookups. The default methods report that nothing was found.
 pub trait Lookups {
+    /// Sets whose questions follow. A lookup that asks others several questions should end between two of them if
+    /// nobody waits. The default ignores this.
+    fn set_waiting(&mut self, _waiting: Waiting) {}
+
     /// Resolves a host, a service or both.
     fn names(&self, question: &NameQuestion) -> Result<Vec<NameResult>, NameError> {
         let NameQuestion {

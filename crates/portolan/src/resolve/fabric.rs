@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use portolan_addrinfo::PathData;
 use portolan_addrinfo::ibacm::{self, PathRequest};
-use portolan_addrinfo::lookups::{DeviceChoice, LinkLayer, PathQuestion, SaService, ServiceRecord};
+use portolan_addrinfo::lookups::{
+    DeviceChoice, LinkLayer, PathQuestion, SaService, ServiceRecord, Waiting,
+};
 use portolan_kernel::{IbServiceKey, ib_services};
 use portolan_provider::error::errno::{EACCES, ENOENT, EPERM};
 use portolan_provider::{Address, Cause};
@@ -70,7 +72,7 @@ pub(super) fn named(name: &str) -> Option<DeviceChoice> {
 }
 
 /// Paths from a port that match the hints.
-pub(super) fn paths(question: &PathQuestion) -> Result<Vec<PathData>, Cause> {
+pub(super) fn paths(question: &PathQuestion, waiting: &Waiting) -> Result<Vec<PathData>, Cause> {
     let (from, to) = (&question.source, &question.destination);
     let (Address::Ib(from), Address::Ib(to)) = (from, to) else {
         // Only ibacm knows which ports have IP addresses.
@@ -104,10 +106,20 @@ pub(super) fn paths(question: &PathQuestion) -> Result<Vec<PathData>, Cause> {
         [] => &any[..],
         wanted => wanted,
     };
+    let wanted = wanted.iter().map(|wanted| restricted(like, &wanted.record));
+    different(wanted, waiting, |like| path(port.as_ref(), like, waiting))
+}
+
+/// The different paths that are found as long as the caller waits.
+fn different(
+    wanted: impl Iterator<Item = PathRecord>,
+    waiting: &Waiting,
+    mut find: impl FnMut(PathRecord) -> Result<Vec<PathData>, Cause>,
+) -> Result<Vec<PathData>, Cause> {
     let mut found = Vec::new();
     let mut why = None;
-    for wanted in wanted {
-        match path(port.as_ref(), restricted(like, &wanted.record)) {
+    for like in wanted.take_while(|_| !waiting.is_over()) {
+        match find(like) {
             Ok(paths) => {
                 for path in paths {
                     if !found.contains(&path) {
@@ -125,13 +137,17 @@ pub(super) fn paths(question: &PathQuestion) -> Result<Vec<PathData>, Cause> {
 }
 
 /// One path, from ibacm or else from the administrator.
-fn path(port: Option<&FabricPort>, like: PathRecord) -> Result<Vec<PathData>, Cause> {
+fn path(
+    port: Option<&FabricPort>,
+    like: PathRecord,
+    waiting: &Waiting,
+) -> Result<Vec<PathData>, Cause> {
     let of_ibacm = known().ibacm.paths(&PathRequest::Gid { like });
     let cause = match of_ibacm.and_then(|paths| meeting(paths, like)) {
         Ok(paths) => return Ok(paths),
         Err(cause) => cause,
     };
-    let Some(port) = port else {
+    let Some(port) = port.filter(|_| !waiting.is_over()) else {
         return Err(cause);
     };
     let record = port.client.path(&query(&like), ANSWER_TIME_MAX);
@@ -192,6 +208,7 @@ fn query(like: &PathRecord) -> Query<PathRecord> {
 pub(super) fn service_records(
     service: &SaService,
     of_port: Option<Gid>,
+    waiting: &Waiting,
 ) -> Result<Vec<ServiceRecord>, Cause> {
     let query = Query::<sa::ServiceRecord>::new();
     let (query, key) = match service {
@@ -206,7 +223,8 @@ pub(super) fn service_records(
         }
     };
     let may_ask = |port: &FabricPort| of_port.is_none_or(|gid| port.port.gids.contains(&gid));
-    let answers = ports().into_iter().filter(may_ask).map(|port| {
+    let asked = ports().into_iter().filter(may_ask);
+    let answers = asked.take_while(|_| !waiting.is_over()).map(|port| {
         let found =
             records(&port.client, &query).or_else(|failure| by_kernel(&port, key, failure))?;
         let record = |found: sa::ServiceRecord| ServiceRecord {
@@ -385,6 +403,22 @@ mod tests {
             ..between(0x80)
         };
         assert!(meeting(vec![found], other).is_err());
+    }
+
+    #[test]
+    fn once_nobody_waits_no_further_path_is_asked_for() {
+        let token = std::sync::Arc::new(());
+        let waiting = Waiting::while_alive(&token);
+        let (mut token, mut asked) = (Some(token), 0);
+        let found = PathData::new(PathData::GMP, full());
+        let paths = different([full(); 3].into_iter(), &waiting, |_| {
+            asked += 1;
+            if asked == 2 {
+                drop(token.take());
+            }
+            Ok(vec![found])
+        });
+        assert_eq!((paths, asked), (Ok(vec![found]), 2));
     }
 
     #[test]

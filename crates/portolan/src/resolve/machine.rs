@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use portolan_addrinfo::PathData;
 use portolan_addrinfo::lookups::{
     DeviceAnswer, DeviceChoice, DeviceQuestion, LinkLayer, Lookups, PathQuestion, SaService,
-    ServiceRecord,
+    ServiceRecord, Waiting,
 };
 use portolan_provider::Cause;
 use portolan_provider::address::ip_to_gid;
@@ -46,6 +46,7 @@ pub struct Machine {
     preview: OnceCell<Vec<DevicePreview>>,
     /// The InfiniBand port to query; `None` means any.
     fabric_port: Option<Gid>,
+    waiting: Waiting,
 }
 
 /// The devices to use.
@@ -85,6 +86,7 @@ impl Machine {
             devices,
             preview: OnceCell::new(),
             fabric_port: None,
+            waiting: Waiting::default(),
         }
     }
 
@@ -213,6 +215,10 @@ impl Machine {
 }
 
 impl Lookups for Machine {
+    fn set_waiting(&mut self, waiting: Waiting) {
+        self.waiting = waiting;
+    }
+
     fn device(&self, question: &DeviceQuestion) -> DeviceAnswer {
         match self.find(question) {
             Ok(device) => DeviceAnswer::Found(device),
@@ -221,11 +227,11 @@ impl Lookups for Machine {
     }
 
     fn paths(&self, question: &PathQuestion) -> Result<Vec<PathData>, Cause> {
-        fabric::paths(question)
+        fabric::paths(question, &self.waiting)
     }
 
     fn service_records(&self, service: &SaService) -> Result<Vec<ServiceRecord>, Cause> {
-        fabric::service_records(service, self.fabric_port)
+        fabric::service_records(service, self.fabric_port, &self.waiting)
     }
 }
 
