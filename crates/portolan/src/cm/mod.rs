@@ -115,6 +115,7 @@ pub use channel::EventChannel;
 pub use endpoint::AddressInfo;
 pub use event::Event;
 pub use event_data::EventData;
+pub(crate) use id::QueuePairOwner;
 pub use id::{CmId, Completions, NewQueuePair, QueuePairPlan, RESOURCES_MAX};
 pub use membership::Membership;
 pub use names::RESOLVE_ADDRINFO_TIMEOUT;

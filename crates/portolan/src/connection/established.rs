@@ -100,7 +100,8 @@ impl Connection {
     }
 
     /// The underlying id. It does not expose its queue pair or completions, because the safety of
-    /// posted buffers depends on them. Disconnecting or destroying it ends the connection.
+    /// posted buffers depends on them. Disconnecting or destroying it ends the connection. The peer's confirmation arrives
+    /// at the id, so [`Connection::close`] does not wait for it after the id is destroyed.
     pub fn id(&self) -> &CmId {
         &self.inner.id
     }
@@ -116,7 +117,7 @@ impl Connection {
     /// | cause | the connection ended because |
     /// |---|---|
     /// | `Disconnected` | the peer closed or dropped it |
-    /// | `Closed` | this end closed or dropped it, or its [id](Connection::id) disconnected |
+    /// | `Closed` | this end closed or dropped it, or its [id](Connection::id) was disconnected or destroyed |
     /// | `PeerDied` | the peer's process ended without closing it |
     /// | `PeerSilent` | the peer did not answer within the time of the [`Keepalive`](crate::Keepalive) |
     /// | `DeviceRemoved` | this end's device is gone |

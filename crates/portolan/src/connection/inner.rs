@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::options::Options;
 use super::transport::Transport;
-use crate::cm::{CmId, Event, EventChannel, NewQueuePair};
+use crate::cm::{CmId, Event, EventChannel, NewQueuePair, QueuePairOwner};
 use crate::deadline;
 use crate::domain::Domain;
 use crate::sys::Buffer;
@@ -46,7 +46,7 @@ pub(crate) struct Inner {
     flushed: OnceLock<Instant>,
     /// This side has ended the connection.
     closing: AtomicBool,
-    /// Both sides know that the connection has ended.
+    /// Both sides know that the connection has ended, or this one can no longer learn that the peer does.
     disconnected: AtomicBool,
     /// The connection ended because the peer's process died.
     peer_died: AtomicBool,
@@ -135,7 +135,10 @@ impl Inner {
             let buffer = Buffer::new(&inner.work.pd, options.receive_size)?;
             inner.work.post_receive(buffer, true)?;
         }
-        Ok(Arc::new(inner))
+        let inner = Arc::new(inner);
+        let owner = Arc::downgrade(&inner);
+        inner.id.set_queue_pair_owner(owner);
+        Ok(inner)
     }
 
     /// Waits until `ready` returns a value, driving the completion queue meanwhile.
@@ -429,6 +432,17 @@ pub(crate) fn ends_connection(event: EventType) -> bool {
         // An address change ends nothing: lost packets are retransmitted, or the work fails. The
         // remaining events belong to the handshake, which is over, or were written by the program.
         _ => false,
+    }
+}
+
+impl QueuePairOwner for Inner {
+    fn id_is_destroyed(&self) {
+        if !self.is_disconnected() {
+            self.closing.store(true, Ordering::Release);
+        }
+        // The peer's confirmation would arrive at the id.
+        self.disconnected.store(true, Ordering::Release);
+        self.work.nudge();
     }
 }
 

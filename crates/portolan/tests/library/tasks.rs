@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan::tasks::{AsyncConnection, AsyncListener};
-use portolan::{Access, Cause, Connector, Options};
+use portolan::{Access, Cause, Connector, Options, SharedReceiveQueue};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -407,5 +407,23 @@ async fn closing_waits_for_the_peer_and_may_be_dropped_and_awaited_again() {
         );
         assert!(soon(passive.receive()).await.unwrap_err().is_disconnected());
         soon(passive.close()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_task_that_waits_for_a_connection_hears_that_its_id_was_destroyed() {
+    let sharing = options().shared_receives(SharedReceiveQueue::new(4, 64));
+    for options in [options(), sharing] {
+        let (active, passive) = soon(async_pair_with(options)).await;
+        let destroying = passive.get_ref().id().clone();
+        let destroyed = async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            destroying.destroy(PATIENCE).unwrap();
+        };
+        let (received, ()) = tokio::join!(soon(passive.receive()), destroyed);
+        assert_eq!(received.unwrap_err().cause, Cause::Closed);
+        soon(passive.close()).await.unwrap();
+        let error = soon(active.receive()).await.unwrap_err();
+        assert_eq!(error.cause, Cause::Disconnected);
     }
 }

@@ -1,11 +1,17 @@
 //! Who ended a connection, as errors report it.
 
+use std::thread;
+use std::time::Duration;
+
 use portolan::cm::EventChannel;
 use portolan::provider::cm::EventType;
-use portolan::{Cause, Error, Transfer};
+use portolan::{Cause, Error, SharedReceiveQueue, Transfer};
 
 use crate::harness::*;
 use crate::low::*;
+
+/// Time for another thread or task to start to wait.
+const A_WHILE: Duration = Duration::from_millis(50);
 
 #[track_caller]
 fn peer_did(error: &Error) {
@@ -62,6 +68,56 @@ fn a_disconnect_by_the_connections_id_is_this_ends() {
     active.wait_disconnected(PATIENCE).unwrap();
     this_end_did(&active.receive().unwrap_err());
     peer_did(&passive.receive().unwrap_err());
+}
+
+#[test]
+fn destroying_the_connections_id_is_this_ends_and_ends_its_waits() {
+    let (active, passive) = pair();
+    let kept = active.post_receive(active.buffer(1).unwrap()).unwrap();
+    let destroying = active.id().clone();
+    thread::scope(|scope| {
+        let receiving = scope.spawn(|| active.receive_within(PATIENCE));
+        thread::sleep(A_WHILE);
+        destroying.destroy(PATIENCE).unwrap();
+        this_end_did(&receiving.join().unwrap().unwrap_err());
+    });
+    let kept = kept.wait_within(PATIENCE).expect("the work ends");
+    this_end_did(&kept.unwrap_err().error);
+    this_end_did(&active.ended().unwrap());
+    let sent = active.send(vec![1]).unwrap().wait_within(PATIENCE);
+    this_end_did(&sent.expect("the work ends").unwrap_err().error);
+    active.close(PATIENCE).unwrap();
+    peer_did(&passive.receive_within(PATIENCE).unwrap_err());
+}
+
+/// Such a connection has no receives of its own, whose flush would wake its waits.
+#[test]
+fn destroying_the_id_ends_the_waits_and_returns_the_receives_of_a_connection_that_shares_them() {
+    let queue = SharedReceiveQueue::new(4, 64);
+    let (active, passive) = pair_with(&options(), &options().shared_receives(queue.clone()));
+    let destroying = passive.id().clone();
+    thread::scope(|scope| {
+        let receiving = scope.spawn(|| passive.receive_within(PATIENCE));
+        thread::sleep(A_WHILE);
+        destroying.destroy(PATIENCE).unwrap();
+        this_end_did(&receiving.join().unwrap().unwrap_err());
+    });
+    drop(passive);
+    assert_eq!(queue.posted(), 4);
+    peer_did(&active.receive_within(PATIENCE).unwrap_err());
+}
+
+#[test]
+fn messages_that_arrived_before_the_id_was_destroyed_occupy_no_shared_receive_for_ever() {
+    let queue = SharedReceiveQueue::new(4, 64);
+    let (active, passive) = pair_with(&options(), &options().shared_receives(queue.clone()));
+    for number in 0..2 {
+        active.send(vec![number]).unwrap().wait().unwrap();
+    }
+    passive.id().clone().destroy(PATIENCE).unwrap();
+    assert_eq!(passive.receive_within(PATIENCE).unwrap()[..], [0]);
+    drop(passive);
+    assert_eq!(queue.posted(), 4);
 }
 
 #[test]

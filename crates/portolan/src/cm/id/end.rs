@@ -7,6 +7,7 @@ use std::time::Duration;
 use portolan_provider::cm::UserId;
 use portolan_provider::{Result, Step};
 
+use super::queue_pair::fail;
 use super::{CmId, IdShared};
 use crate::cm::channel::EventChannel;
 use crate::deadline;
@@ -67,13 +68,19 @@ impl CmId {
 
 impl IdShared {
     /// Destroys the id at its provider, once. The queue pair is destroyed after it, so that the
-    /// peer learns of the end before its packets go unanswered.
+    /// peer learns of the end before its packets go unanswered. A private one is only failed: its
+    /// creator still waits for its work, and destroys it.
     pub(super) fn release(&self) -> Result<()> {
         if self.released.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
         self.close_lookup();
         let qp = self.queue_pair.lock().take();
+        // Before the work is flushed, so that its waiters know the reason.
+        let owner = qp.as_ref().and_then(|own| own.owner.as_ref()?.upgrade());
+        if let Some(owner) = owner {
+            owner.id_is_destroyed();
+        }
         let channel = self.channel.lock().clone();
         channel.forget(self.uid);
         self.memberships
@@ -81,8 +88,10 @@ impl IdShared {
             .keys()
             .for_each(|uid| channel.forget(*uid));
         let destroyed = channel.channel.destroy_id(self.number);
-        if let Some(own) = qp {
-            own.qp.destroy()?;
+        match qp {
+            Some(own) if own.is_private => fail(&*own.qp),
+            Some(own) => own.qp.destroy()?,
+            None => {}
         }
         destroyed.map(|_| ())
     }

@@ -26,6 +26,7 @@ use self::connection::Offer;
 pub use self::connection::RESOURCES_MAX;
 use self::ender::Ender;
 use self::queue_pair::OwnQueuePair;
+pub(crate) use self::queue_pair::QueuePairOwner;
 pub use self::queue_pair::{Completions, NewQueuePair, QueuePairPlan};
 use super::counts::Counts;
 use super::event_data::EventData;

@@ -1,7 +1,8 @@
 //! An id's queue pair and its state transitions.
 
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use portolan_provider::traits::{CompChannel, Cq, Pd, Qp, Srq};
 use portolan_provider::verbs::{QpAttr, QpAttrMask, QpInit, QpState, QpType};
@@ -139,8 +140,16 @@ pub(super) struct OwnQueuePair {
     recv: Completions,
     /// Keeps a shared protection domain alive, so that the next queue pair finds it.
     _pd: Arc<dyn Pd>,
-    /// Whether only its creator may post to it and take its completions.
-    is_private: bool,
+    /// Whether only its creator may post to it, take its completions and destroy it.
+    pub(super) is_private: bool,
+    /// The creator of a private one, if it wants to know of the id's end.
+    pub(super) owner: Option<Weak<dyn QueuePairOwner>>,
+}
+
+/// The creator of a private queue pair.
+pub(crate) trait QueuePairOwner: fmt::Debug + Send + Sync {
+    /// The program destroys the id: no further event will arrive.
+    fn id_is_destroyed(&self);
 }
 
 impl CmId {
@@ -158,6 +167,13 @@ impl CmId {
     /// posted.
     pub(crate) fn create_private_queue_pair(&self, new: &NewQueuePair<'_>) -> Result<Arc<dyn Qp>> {
         self.create_new(new, true)
+    }
+
+    /// Sets who is told when the program destroys the id.
+    pub(crate) fn set_queue_pair_owner(&self, owner: Weak<dyn QueuePairOwner>) {
+        if let Some(own) = &mut *self.shared.queue_pair.lock() {
+            own.owner = Some(owner);
+        }
     }
 
     fn create_new(&self, new: &NewQueuePair<'_>, is_private: bool) -> Result<Arc<dyn Qp>> {
@@ -235,6 +251,7 @@ impl CmId {
             recv,
             _pd: pd.clone(),
             is_private,
+            owner: None,
         });
         Ok(created)
     }
@@ -328,12 +345,17 @@ impl CmId {
     /// Moves the id's queue pair to ERR; its work is flushed.
     pub(crate) fn fail_queue_pair(&self) {
         if let Some(qp) = self.own_queue_pair() {
-            let attr = QpAttr {
-                state: QpState::Err,
-                ..QpAttr::default()
-            };
-            // Modify fails for a queue pair in RESET, which has no work, and for one that is gone.
-            let _ = qp.modify(&attr, QpAttrMask::STATE);
+            fail(&*qp);
         }
     }
+}
+
+/// Moves a queue pair to ERR; its work is flushed.
+pub(super) fn fail(qp: &dyn Qp) {
+    let attr = QpAttr {
+        state: QpState::Err,
+        ..QpAttr::default()
+    };
+    // Modify fails for a queue pair in RESET, which has no work, and for one that is gone.
+    let _ = qp.modify(&attr, QpAttrMask::STATE);
 }
