@@ -71,14 +71,19 @@ impl Requests {
         Some(self.last_id)
     }
 
-    /// Takes the requests to send now and marks them as sent.
+    /// Takes the requests to send now, in the order in which they were added, and marks them as sent. A postponed
+    /// request holds back later ones, which may depend on it.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<(RequestId, Vec<u8>)> {
         let mut due = Vec::new();
         for (id, request) in &mut self.table {
-            if matches!(request.state, RequestState::Unsent(at) if at <= now) {
-                request.state = RequestState::Sent;
-                due.push((*id, request.payload.clone()));
+            let RequestState::Unsent(at) = request.state else {
+                continue;
+            };
+            if at > now {
+                break;
             }
+            request.state = RequestState::Sent;
+            due.push((*id, request.payload.clone()));
         }
         due
     }
@@ -133,13 +138,13 @@ impl Requests {
         self.table.remove(&id);
     }
 
-    /// When the next request is due.
+    /// When the next request is due: the first one that is not sent.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let at = |request: &Request| match request.state {
             RequestState::Unsent(at) => Some(at),
             RequestState::Sent | RequestState::Answered(_) => None,
         };
-        self.table.values().filter_map(at).min()
+        self.table.values().find_map(at)
     }
 }
 
@@ -187,6 +192,22 @@ mod tests {
         assert!(requests.take_due(now).is_empty());
         assert_eq!(requests.next_timeout(), Some(now + after));
         assert_eq!(requests.take_due(now + after).len(), 1);
+    }
+
+    #[test]
+    fn a_postponed_request_is_sent_before_later_ones() {
+        let now = Instant::now();
+        let after = Duration::from_millis(5);
+        let mut requests = Requests::default();
+        let release = requests.add_unawaited(b"release", now).unwrap();
+        requests.take_due(now);
+        requests.postponed(release, after, now);
+        let claim = requests.add(b"claim", now).unwrap();
+        assert!(requests.take_due(now).is_empty());
+        assert_eq!(requests.next_timeout(), Some(now + after));
+        let both = [(release, b"release".to_vec()), (claim, b"claim".to_vec())];
+        assert_eq!(requests.take_due(now + after), both);
+        assert_eq!(requests.next_timeout(), None);
     }
 
     #[test]
