@@ -15,7 +15,7 @@ use super::harness::*;
 use super::process::Process;
 
 /// The protocol version of this program.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 /// A newcomer's first message.
 pub(crate) const HELLO: [u8; 7] = [1, b'P', b'R', b'T', b'L', VERSION, 0];
 /// An observer's first message.
