@@ -16,7 +16,7 @@ use super::descriptor_store::DescriptorStoreError;
 use super::fork::PrivateFd;
 use super::message::{Message, Refusal};
 use super::packet::{self, Received};
-use super::registry::{Ask, ConnectionId, Hello, Registry};
+use super::registry::{Absent, Ask, ConnectionId, Hello, Registry};
 use super::service::Route;
 use super::sockets::BlockSocket;
 use super::trust::{Credentials, Own};
@@ -155,11 +155,17 @@ impl MemberConnections {
     }
 
     /// Whether the block has no living process, and no member that is about to reconnect.
-    fn is_dead(&self, block: Block, context: &RoleContext) -> bool {
-        block != context.own
-            && self.registry.connection(block).is_none()
-            && self.registry.grace(Instant::now()).is_none()
-            && context.is_free(block)
+    fn is_dead(&mut self, block: Block, context: &RoleContext) -> bool {
+        let now = Instant::now();
+        match self.registry.absent(block, now) {
+            Absent::Dead => true,
+            Absent::Alive => false,
+            Absent::Unknown => {
+                let is_free = context.is_free(block);
+                self.registry.looked(block, is_free, now);
+                is_free
+            }
+        }
     }
 
     /// Handles a new connection.

@@ -31,14 +31,32 @@ pub(super) struct Registry {
     missing: BTreeSet<Block>,
     since: Instant,
     /// Blocks that members left, or whose members have not reconnected to this new coordinator. The block's name shows
-    /// whether the process is alive.
-    retiring: BTreeSet<Block>,
+    /// whether the process is alive; the last look at it is kept.
+    retiring: BTreeMap<Block, Option<Look>>,
     retire_at: Instant,
     /// Blocks of dead processes that were not reassigned since.
     dead: BlockSet,
     /// The block assigned last. The search continues after it, so that a released block is reused last and packets in
     /// flight to it are dropped.
     last_given: Block,
+}
+
+/// A look at a block's name.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    at: Instant,
+    was_free: bool,
+}
+
+/// What is known of the process of a block without a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Absent {
+    /// It is dead, or there never was one.
+    Dead,
+    /// It lives, or may return.
+    Alive,
+    /// Only the block's name shows it. Pass the answer to [`Registry::looked`].
+    Unknown,
 }
 
 /// The process at the other end of a connection.
@@ -113,7 +131,11 @@ impl Registry {
             observers: 0,
             missing: alive.iter().collect(),
             since: now,
-            retiring: alive.iter().filter(|block| *block != own).collect(),
+            retiring: alive
+                .iter()
+                .filter(|block| *block != own)
+                .map(|block| (block, None))
+                .collect(),
             retire_at: now,
             dead,
             last_given: own,
@@ -246,7 +268,7 @@ impl Registry {
             PeerState::Member(block) => {
                 // If it has not registered again yet, it stays missing: it may live and connect once more.
                 self.blocks.remove(&block);
-                self.retiring.insert(block);
+                self.retiring.insert(block, None);
                 self.retire_at = now;
                 Some(block)
             }
@@ -319,7 +341,7 @@ impl Registry {
             return Vec::new();
         }
         self.retire_at = now + RETIRE_INTERVAL;
-        self.retiring.iter().copied().collect()
+        self.retiring.keys().copied().collect()
     }
 
     /// A block was retired: its process is dead and will not register anything.
@@ -331,7 +353,30 @@ impl Registry {
 
     /// Whether a member left the block or has not returned to it, and its process is not known to be dead.
     pub(super) fn is_departed(&self, block: Block) -> bool {
-        self.retiring.contains(&block)
+        self.retiring.contains_key(&block)
+    }
+
+    /// What is known of the process of a block. A look at a block's name is expensive, and whoever can send the host a
+    /// datagram selects the block. So only a departed block's name is looked at, at most once in [`RETIRE_INTERVAL`].
+    pub(super) fn absent(&self, block: Block, now: Instant) -> Absent {
+        if block == self.own || self.blocks.contains_key(&block) || self.grace(now).is_some() {
+            return Absent::Alive;
+        }
+        match self.retiring.get(&block) {
+            None => Absent::Dead,
+            Some(Some(look)) if now < look.at + RETIRE_INTERVAL => match look.was_free {
+                true => Absent::Dead,
+                false => Absent::Alive,
+            },
+            Some(_) => Absent::Unknown,
+        }
+    }
+
+    /// Notes whether a departed block's name was free.
+    pub(super) fn looked(&mut self, block: Block, was_free: bool, now: Instant) {
+        if let Some(look) = self.retiring.get_mut(&block) {
+            *look = Some(Look { at: now, was_free });
+        }
     }
 
     /// Blocks of dead processes that were not reassigned since.

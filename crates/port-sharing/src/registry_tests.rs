@@ -237,6 +237,33 @@ fn a_block_is_retired_once_its_name_is_free() {
 }
 
 #[test]
+fn only_the_name_of_a_departed_block_is_looked_at_and_only_once_in_an_interval() {
+    let now = Instant::now();
+    let later = now + RETIRE_INTERVAL;
+    let mut registry = founder(now);
+    assert_eq!(registry.absent(block(77), now), Absent::Dead, "never given");
+    assert_eq!(registry.absent(block(1), now), Absent::Alive, "its own");
+    connect(&mut registry, 20, now);
+    registry.give(20, block(2));
+    assert_eq!(registry.absent(block(2), now), Absent::Alive);
+    registry.closed(20, now);
+    assert_eq!(registry.absent(block(2), now), Absent::Unknown);
+    registry.looked(block(2), false, now);
+    assert_eq!(registry.absent(block(2), now), Absent::Alive);
+    assert_eq!(registry.absent(block(2), later), Absent::Unknown);
+    registry.looked(block(2), true, later);
+    assert_eq!(registry.absent(block(2), later), Absent::Dead);
+    // It returns and leaves again.
+    connect(&mut registry, 21, later);
+    registry.admit(21, block(2));
+    assert_eq!(registry.absent(block(2), later), Absent::Alive);
+    registry.closed(21, later);
+    assert_eq!(registry.absent(block(2), later), Absent::Unknown);
+    registry.retired(block(2));
+    assert_eq!(registry.absent(block(2), later), Absent::Dead);
+}
+
+#[test]
 fn a_new_coordinator_stops_waiting_once_the_last_member_has_registered_or_is_dead() {
     let now = Instant::now();
     let mut registry = Registry::new(

@@ -207,6 +207,34 @@ fn a_stranger_who_takes_the_name_of_a_dead_member_does_not_pass_for_it() {
     drop(squat);
 }
 
+/// To see who holds a name takes a look at all sockets of the host. A forged datagram costs its sender nothing.
+#[test]
+fn forged_datagrams_for_a_place_that_a_stranger_holds_do_not_occupy_the_coordinator() {
+    const FORGED: usize = 10_000;
+    let config = config();
+    let coordinator = Member::join(&config).unwrap();
+    let member = Member::join(&config).unwrap();
+    let squat: Vec<_> = as_user(STRANGER, || {
+        let other = |number| take_name(&format!("{}/no/{number}", name(&config)));
+        let place = take_name(&format!("{}/77", name(&config)));
+        (0..1000).map(other).chain([place]).collect()
+    });
+    let sender = sender_to(loopbacks(config.port)[0]);
+    let forged = packet(1, &[77, 0]);
+    let started = Instant::now();
+    for sent in 1..=FORGED {
+        sender.send(&forged).unwrap();
+        // What the coordinator's queues hold.
+        if sent % 500 == 0 {
+            assert_eq!(member.ask("echo here"), "here");
+            eventually("delivery", || coordinator.delivered().len() == sent);
+        }
+    }
+    let took = started.elapsed();
+    assert!(took < AT_ONCE, "{took:?}");
+    drop(squat);
+}
+
 #[test]
 fn a_stranger_who_holds_the_port_is_named() {
     let config = hasty();
