@@ -128,9 +128,11 @@ pub(crate) trait Attempt: Sized {
 
     /// Handles an event.
     fn advance(&mut self, event: &Event) -> Result<Option<Self::Prize>> {
-        let advanced = match self.steps().is_turn_over(event) {
-            true => self.steps().resolve_address().map(|()| None),
-            false => self.take_step(event),
+        let advanced = match event.event_type() {
+            // A hint, and an event that the program has written: neither ends a step.
+            EventType::AddrChange | EventType::User => Ok(None),
+            _ if self.steps().is_turn_over(event) => self.steps().resolve_address().map(|()| None),
+            _ => self.take_step(event),
         };
         advanced.map_err(|error| self.steps().explain(error))
     }

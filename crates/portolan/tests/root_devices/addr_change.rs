@@ -1,6 +1,8 @@
 //! RDMA_CM_EVENT_ADDR_CHANGE: the network device associated with this id through address resolution
 //! changed its hardware address. The event can serve as a hint.
 
+use std::thread;
+
 use portolan::cm::EventChannel;
 use portolan::provider::cm::EventType;
 
@@ -60,6 +62,24 @@ fn a_connection_continues_after_a_change_of_hardware_address() {
             assert_eq!(other.receive_within(PATIENCE).unwrap()[..], [round]);
             sent.wait().unwrap();
         }
+    });
+}
+
+#[test]
+fn a_connect_continues_after_a_change_of_hardware_address() {
+    on_interfaces(INTERFACES, || {
+        let provider = own_provider();
+        let listener = listener_on(provider.clone(), "0.0.0.0:7474");
+        let (witness_channel, witness) = bound(&provider, "10.9.1.1:0");
+        let connector = connector_on(provider.clone());
+        let connecting = thread::spawn(move || connector.connect_to(addr("10.9.1.1:7474")));
+        let incoming = listener.accept_within(PATIENCE).unwrap();
+        ip_batch("link set tmac address 02:00:00:00:01:20");
+        hear(&witness_channel, &witness, EventType::AddrChange, 0);
+        let passive = incoming.accept_with(&options()).unwrap();
+        let active = connecting.join().unwrap().unwrap();
+        active.send(vec![7]).unwrap().wait().unwrap();
+        assert_eq!(passive.receive_within(PATIENCE).unwrap()[..], [7]);
     });
 }
 

@@ -463,3 +463,16 @@ fn a_connect_whose_deadline_has_passed_fails_at_once() {
         );
     }
 }
+
+#[test]
+fn a_connect_continues_after_an_event_that_the_program_has_written() {
+    let (listener, address) = stream_listener();
+    let socket = Socket::new_on(provider()).unwrap();
+    let connecting = socket.connect(address, &stream_options()).unwrap();
+    connecting.id().write_event(0, 7).unwrap();
+    thread::scope(|scope| {
+        let accepting = scope.spawn(|| listener.accept_within(PATIENCE));
+        connecting.finish().unwrap();
+        accepting.join().unwrap().unwrap();
+    });
+}
