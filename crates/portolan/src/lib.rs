@@ -296,7 +296,7 @@ pub use portolan_sa as sa;
 pub use portolan_wire as wire;
 pub use resolve::resolve;
 pub use stream::{Stream, StreamListener, StreamOptions};
-pub use sys::{Buffer, MESSAGE_MAX_BYTES, Memory, RemoteMemory, SharedMemory};
+pub use sys::{Buffer, MESSAGE_MAX_BYTES, Memory, NotRevoked, RemoteMemory, SharedMemory};
 pub use work::{Done, Failed, Gather, Keepalive, Message, SharedReceiveQueue, Transfer};
 
 /// Gives an example in the documentation a group of its own, so that it does not depend on the machine's other processes.

@@ -4,7 +4,7 @@ use portolan_provider::verbs::Access;
 use portolan_provider::{Error, Result, Step};
 
 use super::established::Connection;
-use crate::sys::{Buffer, Memory, RemoteMemory, SharedMemory};
+use crate::sys::{Buffer, Memory, NotRevoked, RemoteMemory, SharedMemory};
 
 impl Connection {
     /// Allocates a registered buffer.
@@ -114,8 +114,12 @@ impl Connection {
     ///
     /// # Errors
     /// See [`SharedMemory::revoke`].
-    pub fn revoke(&self, memory: SharedMemory) -> Result<Buffer> {
-        let revoked = memory.revoke();
-        revoked.map_err(|error| self.inner.explain(error))
+    pub fn revoke(&self, memory: SharedMemory) -> std::result::Result<Buffer, NotRevoked> {
+        // A binding of a window may have ended. If collecting fails, so does the connection's next call.
+        let _ = self.inner.work.collect();
+        memory.revoke().map_err(|mut failed| {
+            failed.error = self.inner.explain(failed.error);
+            failed
+        })
     }
 }

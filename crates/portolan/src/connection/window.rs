@@ -157,7 +157,7 @@ impl Connection {
             access,
         };
         memory.opens(&window)?;
-        let key = work.post_bind(&window, remote.rkey, bind)?;
+        let key = work.post_bind(&window, remote.rkey, bind, memory.keep_registered())?;
         let window = Window {
             window,
             remote,

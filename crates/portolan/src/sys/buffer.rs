@@ -64,11 +64,12 @@ impl Buffer {
         Self::whole(Backing::of(memory))
     }
 
-    pub(super) fn whole(backing: Backing) -> Self {
+    pub(super) fn whole(backing: impl Into<Arc<Backing>>) -> Self {
+        let backing = backing.into();
         Self {
             offset: 0,
             length: backing.len(),
-            backing: Arc::new(backing),
+            backing,
         }
     }
 

@@ -8,10 +8,13 @@ mod backing;
 mod buffer;
 mod memory;
 mod program;
+mod revoke;
 mod shared;
 mod wide;
 
 pub use buffer::Buffer;
 pub use memory::{MESSAGE_MAX_BYTES, RemoteMemory};
 pub use program::Memory;
+pub use revoke::NotRevoked;
+pub(crate) use shared::KeptRegistered;
 pub use shared::SharedMemory;

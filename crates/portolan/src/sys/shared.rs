@@ -10,7 +10,6 @@ use portolan_provider::verbs::{Access, Sge};
 use portolan_provider::{Cause, Error, Result, Step};
 
 use super::backing::Backing;
-use super::buffer::Buffer;
 use super::memory::RemoteMemory;
 use super::program::Memory;
 use super::wide;
@@ -26,6 +25,7 @@ const WORD_BYTES: usize = 8;
 ///
 /// Access ends when the memory is revoked ([`SharedMemory::revoke`]) or dropped, at a set time
 /// ([`SharedMemory::expire_at`]), or with the last connection of its domain. A domain of one connection ends with it.
+/// If the opening of a window was cancelled, dropped memory stays until that window's binding has ended.
 ///
 /// There are no slices of it, because the bytes may change at any time. [`SharedMemory::load`] and
 /// [`SharedMemory::store`] copy. A program that wants to use the bytes in place withdraws the memory
@@ -62,12 +62,23 @@ const WORD_BYTES: usize = 8;
 /// # Ok::<(), portolan::Error>(())
 /// ```
 pub struct SharedMemory {
-    backing: Backing,
+    /// The queues of connections share it while a window on it is being bound.
+    pub(super) backing: Arc<Backing>,
     access: Access,
     lease: Lease,
     /// The first registration's address and key.
-    pd: Arc<dyn Pd>,
+    pub(super) pd: Arc<dyn Pd>,
     rkey: u32,
+}
+
+/// Shared memory that stays registered, for work that names it.
+#[derive(Clone)]
+pub(crate) struct KeptRegistered(#[allow(dead_code, reason = "it is only kept")] Arc<Backing>);
+
+impl fmt::Debug for KeptRegistered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeptRegistered")
+    }
 }
 
 impl SharedMemory {
@@ -80,7 +91,7 @@ impl SharedMemory {
         let backing = Backing::new(pd, length, access)?;
         let rkey = first_rkey(&backing)?;
         Ok(Self {
-            backing,
+            backing: Arc::new(backing),
             access,
             lease: Lease::default(),
             pd: pd.clone(),
@@ -116,7 +127,7 @@ impl SharedMemory {
         };
         match registered {
             Ok(rkey) => Ok(Self {
-                backing,
+                backing: Arc::new(backing),
                 access,
                 lease: Lease::default(),
                 pd: pd.clone(),
@@ -339,30 +350,9 @@ impl SharedMemory {
         swapped.unwrap_or_else(|found| found)
     }
 
-    /// Withdraws the peers' rights on every device. Returns the memory as an ordinary buffer. If a process of this host
-    /// was stopped in the middle of a write to memory of the library's, it returns a copy instead.
-    ///
-    /// ```
-    /// use portolan::Access;
-    /// # let (server, client) = portolan::doc_pair()?;
-    ///
-    /// let memory = server.share(16, Access::REMOTE_WRITE)?;
-    /// client.write(b"ahoy".to_vec(), memory.remote())?.wait()?;
-    /// let buffer = memory.revoke()?;
-    /// assert_eq!(&buffer[..4], b"ahoy");
-    /// # Ok::<(), portolan::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// A region cannot be deregistered, or cannot be registered again for local use.
-    pub fn revoke(mut self) -> Result<Buffer> {
-        self.backing.restrict(Access::LOCAL_WRITE)?;
-        if self.backing.is_exclusive() {
-            return Ok(Buffer::whole(self.backing));
-        }
-        let mut buffer = Buffer::new(&self.pd, self.len())?;
-        self.load(0, &mut buffer);
-        Ok(buffer)
+    /// Keeps the memory registered, if it is dropped, while the result exists.
+    pub(crate) fn keep_registered(&self) -> KeptRegistered {
+        KeptRegistered(Arc::clone(&self.backing))
     }
 
     fn lkey(&self) -> u32 {

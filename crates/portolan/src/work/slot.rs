@@ -7,6 +7,7 @@ use portolan_provider::traits::Mw;
 use portolan_provider::verbs::WorkCompletion;
 
 use super::pieces::Gather;
+use crate::sys::KeptRegistered;
 
 #[derive(Debug)]
 pub(super) struct Slot {
@@ -20,8 +21,8 @@ pub(super) struct Slot {
     pub(super) length: usize,
     /// The first request that failed.
     pub(super) failed: Option<WorkCompletion>,
-    /// The memory window that the request binds.
-    pub(super) window: Option<Arc<dyn Mw>>,
+    /// The memory window that the request binds, and the memory.
+    pub(super) window: Option<(Arc<dyn Mw>, KeptRegistered)>,
 }
 
 /// A bit in a work request's number: more requests of the same operation follow. Such a request is unsignaled, so it

@@ -10,6 +10,8 @@ use portolan::{Access, Cause, Connection, Domain, Options, RemoteMemory, SharedM
 use crate::harness::*;
 
 const RIGHTS: Access = Access::MW_BIND;
+/// Bytes of a message of many packets.
+const LONG: usize = 4 << 20;
 
 fn refused(active: &Connection, memory: RemoteMemory) {
     let failed = active.write(vec![1; 8], memory).unwrap().wait();
@@ -200,4 +202,72 @@ async fn a_window_is_opened_by_a_task_and_dropping_the_future_harms_nothing() {
     let mut found = [0; 64];
     memory.load(0, &mut found);
     assert_eq!(found, [9; 64]);
+}
+
+/// A connection with a cancelled opening of a window on the memory, whose binding waits for a long send without a
+/// receive: the connection, its peer, the memory, and the messages that the peer holds.
+#[cfg(feature = "tokio")]
+async fn with_a_waiting_bind() -> (
+    portolan::tasks::AsyncConnection,
+    Connection,
+    SharedMemory,
+    Vec<portolan::Message>,
+) {
+    use portolan::tasks::AsyncConnection;
+    let single = options().receive_depth(1).held_messages(1);
+    let single = single.receive_size(LONG);
+    let pair = tokio::task::spawn_blocking(move || pair_with(&options(), &single));
+    let (active, passive) = pair.await.unwrap();
+    let active = AsyncConnection::new(active).unwrap();
+    active.send(vec![1]).unwrap().await.unwrap();
+    let held = vec![passive.receive_within(PATIENCE).unwrap()];
+    drop(active.send(vec![2; LONG]).unwrap());
+    let memory = active.get_ref().share(64, RIGHTS).unwrap();
+    let opening = active.open_window(&memory, 0..64, Access::REMOTE_WRITE);
+    let waited = tokio::time::timeout(std::time::Duration::from_millis(50), opening).await;
+    assert!(waited.is_err(), "the send before it waits for the peer");
+    (active, passive, memory, held)
+}
+
+/// Lets the peer receive, and checks that the connection still sends.
+#[cfg(feature = "tokio")]
+async fn still_sends(
+    active: &portolan::tasks::AsyncConnection,
+    passive: Connection,
+    held: Vec<portolan::Message>,
+) {
+    drop(held);
+    let receiving = tokio::task::spawn_blocking(move || {
+        for expected in [2, 3] {
+            assert_eq!(passive.receive_within(PATIENCE).unwrap()[0], expected);
+        }
+        passive
+    });
+    let sent = tokio::time::timeout(PATIENCE, active.send(vec![3]).unwrap()).await;
+    sent.expect("it ends").unwrap();
+    receiving.await.unwrap();
+}
+
+#[cfg(feature = "tokio")]
+#[tokio::test]
+async fn memory_that_is_dropped_before_a_cancelled_window_is_bound_leaves_the_connection_usable() {
+    let (active, passive, memory, held) = with_a_waiting_bind().await;
+    drop(memory);
+    still_sends(&active, passive, held).await;
+}
+
+#[cfg(feature = "tokio")]
+#[tokio::test]
+async fn memory_is_not_withdrawn_before_a_cancelled_window_is_bound() {
+    let (active, passive, memory, held) = with_a_waiting_bind().await;
+    let failed = active.get_ref().revoke(memory).unwrap_err();
+    assert!(
+        matches!(failed.error.cause, Cause::InUse { count: 1, .. }),
+        "{failed}"
+    );
+    let memory = failed.memory.expect("it is still shared");
+    memory.store(0, b"ahoy");
+    still_sends(&active, passive, held).await;
+    // The binding has ended, and closed the window.
+    assert_eq!(active.get_ref().revoke(memory).unwrap()[..4], *b"ahoy");
 }
