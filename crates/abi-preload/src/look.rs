@@ -133,7 +133,8 @@ fn connected(socket: &Socket, events: c_short, next: Next<'_>) -> Look {
     let Some(stream) = socket.stream() else {
         return plain(0);
     };
-    let directions = [events & (POLLIN | POLLRDHUP) != 0, events & POLLOUT != 0];
+    // Every wait is also one for an end of the stream. Data that is not read must not end a wait for POLLRDHUP alone.
+    let directions = [events & POLLIN != 0, events & POLLOUT != 0];
     let [read, write] = directions;
     let ready = match next {
         Next::Nothing => stream.ready(),

@@ -159,24 +159,34 @@ pub(crate) fn wait_direction(
 }
 
 /// A thread waits for a stream by its descriptor, until this is dropped.
-pub(crate) struct Waits(Stream, [bool; 2]);
+pub(crate) struct Waits {
+    stream: Stream,
+    directions: [bool; 2],
+    seen: Ready,
+}
 
 impl Waits {
-    /// Begins a wait for these directions. Returns also what is ready already.
+    /// Begins a wait for these directions, and for an end of the stream. Returns also what is ready already.
     pub(crate) fn begin(stream: &Stream, directions: [bool; 2]) -> (Self, Ready) {
-        let ready = stream.begin_wait(directions);
-        (Self(stream.clone(), directions), ready)
+        let seen = stream.begin_wait(directions);
+        let stream = stream.clone();
+        let wait = Self {
+            stream,
+            directions,
+            seen,
+        };
+        (wait, seen)
     }
 
     /// Called before a sleep: what else to wait for.
     pub(crate) fn sleep_at_sockets(&self) -> Option<SocketSleep<'_>> {
-        self.0.sleep_at_sockets()
+        self.stream.sleep_at_sockets()
     }
 }
 
 impl Drop for Waits {
     fn drop(&mut self) {
-        self.0.end_wait(self.1);
+        self.stream.end_wait(self.directions, self.seen);
     }
 }
 

@@ -190,6 +190,7 @@ fn what_waits_takes_no_processor_time_and_hears_what_it_waits_for() {
         ("listener", 6),
         ("polled", 1),
         ("end", 1),
+        ("polled-end", 3),
         ("file", 1),
     ] {
         let (on_tcp, _) = run(&folder, &format!("timeout 60 $tcp {case}"));

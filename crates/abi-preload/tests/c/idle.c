@@ -5,11 +5,13 @@
  * idle listener: an epoll instance has reported connections that the program does not accept.
  * idle polled: an instance that was polled is still ready for another one that contains it.
  * idle end: an epoll instance waits for the end of a stream that has unread data.
+ * idle polled-end: poll waits for the end of a stream that has unread data, or for nothing but a hang-up.
  * idle file: sendfile from a pipe, which Linux refuses.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/sendfile.h>
@@ -155,6 +157,49 @@ static void end(void)
 	finish(ends);
 }
 
+/* Another thread ends the peer's direction after a while. */
+static void *end_later(void *peer)
+{
+	usleep(WATCHED_MS * 1000);
+	shutdown(*(int *)peer, SHUT_WR);
+	return NULL;
+}
+
+/* Waits for `events`, at first in vain. The peer ends its direction during the second wait. */
+static void polled_end(const char *what, short events, int ends[2])
+{
+	struct pollfd asked = { .fd = ends[1], .events = events };
+	pthread_t thread;
+	long before_ms = used_ms();
+
+	printf("%s: %d\n", what, poll(&asked, 1, WATCHED_MS));
+	tell_busy(before_ms);
+	need(pthread_create(&thread, NULL, end_later, &ends[0]) == 0, "pthread_create");
+	before_ms = used_ms();
+	printf("at the end: %d\n", poll(&asked, 1, 2 * WATCHED_MS));
+	tell_busy(before_ms);
+	printf("events: %x\n", asked.revents);
+	pthread_join(thread, NULL);
+}
+
+static void polled_ends(void)
+{
+	int ends[2];
+
+	pair(&here, listener, ends);
+	need(write(ends[0], "x", 1) == 1, "write");
+	polled_end("the end of a stream with data", POLLRDHUP, ends);
+	finish(ends);
+	pair(&here, listener, ends);
+	need(write(ends[0], "x", 1) == 1, "write");
+	polled_end("nothing of a stream with data", 0, ends);
+	finish(ends);
+	pair(&here, listener, ends);
+	need(shutdown(ends[1], SHUT_WR) == 0, "shutdown");
+	polled_end("nothing after the own end", 0, ends);
+	finish(ends);
+}
+
 static void file(void)
 {
 	static char big[PIECE];
@@ -186,6 +231,8 @@ int main(int count, char **arguments)
 		polled();
 	} else if (strcmp(mode, "end") == 0) {
 		end();
+	} else if (strcmp(mode, "polled-end") == 0) {
+		polled_ends();
 	} else {
 		file();
 	}

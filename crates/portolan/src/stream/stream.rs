@@ -244,7 +244,7 @@ impl Stream {
     }
 
     /// As [`Stream::ready`]. After this, the stream's descriptor becomes readable when another direction becomes
-    /// ready. Call it before each wait for the descriptor.
+    /// ready, or when a direction ends, whichever directions are named. Call it before each wait for the descriptor.
     pub fn ready_or_watch(&self, read: bool, write: bool) -> Ready {
         self.core().prepare_wait([read, write])
     }
@@ -257,10 +257,10 @@ impl Stream {
         self.core().begin_wait(directions)
     }
 
-    /// See [`Stream::begin_wait`].
+    /// Ends what [`Stream::begin_wait`] began, which returned `seen`.
     #[doc(hidden)]
-    pub fn end_wait(&self, directions: [bool; 2]) {
-        self.core().end_wait(directions);
+    pub fn end_wait(&self, directions: [bool; 2], seen: Ready) {
+        self.core().end_wait(directions, seen);
     }
 
     /// For a caller of poll(2), the descriptors to wait for in the place of that of [`AsFd`].

@@ -182,7 +182,7 @@ fn an_event_loop_does_not_take_the_wake_up_of_a_thread_that_waits_by_the_descrip
     for stream in [&active, &passive] {
         stream.set_nonblocking(true).unwrap();
     }
-    passive.begin_wait([true, false]);
+    let begun = passive.begin_wait([true, false]);
     // The descriptor may first report what came with the connection.
     eventually("nothing more is reported", || {
         assert!(!passive.ready_or_watch(true, false).readable);
@@ -197,8 +197,33 @@ fn an_event_loop_does_not_take_the_wake_up_of_a_thread_that_waits_by_the_descrip
     eventually("the data is seen", is_readable);
     assert!(is_readable());
     wait(&passive);
-    passive.end_wait([true, false]);
+    passive.end_wait([true, false], begun);
     assert!(passive.ready().readable);
+}
+
+#[test]
+fn a_thread_that_waits_for_the_end_alone_hears_of_it_whoever_looks_meanwhile_and_of_no_data() {
+    let (active, passive) = streams();
+    for stream in [&active, &passive] {
+        stream.set_nonblocking(true).unwrap();
+    }
+    assert_eq!((&active).write(b"ahoy").unwrap(), 4);
+    eventually("data", || passive.ready().readable);
+    let begun = passive.begin_wait([false, false]);
+    eventually("nothing more is reported", || {
+        assert!(!passive.ready_or_watch(false, false).read_closed);
+        is_quiet(&passive)
+    });
+    active.shutdown(Shutdown::Write).unwrap();
+    eventually("the end is seen", || {
+        passive.ready_or_watch(false, false).read_closed
+    });
+    wait(&passive);
+    passive.end_wait([false, false], begun);
+    // Who has seen the end waits for the next one.
+    let begun = passive.begin_wait([false, false]);
+    assert!(is_quiet(&passive));
+    passive.end_wait([false, false], begun);
 }
 
 /// A stream with a small send buffer, whose peer sends a byte and then reads all that comes into a large buffer. It has
@@ -238,12 +263,13 @@ fn an_event_loop_that_reads_does_not_take_the_wake_up_of_a_thread_that_waits_for
     eventually("data", || (&active).read(&mut [0]).is_ok());
     for _ in 0..5_000 {
         while would_block((&active).write(&[1; 20])) {
-            let is_full = !active.begin_wait([false, true]).writable;
+            let begun = active.begin_wait([false, true]);
+            let is_full = !begun.writable;
             assert!(!active.ready_or_watch(true, false).readable);
             if is_full {
                 wait(&active);
             }
-            active.end_wait([false, true]);
+            active.end_wait([false, true], begun);
         }
         while !would_block((&active).write(&[1; 8192])) {}
     }
@@ -257,13 +283,14 @@ fn a_glance_at_data_does_not_take_the_wake_up_of_a_thread_that_waits_for_room() 
     eventually("data", || active.ready().readable);
     for _ in 0..5_000 {
         while would_block((&active).write(&[1; 20])) {
-            let is_full = !active.begin_wait([false, true]).writable;
+            let begun = active.begin_wait([false, true]);
+            let is_full = !begun.writable;
             let seen = active.glance([true, false], false);
             assert!(seen.expect("the device calls").readable);
             if is_full {
                 wait(&active);
             }
-            active.end_wait([false, true]);
+            active.end_wait([false, true], begun);
         }
         while !would_block((&active).write(&[1; 8192])) {}
     }

@@ -26,6 +26,7 @@ use portolan_threads::spin::Spin;
 use locked::Locked;
 pub use own_wait::SocketSleep;
 use readiness::Readiness;
+use ready::EndWaits;
 pub use ready::{Direction, Ready};
 pub(crate) use signal::Signal;
 #[cfg(feature = "tokio")]
@@ -93,6 +94,8 @@ struct State {
     wanted: [bool; 2],
     /// Number of the program's threads that wait for each direction by the descriptor.
     awaited: [u32; 2],
+    /// Who waits for an end of the stream.
+    end_waits: EndWaits,
     is_ringing: bool,
     /// The directions for which a notification is requested, since the last completion and the last drive.
     is_prepared: [bool; 2],
@@ -159,6 +162,7 @@ impl Core {
                 waiters: 0,
                 wanted: [false; 2],
                 awaited: [0; 2],
+                end_waits: EndWaits::default(),
                 is_ringing: false,
                 is_prepared: [false; 2],
                 has_flushed_receives: false,
@@ -422,14 +426,17 @@ impl Core {
         for (awaited, is_wanted) in state.awaited.iter_mut().zip(directions) {
             *awaited += u32::from(is_wanted);
         }
+        state.end_waits.begin(ready);
         ready
     }
 
-    /// Ends what [`Core::begin_wait`] began.
-    pub(crate) fn end_wait(&self, directions: [bool; 2]) {
-        for (awaited, is_wanted) in self.lock().awaited.iter_mut().zip(directions) {
+    /// Ends what [`Core::begin_wait`] began, which returned `seen`.
+    pub(crate) fn end_wait(&self, directions: [bool; 2], seen: Ready) {
+        let mut state = self.lock();
+        for (awaited, is_wanted) in state.awaited.iter_mut().zip(directions) {
             *awaited -= u32::from(is_wanted);
         }
+        state.end_waits.end(seen);
     }
 
     /// Prepares the descriptor of [`Core::readiness`] for a wait for these directions. Returns which of them are
@@ -441,16 +448,21 @@ impl Core {
     fn prepare(&self, state: &mut State, directions: [bool; 2]) -> Ready {
         // What its caller wanted before, it now looks for itself.
         state.wanted = [false; 2];
+        state.end_waits.forget_wanted();
         self.advance(state, false);
         state.wanted = directions;
         self.rest(state, directions[Direction::Write as usize]);
         self.check(state);
-        Ready::of(state)
+        let ready = Ready::of(state);
+        state.end_waits.want(ready);
+        ready
     }
 
     /// The stream has no owner any more. What it waited for may be ready, and would end each wait for the flush at once.
     pub(crate) fn forget_owner(&self) {
-        self.lock().wanted = [false; 2];
+        let mut state = self.lock();
+        state.wanted = [false; 2];
+        state.end_waits.forget_wanted();
     }
 
     /// As [`Core::is_flushed`], and prepares the descriptor for a wait until it is so.
@@ -471,6 +483,7 @@ impl Core {
         };
         let mut state = self.lock();
         state.wanted = [false; 2];
+        state.end_waits.forget_wanted();
         let is_called = !state.is_driven && signal.lower();
         if is_called {
             // A thread that waits by the descriptor may not have seen it yet.
@@ -483,7 +496,7 @@ impl Core {
         let [read, write] = directions;
         let found = Ready::of(&state);
         // The call may have been for such a thread, and there is no next one until it is requested.
-        let arms = arms || is_called && state.awaited != [0; 2];
+        let arms = arms || is_called && state.end_waits.has_threads();
         if !arms && (read && found.readable || write && found.writable) {
             return Some(found);
         }
@@ -491,7 +504,9 @@ impl Core {
         let any = self.collect(&mut state, Drive::No);
         self.handled(&mut state, any, has_events);
         state.wanted = directions;
-        Some(Ready::of(&state))
+        let ready = Ready::of(&state);
+        state.end_waits.want(ready);
+        Some(ready)
     }
 
     /// Drives the device for all streams of the process.

@@ -232,6 +232,7 @@ impl Core {
         if let Some(call) = self.on_found.get() {
             call(ready);
         }
+        let mut is_news = state.end_waits.has_news(ready);
         for direction in [Direction::Read, Direction::Write] {
             if ready.is(direction) {
                 let waker = state.wakers[direction as usize].take();
@@ -239,17 +240,18 @@ impl Core {
             }
             let at = direction as usize;
             let is_awaited = state.wanted[at] || state.awaited[at] > 0;
-            if !(is_awaited && ready.is(direction)) {
-                continue;
+            is_news |= is_awaited && ready.is(direction);
+        }
+        if !is_news {
+            return;
+        }
+        match &self.readiness {
+            Readiness::Called { signal, .. } => signal.raise(),
+            Readiness::Watched { bell, .. } if !state.is_ringing => {
+                ring(bell);
+                state.is_ringing = true;
             }
-            match &self.readiness {
-                Readiness::Called { signal, .. } => signal.raise(),
-                Readiness::Watched { bell, .. } if !state.is_ringing => {
-                    ring(bell);
-                    state.is_ringing = true;
-                }
-                Readiness::Watched { .. } => {}
-            }
+            Readiness::Watched { .. } => {}
         }
     }
 }

@@ -4,6 +4,9 @@ use portolan_rsocket::Phase;
 
 use super::State;
 
+/// Number of different [`Ready::ends`].
+const ENDS: usize = 8;
+
 /// The direction that a caller waits for; [`Ready`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
@@ -69,11 +72,67 @@ impl Ready {
         }
     }
 
+    /// What has ended, as a number below [`ENDS`].
+    fn ends(self) -> usize {
+        let ends = [self.read_closed, self.hung_up, self.failed];
+        ends.into_iter()
+            .fold(0, |number, end| number << 1 | usize::from(end))
+    }
+
     /// Whether a direction is ready.
     pub fn is(self, direction: Direction) -> bool {
         match direction {
             Direction::Read => self.readable,
             Direction::Write => self.writable,
         }
+    }
+}
+
+/// Who waits for another end of the stream than it has seen. Whoever waits does so, as poll(2) reports `POLLHUP` and
+/// `POLLERR` unasked.
+#[derive(Debug, Default)]
+pub(super) struct EndWaits {
+    /// What an event loop has seen.
+    wanted: Option<usize>,
+    /// Number of threads that wait by the descriptor, by what they have seen.
+    awaited: [u32; ENDS],
+}
+
+impl EndWaits {
+    /// An event loop has seen this, and waits.
+    pub(super) fn want(&mut self, seen: Ready) {
+        self.wanted = Some(seen.ends());
+    }
+
+    /// The event loop looks for itself, or is gone.
+    pub(super) fn forget_wanted(&mut self) {
+        self.wanted = None;
+    }
+
+    /// A thread has seen this, and waits by the descriptor.
+    pub(super) fn begin(&mut self, seen: Ready) {
+        self.awaited[seen.ends()] += 1;
+    }
+
+    /// A thread that has seen this waits no longer.
+    pub(super) fn end(&mut self, seen: Ready) {
+        self.awaited[seen.ends()] -= 1;
+    }
+
+    /// Whether threads wait by the descriptor.
+    pub(super) fn has_threads(&self) -> bool {
+        self.awaited != [0; ENDS]
+    }
+
+    /// Whether nobody waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.wanted.is_none() && !self.has_threads()
+    }
+
+    /// Whether what anyone who waits has seen is not `now` any more.
+    pub(super) fn has_news(&self, now: Ready) -> bool {
+        let now = now.ends();
+        self.wanted.is_some_and(|seen| seen != now)
+            || (0..ENDS).any(|seen| seen != now && self.awaited[seen] > 0)
     }
 }

@@ -29,6 +29,7 @@ impl Core {
     ) -> io::Result<T> {
         let mut state = self.lock();
         state.wanted[direction as usize] = false;
+        state.end_waits.forget_wanted();
         // A call that need not wait does not drive the device: the device would leave what arrives next to a poller,
         // and such a caller may not come again.
         let any = self.collect(&mut state, Drive::No);
