@@ -71,6 +71,26 @@ fn an_ordinary_user_keeps_its_number_with_a_view_and_without_one() {
 }
 
 #[test]
+fn an_ordinary_user_can_open_a_pseudo_terminal_also_if_root_started_exec() {
+    let installed = Installed::new("terminal");
+    let script = "script -qec 'test -t 0' /dev/null && test -c /dev/ptmx && echo opened";
+    let (text, complaint) = installed.run(&as_user(USER), script);
+    assert_eq!(text, "opened\n", "{complaint}");
+    let as_another = format!("{} sh -c \"{script}\"", as_user(USER));
+    let (text, complaint) = installed.run("", &as_another);
+    assert_eq!(text, "opened\n", "{complaint}");
+}
+
+#[test]
+fn a_pseudo_terminal_has_its_usual_name_where_everybody_may_open_pts_ptmx() {
+    let installed = Installed::new("usual");
+    let around = "exec unshare -m sh -ec 'mount -t devpts -o ptmxmode=666 devpts /dev/pts; exec \"$0\" \"$@\"'";
+    let script = "readlink /dev/ptmx; script -qec tty /dev/null";
+    let (text, complaint) = installed.run(around, script);
+    assert_eq!(text, "pts/ptmx\n/dev/pts/0\r\n", "{complaint}");
+}
+
+#[test]
 fn a_limit_of_file_sizes_without_room_for_the_view_is_named_and_the_program_runs_without_it() {
     let installed = Installed::new("limited");
     let (text, complaint) = installed.run("prlimit --fsize=0", "echo runs");

@@ -122,6 +122,13 @@ fn only_the_program_sees_each_devices_file_in_dev_infiniband_and_the_rest_of_dev
 }
 
 #[test]
+fn a_program_can_open_a_pseudo_terminal() {
+    let output = run(&["exec", "--", "script", "-qec", "test -t 0", "/dev/null"]);
+    let (text, complaint) = (stdout(&output), stderr(&output));
+    assert!(output.status.success(), "{text}{complaint}");
+}
+
+#[test]
 fn a_program_keeps_its_exit_code_its_signals_and_its_user() {
     let code = |script: &str| run(&["exec", "sh", "-c", script]).status;
     assert_eq!(code("exit 7").code(), Some(7));

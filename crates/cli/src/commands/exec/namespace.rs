@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -14,6 +15,7 @@ use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use rustix::fs::{CWD, FileType, Mode, OFlags, chmod, mknodat, openat};
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 use rustix::process::{Resource, getegid, geteuid, getrlimit};
 use thiserror::Error;
 
@@ -24,6 +26,12 @@ const TMPFS_OPTIONS: &str = "mode=755,size=64m,nr_inodes=65536";
 /// Maximum number of neighbours to mount again: Linux has about a hundred classes of devices, and a machine a few
 /// hundred devices.
 const NEIGHBOURS_MAX: usize = 4096;
+/// The device that opens pseudo-terminals (pts(4)).
+const PTMX: &str = "ptmx";
+/// Permissions to open it, for everybody.
+const BY_EVERYBODY: u32 = 0o666;
+/// Where the covered folder is mounted for `ptmx`.
+const ORIGINAL: &str = ".portolan";
 /// The user number that represents all users that a user namespace does not map (user_namespaces(7)).
 const OVERFLOW_UID: u32 = 65_534;
 
@@ -155,6 +163,27 @@ enum NeighbourKind {
     /// Also represents devices, sockets and the like.
     File,
     Link(PathBuf),
+    /// The device that opens pseudo-terminals, and a copy of its folder's mounts.
+    Ptmx(OwnedFd),
+}
+
+impl NeighbourKind {
+    /// The kernel looks for the pseudo-terminals in `pts` beside the device, and a file that is mounted alone has
+    /// nothing beside it.
+    fn of_ptmx(folder: &Path) -> Result<Self> {
+        let other = Path::new("pts").join(PTMX);
+        // Most machines only let root open this one. A program of root may open terminals as another user.
+        let may_open = |found: fs::Metadata| found.mode() & BY_EVERYBODY == BY_EVERYBODY;
+        if folder.join(&other).metadata().is_ok_and(may_open) {
+            return Ok(Self::Link(other));
+        }
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE
+            | OpenTreeFlags::AT_RECURSIVE
+            | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let copy = open_tree(CWD, folder, flags)
+            .with_context(|| format!("{} cannot be mounted twice", folder.display()))?;
+        Ok(Self::Ptmx(copy))
+    }
 }
 
 fn neighbours(folder: &Path) -> Result<Vec<Neighbour>> {
@@ -169,6 +198,8 @@ fn neighbours(folder: &Path) -> Result<Vec<Neighbour>> {
         );
         let kind = if kind.is_symlink() {
             NeighbourKind::Link(fs::read_link(&path)?)
+        } else if kind.is_char_device() && entry.file_name() == PTMX {
+            NeighbourKind::of_ptmx(folder)?
         } else if kind.is_dir() {
             NeighbourKind::Folder
         } else {
@@ -185,7 +216,20 @@ impl Neighbour {
     fn rebuild(&self, covered: &Path, former: &OwnedFd) -> Result<()> {
         let path = covered.join(&self.name);
         match &self.kind {
-            NeighbourKind::Link(to) => return Ok(std::os::unix::fs::symlink(to, path)?),
+            NeighbourKind::Link(to) => return Ok(symlink(to, path)?),
+            NeighbourKind::Ptmx(original) => {
+                let place = covered.join(ORIGINAL);
+                fs::create_dir(&place)?;
+                move_mount(
+                    original,
+                    "",
+                    CWD,
+                    &place,
+                    MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
+                )
+                .with_context(|| format!("{} cannot be mounted", place.display()))?;
+                return Ok(symlink(Path::new(ORIGINAL).join(PTMX), path)?);
+            }
             NeighbourKind::Folder => fs::create_dir(&path)?,
             NeighbourKind::File => fs::write(&path, [])?,
         }
@@ -204,7 +248,7 @@ fn fill(place: &Path, tree: &[(String, Leaf)]) -> Result<()> {
         fs::create_dir_all(path.parent().unwrap_or(place))?;
         match leaf {
             Leaf::Text(text) => write(&path, text)?,
-            Leaf::Link(to) => std::os::unix::fs::symlink(to, path)?,
+            Leaf::Link(to) => symlink(to, path)?,
             Leaf::Node => make_node(&path)?,
         }
     }
