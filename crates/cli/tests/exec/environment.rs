@@ -139,6 +139,25 @@ fn a_program_keeps_its_exit_code_its_signals_and_its_user() {
 }
 
 #[test]
+fn a_program_ignores_sigpipe_if_and_only_if_exec_was_started_so() {
+    const SIGPIPE: u64 = 1 << 12;
+    let ignored = |before: &str| {
+        let script =
+            format!("{before} exec \"$0\" exec --no-sysfs -- grep SigIgn /proc/self/status");
+        let shell = Command::new("sh")
+            .args(["-c", &script])
+            .arg(portolan().get_program())
+            .stdout(Stdio::piped())
+            .spawn();
+        let text = stdout(&output_of(shell.unwrap()));
+        let mask = text.trim().rsplit('\t').next().unwrap().to_owned();
+        u64::from_str_radix(&mask, 16).unwrap() & SIGPIPE != 0
+    };
+    assert!(ignored("trap '' PIPE;"));
+    assert!(!ignored(""));
+}
+
+#[test]
 fn a_missing_program_is_127_and_one_that_cannot_be_run_126() {
     let missing = run(&["exec", "--", "no-such-program"]);
     assert_eq!(missing.status.code(), Some(127));

@@ -105,6 +105,7 @@ pub(crate) fn run(args: &ExecArgs, pinned: Option<Choice>, output: &mut Output) 
     output.flush()?;
     let mut command = Command::new(&program.path);
     command.arg0(name).args(arguments).envs(variables);
+    portolan_sigpipe::pass_on(&mut command);
     let error = command.exec();
     let path = program.path.display();
     // The system says of a script without its interpreter, too, that there is no such file.
