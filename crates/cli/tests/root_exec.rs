@@ -9,6 +9,7 @@ mod installed;
 use std::fs;
 use std::process::Command;
 
+use common::copy_program;
 use installed::{Installed, as_user};
 
 /// An ordinary user that is unknown to the machine.
@@ -88,6 +89,38 @@ fn a_pseudo_terminal_has_its_usual_name_where_everybody_may_open_pts_ptmx() {
     let script = "readlink /dev/ptmx; script -qec tty /dev/null";
     let (text, complaint) = installed.run(around, script);
     assert_eq!(text, "pts/ptmx\n/dev/pts/0\r\n", "{complaint}");
+}
+
+/// The attribute with a file's capabilities, and its value for CAP_NET_BIND_SERVICE, permitted and effective
+/// (capabilities(7); version 2 in linux/capability.h).
+const CAPABILITIES: (&str, [u8; 20]) = (
+    "security.capability",
+    [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+);
+
+#[test]
+fn exec_warns_of_file_capabilities_if_the_loader_takes_no_libraries_because_of_them() {
+    let installed = Installed::new("capable");
+    let env = installed.0.join("env");
+    copy_program("/usr/bin/env", &env);
+    let (name, value) = CAPABILITIES;
+    rustix::fs::setxattr(&env, name, &value, rustix::fs::XattrFlags::empty()).unwrap();
+    // The loader removes the variable if it ignores it (ld.so(8)).
+    let ignores = |user: u32, options: &str| {
+        let around = format!(
+            "exec {} sh -ec '\"$0\" exec {options} -- {}; exec \"$0\" \"$@\"'",
+            as_user(user),
+            env.display()
+        );
+        let (text, complaint) = installed.run(&around, "true");
+        let ignores = !text.contains("LD_LIBRARY_PATH=");
+        let warns = complaint.contains("env has file capabilities");
+        assert_eq!(warns, ignores, "{user} {options}: {complaint}");
+        ignores
+    };
+    assert!(ignores(USER, "--no-sysfs"));
+    assert!(!ignores(0, "--no-sysfs"));
+    ignores(USER, "");
 }
 
 #[test]

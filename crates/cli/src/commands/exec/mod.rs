@@ -69,14 +69,8 @@ pub(crate) fn run(args: &ExecArgs, pinned: Option<Choice>, output: &mut Output) 
         true => portolan::software::preview()?,
         false => Vec::new(),
     };
-    if let Some(warning) = program.deaf_to_environment() {
-        complain(&warning);
-    } else if args.sockets
-        && let Some(warning) = program.calls_the_kernel()
-    {
-        complain(&warning);
-    }
     if args.dry_run {
+        warn(&program, args);
         tell(&program, &variables, &devices, wants_view, output)?;
         return Ok(Outcome::Good);
     }
@@ -102,6 +96,8 @@ pub(crate) fn run(args: &ExecArgs, pinned: Option<Choice>, output: &mut Output) 
             }
         }
     }
+    // Not earlier: in another user namespace, file capabilities have no effect.
+    warn(&program, args);
     output.flush()?;
     let mut command = Command::new(&program.path);
     command.arg0(name).args(arguments).envs(variables);
@@ -121,6 +117,14 @@ pub(crate) fn run(args: &ExecArgs, pinned: Option<Choice>, output: &mut Output) 
         true => NOT_FOUND,
         false => NOT_RUNNABLE,
     }))
+}
+
+/// Warns if the program will not use the libraries.
+fn warn(program: &Program, args: &ExecArgs) {
+    let of_sockets = || args.sockets.then(|| program.calls_the_kernel()).flatten();
+    if let Some(warning) = program.deaf_to_environment().or_else(of_sockets) {
+        complain(&warning);
+    }
 }
 
 fn complain_of_view(name: &OsStr, view: &View, error: &anyhow::Error) {

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, access};
+use rustix::fs::{Access, access, getxattr};
 use thiserror::Error;
 
 /// Number of bytes to read from the start of a program: its headers.
@@ -15,6 +15,11 @@ const HEAD_LEN: usize = 4096;
 const SEGMENT_OF_LOADER: u32 = 3;
 const SET_USER: u32 = 0o4000;
 const SET_GROUP: u32 = 0o2000;
+/// The extended attribute with a file's capabilities (capabilities(7)).
+const CAPABILITIES: &str = "security.capability";
+/// The length of its longest version, the third (linux/capability.h).
+const CAPABILITIES_LEN_MAX: usize = 24;
+const ROOT: u32 = 0;
 
 /// A program that can be run.
 #[derive(Debug)]
@@ -81,6 +86,12 @@ impl Program {
                  environment there, so it gets the machine's own"
             ));
         }
+        if rustix::process::getuid().as_raw() != ROOT && self.has_capabilities() {
+            return Some(format!(
+                "{name} has file capabilities (setcap): the dynamic loader takes no libraries from the environment \
+                 there, so it gets the machine's own"
+            ));
+        }
         let mut head = Vec::new();
         let file = File::open(&self.path).ok()?;
         file.take(HEAD_LEN as u64).read_to_end(&mut head).ok()?;
@@ -93,6 +104,12 @@ impl Program {
 }
 
 impl Program {
+    /// Whether the file has capabilities in this user namespace. Those of another one cannot be read (`EOVERFLOW`),
+    /// and running the program does not give them.
+    fn has_capabilities(&self) -> bool {
+        getxattr(&self.path, CAPABILITIES, &mut [0; CAPABILITIES_LEN_MAX]).is_ok()
+    }
+
     /// The reason why a preloaded library would not see the program's socket calls. `None` if it would.
     pub(super) fn calls_the_kernel(&self) -> Option<String> {
         let mut head = Vec::new();
