@@ -57,7 +57,7 @@ struct Environment {
 
 impl Environment {
     fn cflags(&self) -> String {
-        format!("-I{}", self.include.display())
+        format!("-I{}", escaped(&self.include))
     }
 
     fn libs(&self) -> String {
@@ -65,7 +65,7 @@ impl Environment {
             LibrarySet::Full => "-lrdmacm -libverbs",
             LibrarySet::Rdmacm => "-lrdmacm",
         };
-        format!("-L{} {names}", self.lib.display())
+        format!("-L{} {names}", escaped(&self.lib))
     }
 
     /// Commands that prepend our paths to the variables.
@@ -97,6 +97,21 @@ impl Environment {
     }
 }
 
+/// A path in an option. A backslash precedes each character that a shell may not take literally, as in pkg-config's
+/// output.
+fn escaped(path: &Path) -> String {
+    let is_literal =
+        |c: char| !c.is_ascii() || c.is_ascii_alphanumeric() || "%+,-./:=@_".contains(c);
+    let mut text = String::new();
+    for c in path.to_string_lossy().chars() {
+        if !is_literal(c) {
+            text.push('\\');
+        }
+        text.push(c);
+    }
+    text
+}
+
 /// A path, quoted for a shell.
 fn quoted(path: &Path) -> Result<String> {
     let text = path.to_str().context("a path that is no text")?;
@@ -125,5 +140,11 @@ mod tests {
             .unwrap();
         let said = String::from_utf8(said.stdout).unwrap();
         assert_eq!(said, "/it's here/include|/lib:/before");
+        let script = format!("printf %s {}", environment.cflags());
+        let said = std::process::Command::new("sh")
+            .args(["-c", &script])
+            .output()
+            .unwrap();
+        assert_eq!(said.stdout, b"-I/it's here/include");
     }
 }

@@ -4,5 +4,6 @@
 mod common;
 mod compiler;
 mod environment;
+mod installation;
 mod processes;
 mod programs;

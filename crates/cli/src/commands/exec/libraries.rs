@@ -16,6 +16,8 @@ const INSTALLED: &str = "../lib/portolan";
 /// The preload library's name, and its installed path relative to the command's folder.
 const SOCKETS: &str = "librspreload";
 const INSTALLED_SOCKETS: &str = "../lib/portolan/rsocket/librspreload.so.1";
+/// The name of the folder for a link to it.
+const LINK_OF_SOCKETS: &str = "rsocket";
 /// Path of installed headers, relative to the command's folder.
 const INSTALLED_HEADERS: &str = "../include/portolan";
 /// Their path in the sources of the command.
@@ -38,11 +40,6 @@ impl Libraries {
     ///
     /// A library is missing; the error says how to get it.
     pub(crate) fn find(set: LibrarySet) -> Result<Self> {
-        let library_path = std::env::var_os(LIBRARY_PATH);
-        let base = |build: &str| match links::base_in_force(build, library_path.as_deref()) {
-            Some(base) => Ok(base),
-            None => links::base(),
-        };
         let found = Self::find_beside(&own_folder()?, base, set)?;
         ensure!(
             links::is_nameable(&found.folder),
@@ -70,9 +67,19 @@ impl Libraries {
             .iter()
             .map(|name| Ok((*name, find_built(folder, name)?)))
             .collect::<Result<Vec<_>>>()?;
+        Self::links(folder, base, set.name(), built)
+    }
+
+    /// Links to libraries, in a folder with this name for the command in `folder`.
+    fn links(
+        folder: &Path,
+        base: impl FnOnce(&str) -> Result<PathBuf>,
+        name: &str,
+        built: Vec<(&'static str, PathBuf)>,
+    ) -> Result<Self> {
         let build = format!("{:016x}", hash(folder.as_os_str().as_encoded_bytes()));
         Ok(Self {
-            folder: base(&build)?.join(build).join(set.name()),
+            folder: base(&build)?.join(build).join(name),
             built,
         })
     }
@@ -130,25 +137,69 @@ pub(crate) fn headers() -> Result<PathBuf> {
     Ok(found.canonicalize()?)
 }
 
-/// The path of the preload library, which turns a program's sockets into rsockets.
-///
-/// # Errors
-///
-/// The library is missing, or its path contains a character that separates paths in `LD_PRELOAD`.
-pub(crate) fn of_sockets() -> Result<PathBuf> {
-    let folder = own_folder()?;
-    let installed = folder.join(INSTALLED_SOCKETS);
-    let found = match installed.exists() {
-        true => installed.canonicalize()?,
-        false => find_built(&folder, SOCKETS)?,
-    };
-    let divides = |byte: &u8| b": \t".contains(byte);
-    ensure!(
-        !found.as_os_str().as_encoded_bytes().iter().any(divides),
-        "{} has a `:` or a space in its name, which divide libraries in LD_PRELOAD",
-        found.display()
-    );
-    Ok(found)
+/// The preload library, which turns a program's sockets into rsockets.
+pub(super) struct Preload {
+    /// Its path, without characters that separate paths in `LD_PRELOAD`.
+    pub(super) path: PathBuf,
+    /// The links that the path leads through, if the library's own path has such characters.
+    links: Option<Libraries>,
+}
+
+impl Preload {
+    /// Finds it beside this command.
+    ///
+    /// # Errors
+    ///
+    /// The library is missing, or there is no folder for a link to it.
+    pub(super) fn find() -> Result<Self> {
+        let folder = own_folder()?;
+        let installed = folder.join(INSTALLED_SOCKETS);
+        let found = match installed.exists() {
+            true => installed.canonicalize()?,
+            false => find_built(&folder, SOCKETS)?,
+        };
+        if !has_separator(&found) {
+            return Ok(Self {
+                path: found,
+                links: None,
+            });
+        }
+        let links = Libraries::links(&folder, base, LINK_OF_SOCKETS, vec![(SOCKETS, found)])?;
+        let path = links.folder.join(format!("{SOCKETS}.so.1"));
+        ensure!(
+            !has_separator(&path),
+            "{} has a `:` or a space in its name, which divide libraries in LD_PRELOAD; set TMPDIR to another folder",
+            path.display()
+        );
+        Ok(Self {
+            path,
+            links: Some(links),
+        })
+    }
+
+    /// Creates the link, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Libraries::prepare`].
+    pub(super) fn prepare(&self) -> Result<()> {
+        self.links.as_ref().map_or(Ok(()), Libraries::prepare)
+    }
+}
+
+/// Whether a path has a character that separates paths in `LD_PRELOAD`.
+fn has_separator(path: &Path) -> bool {
+    let is_separator = |byte: &u8| b": \t".contains(byte);
+    path.as_os_str().as_encoded_bytes().iter().any(is_separator)
+}
+
+/// The folder for the links of all builds.
+fn base(build: &str) -> Result<PathBuf> {
+    let library_path = std::env::var_os(LIBRARY_PATH);
+    match links::base_in_force(build, library_path.as_deref()) {
+        Some(base) => Ok(base),
+        None => links::base(),
+    }
 }
 
 fn own_folder() -> Result<PathBuf> {

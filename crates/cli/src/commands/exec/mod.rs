@@ -22,7 +22,7 @@ use serde_json::json;
 use crate::args::{ExecArgs, LibrarySet};
 use crate::exit::Outcome;
 use crate::output::{Output, complain};
-use libraries::Libraries;
+use libraries::{Libraries, Preload};
 use namespace::Hidden;
 use program::{Missing, Program};
 pub(crate) use trial::run as run_trial;
@@ -60,8 +60,9 @@ pub(crate) fn run(args: &ExecArgs, pinned: Option<Choice>, output: &mut Output) 
     };
     let libraries = Libraries::find(args.libraries)?;
     let mut variables = variables(args.libraries, pinned, libraries.folder());
-    if args.sockets {
-        variables.push((PRELOAD, before(&libraries::of_sockets()?, PRELOAD)));
+    let preload = args.sockets.then(Preload::find).transpose()?;
+    if let Some(preload) = &preload {
+        variables.push((PRELOAD, before(&preload.path, PRELOAD)));
     }
     // Socket programs do not look for devices in sysfs, and may depend on the ids of other users.
     let wants_view = args.libraries == LibrarySet::Full && !args.no_sysfs && !args.sockets;
@@ -75,6 +76,7 @@ pub(crate) fn run(args: &ExecArgs, pinned: Option<Choice>, output: &mut Output) 
         return Ok(Outcome::Good);
     }
     libraries.prepare()?;
+    preload.iter().try_for_each(Preload::prepare)?;
     if wants_view {
         let left = namespace::leave(|| may_be_alone().and_then(|()| trial::try_elsewhere()));
         let views = view::views(&devices);
