@@ -38,6 +38,35 @@ fn the_exit_code_and_the_count_show_whether_there_are_problems() {
 }
 
 #[test]
+fn the_option_and_the_variable_pin_the_provider_and_the_text_names_which() {
+    let (_, told) = doctor(&["--provider", "software"]);
+    assert_eq!(
+        (&told["provider"]["name"], &told["provider"]["pinned"]),
+        (&"software".into(), &true.into())
+    );
+    for choice in ["software", "kernel"] {
+        let text = stdout(&run(&["doctor", "--provider", choice]));
+        let line = text.lines().find(|line| line.starts_with("provider"));
+        let line = line.unwrap_or_else(|| panic!("{text}"));
+        assert!(line.contains(choice), "{line}");
+        assert!(line.ends_with("(--provider is given)"), "{line}");
+        // The option is stronger than the variable.
+        let other = portolan()
+            .env("PORTOLAN_PROVIDER", "kernel")
+            .args(["doctor", "--provider", choice])
+            .output();
+        let text = stdout(&other.unwrap());
+        assert!(text.contains("(--provider is given)"), "{text}");
+    }
+    let by_variable = portolan()
+        .env("PORTOLAN_PROVIDER", "software")
+        .arg("doctor")
+        .output();
+    let text = stdout(&by_variable.unwrap());
+    assert!(text.contains("(PORTOLAN_PROVIDER is set)"), "{text}");
+}
+
+#[test]
 fn a_destination_is_reported_with_its_route() {
     let (_, told) = doctor(&["127.0.0.1:7471"]);
     let way = &told["destination"]["ways"][0];

@@ -103,11 +103,20 @@ pub fn pin(choice: Option<Choice>) {
     PINNED.store(choice.map_or(0, |choice| choice as u8), Ordering::Release);
 }
 
-/// The pinned provider, and how it was pinned.
+/// The pinned provider, and how it was pinned. `None` means that the route or the listening address
+/// decides.
+///
+/// ```
+/// use portolan::provider::{Choice, PinnedBy, pin, pinned};
+///
+/// pin(Some(Choice::Software));
+/// assert_eq!(pinned()?, Some((Choice::Software, PinnedBy::Program)));
+/// # Ok::<(), portolan::Error>(())
+/// ```
 ///
 /// # Errors
 /// `InvalidArgument` for an unknown name in `PORTOLAN_PROVIDER`, unless the program pins one.
-pub(crate) fn pinned() -> Result<Option<(Choice, PinnedBy)>> {
+pub fn pinned() -> Result<Option<(Choice, PinnedBy)>> {
     let pinned = PINNED.load(Ordering::Acquire);
     let mut all = [Choice::Software, Choice::Kernel].into_iter();
     match all.find(|choice| *choice as u8 == pinned) {

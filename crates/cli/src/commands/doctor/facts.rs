@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use portolan::provider::{Choice, Offers};
+use portolan::provider::{Choice, Offers, PROVIDER_ENV, PinnedBy};
 use portolan::software::DevicePreview;
 
 use super::rules::Ruleset;
@@ -12,8 +12,8 @@ use super::rules::Ruleset;
 pub(super) struct Facts {
     /// The provider that this environment selects, or the error in the environment.
     pub(super) provider: Option<Result<Choice, String>>,
-    /// Whether the environment pins the provider; otherwise the route decides.
-    pub(super) is_pinned: bool,
+    /// What pins the provider; if nothing does, the route decides.
+    pub(super) pinned_by: Option<PinnedBy>,
     pub(super) host: Host,
     pub(super) kernel: Kernel,
     /// The devices that the software provider would have.
@@ -36,7 +36,15 @@ impl Facts {
 
     /// Whether each route selects its provider.
     pub(super) fn is_by_route(&self) -> bool {
-        self.is_software() && !self.is_pinned
+        self.is_software() && self.pinned_by.is_none()
+    }
+
+    /// What pins the provider, as the user wrote it.
+    pub(super) fn pin_name(&self) -> &'static str {
+        match self.pinned_by {
+            Some(PinnedBy::Program) => "--provider",
+            _ => PROVIDER_ENV,
+        }
     }
 
     /// Whether the first usable route to the destination uses a software device.

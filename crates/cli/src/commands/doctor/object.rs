@@ -24,7 +24,7 @@ pub(super) fn object(facts: &Facts, found: &[Found]) -> Value {
         "type": "doctor",
         "version": VERSION,
         "problems": problems.count(),
-        "provider": { "name": provider, "pinned": facts.is_pinned, "error": error },
+        "provider": { "name": provider, "pinned": facts.pinned_by.is_some(), "error": error },
         "host": {
             "name": host.name,
             "kernel": host.release,

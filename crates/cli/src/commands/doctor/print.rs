@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use anyhow::Result;
-use portolan::provider::{Choice, PROVIDER_ENV};
+use portolan::provider::{Choice, PROVIDER_ENV, PinnedBy};
 
 use super::facts::{Facts, KernelDevice, Owner, Port, Way};
 use super::finding::{Found, Severity, address_text};
@@ -134,15 +134,20 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
 }
 
 fn provider(facts: &Facts) -> String {
+    let how = match facts.pinned_by {
+        Some(PinnedBy::Program) => "given",
+        _ => "set",
+    };
+    let pinned = format!("{} is {how}", facts.pin_name());
     match &facts.provider {
         Some(Ok(_)) if facts.is_by_route() => format!(
             "by route: the kernel's device if it is on the route, else the software device ({PROVIDER_ENV} is not set)"
         ),
         Some(Ok(Choice::Software)) => {
-            format!("software, the RoCEv2 device in user space ({PROVIDER_ENV} is set)")
+            format!("software, the RoCEv2 device in user space ({pinned})")
         }
         Some(Ok(Choice::Kernel)) => {
-            format!("kernel, its devices through libibverbs ({PROVIDER_ENV} is set)")
+            format!("kernel, its devices through libibverbs ({pinned})")
         }
         Some(Err(_)) | None => format!("none: {PROVIDER_ENV} is not understood"),
     }

@@ -2,7 +2,7 @@
 //! selects.
 
 use anyhow::{Result, anyhow};
-use portolan::provider::{Choice, PROVIDER_ENV, chosen, kernel_provider};
+use portolan::provider::{Choice, kernel_provider, pinned};
 use portolan::reach::Reason;
 use portolan::sa::{LinkLayer, umad};
 
@@ -35,18 +35,17 @@ pub(super) fn candidates(device: Option<&str>, port_num: u8) -> Result<Vec<Port>
             add(&umad.device, Port::of_umad(&umad));
         }
     }
-    let is_pinned = std::env::var_os(PROVIDER_ENV).is_some_and(|value| !value.is_empty());
-    let choice = chosen()?;
-    let kernel = match (choice, is_pinned) {
-        (Choice::Kernel, _) => kernel_provider()?.devices()?,
+    let pinned = pinned()?.map(|(choice, _)| choice);
+    let kernel = match pinned {
+        Some(Choice::Kernel) => kernel_provider()?.devices()?,
         // A machine without kernel devices is fine.
-        (Choice::Software, false) => {
+        None => {
             let provider = kernel_provider().ok();
             provider
                 .and_then(|kernel| kernel.devices().ok())
                 .unwrap_or_default()
         }
-        (Choice::Software, true) => Vec::new(),
+        Some(Choice::Software) => Vec::new(),
     };
     for device in kernel {
         // InfiniBand ports are already in the list.
@@ -55,7 +54,7 @@ pub(super) fn candidates(device: Option<&str>, port_num: u8) -> Result<Vec<Port>
             add(device.name(), Port::of(&*device, port_num));
         }
     }
-    if choice == Choice::Software {
+    if pinned != Some(Choice::Kernel) {
         // Do not start the provider for a query.
         for preview in portolan::software::preview()? {
             let port = match port_num {

@@ -18,7 +18,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use portolan::provider::{self, PROVIDER_ENV};
+use portolan::provider::{self, PinnedBy};
 
 use super::facts::{Facts, Unseen};
 
@@ -34,10 +34,14 @@ pub(super) fn gather(destination: Option<&str>, timeout: Duration) -> Facts {
     let root = Root::of_machine();
     let mut unseen = Vec::new();
     let provider = provider::chosen().map_err(|error| error.to_string());
+    // Only the environment can have an unknown name.
+    let pinned_by = provider::pinned().map_or(Some(PinnedBy::Environment), |pinned| {
+        pinned.map(|(_, by)| by)
+    });
     let destination = destination.map(|text| destination::look(text, &provider, timeout));
     let port = udp::look(&root, timeout, &mut unseen);
     Facts {
-        is_pinned: std::env::var_os(PROVIDER_ENV).is_some_and(|value| !value.is_empty()),
+        pinned_by,
         host: host::look(&root),
         kernel: kernel::look(&root),
         software: preview(&mut unseen),

@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use portolan::provider::PinnedBy;
+
 use super::Findings;
 use super::network::interface_down;
 use crate::commands::doctor::facts::{Facts, Owner, UdpSocket};
@@ -131,7 +133,11 @@ fn judge_kernel_devices(facts: &Facts, is_used: bool, findings: &mut Findings) {
                 continue;
             }
             let name = &device.name;
-            let remedy = "unset PORTOLAN_PROVIDER";
+            let pin = facts.pin_name();
+            let remedy = match facts.pinned_by {
+                Some(PinnedBy::Program) => format!("omit {pin}"),
+                _ => format!("unset {pin}"),
+            };
             match &device.driver {
                 // It serves its own routes.
                 _ if facts.is_by_route() => {}
@@ -147,7 +153,7 @@ fn judge_kernel_devices(facts: &Facts, is_used: bool, findings: &mut Findings) {
                 None if findings.has(HELD_BY_KERNEL) => {}
                 None if is_used => {
                     let text = format!(
-                        "the kernel's {name} serves {interface}, too, but PORTOLAN_PROVIDER pins the software device"
+                        "the kernel's {name} serves {interface}, too, but {pin} pins the software device"
                     );
                     findings.note(Finding::new("kernel-device-could", text, remedy));
                 }

@@ -9,8 +9,8 @@ mod software;
 
 use std::collections::BTreeSet;
 
-use portolan::provider::Choice;
 use portolan::provider::verbs::Mtu;
+use portolan::provider::{Choice, PinnedBy};
 
 use super::judge;
 use crate::commands::doctor::facts::*;

@@ -74,7 +74,7 @@ pub(super) fn cases() -> Vec<Case> {
             healthy_kernel(),
             |f| {
                 f.provider = Some(Ok(Choice::Software));
-                f.is_pinned = true;
+                f.pinned_by = Some(PinnedBy::Environment);
                 f.port.sockets.push(socket(Owner::Unknown, 0));
             },
         ),
@@ -116,7 +116,7 @@ pub(super) fn cases() -> Vec<Case> {
             healthy_kernel(),
             |f| {
                 f.provider = Some(Ok(Choice::Software));
-                f.is_pinned = true;
+                f.pinned_by = Some(PinnedBy::Environment);
                 f.kernel.devices[0].name = "mlx5_0".into();
                 f.kernel.devices[0].driver = Some("mlx5_core".into());
             },
@@ -128,7 +128,17 @@ pub(super) fn cases() -> Vec<Case> {
             healthy_kernel(),
             |f| {
                 f.provider = Some(Ok(Choice::Software));
-                f.is_pinned = true;
+                f.pinned_by = Some(PinnedBy::Environment);
+            },
+        ),
+        case(
+            ("kernel-device-could", Note),
+            "--provider pins",
+            "omit --provider",
+            healthy_kernel(),
+            |f| {
+                f.provider = Some(Ok(Choice::Software));
+                f.pinned_by = Some(PinnedBy::Program);
             },
         ),
         case(
