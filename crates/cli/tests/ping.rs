@@ -7,9 +7,12 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use common::{
-    Listening, PATIENCE, await_answer, interrupt, objects, output_of, portolan, run, stderr, stdout,
+    Listening, PATIENCE, await_answer, interrupt, objects, output_of, own_network, portolan, run,
+    stderr, stdout,
 };
+use portolan::Listener;
 use portolan::cm::{CmId, EventChannel};
+use portolan::datagram::{Options, Service};
 use portolan::provider::cm::{ConnParam, EventType};
 use portolan::wire::addr::Qpn;
 
@@ -192,6 +195,36 @@ fn ctrl_c_ends_a_ping_with_a_summary_and_a_listener_cleanly() {
     interrupt(&listening.child);
     let (status, text) = listening.finish();
     assert_eq!(status.code(), Some(0), "{text}");
+}
+
+#[test]
+fn ctrl_c_ends_an_attempt_to_connect_with_a_summary() {
+    // They know of the question and never answer it.
+    own_network::enter();
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let service = Service::bind("127.0.0.1:0", &Options::default()).unwrap();
+    let pings = [
+        (&["ping"][..], listener.local_addr().unwrap()),
+        (&["ping", "--ud"], service.local_addr().unwrap()),
+    ];
+    for (ping, address) in pings {
+        let pinger = portolan()
+            .args(ping)
+            .args([&address.to_string(), "-W", "30"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(500));
+        interrupt(&pinger);
+        let interrupted = Instant::now();
+        let output = output_of(pinger);
+        let took = interrupted.elapsed();
+        let text = format!("{}{}", stdout(&output), stderr(&output));
+        assert!(took < Duration::from_secs(2), "{ping:?} {took:?}: {text}");
+        assert!(text.contains("statistics"), "{ping:?}: {text}");
+        assert!(text.contains(" 0 answered"), "{ping:?}: {text}");
+    }
 }
 
 #[test]

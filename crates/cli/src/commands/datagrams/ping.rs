@@ -12,7 +12,7 @@ use super::{immediate, message, report};
 use crate::args::PingArgs;
 use crate::commands::failure::explain;
 use crate::commands::loopback;
-use crate::commands::ping::{DEFAULT_INTERVAL, is_peers};
+use crate::commands::ping::{DEFAULT_INTERVAL, NOT_CONNECTED, is_peers};
 use crate::decode::trace::Side;
 use crate::exit::Outcome;
 use crate::interrupt::Interrupt;
@@ -54,7 +54,13 @@ fn ask_and_ping(args: &PingArgs, recorder: &Recorder, output: &mut Output) -> Re
         .private_data(args.private_data.as_bytes().to_vec())
         .timeout(args.timeout);
     let asked = SystemTime::now();
-    let (socket, service) = match Socket::connect(&args.address, &options) {
+    let address = args.address.clone();
+    let asking = move || Socket::connect(&address, &options);
+    let Some(reached) = interrupt.unless_raised(asking)? else {
+        report::summary(args, &Tally::new(), Some(&NOT_CONNECTED), output)?;
+        return Ok(Outcome::CheckFailed);
+    };
+    let (socket, service) = match reached {
         Ok(reached) => reached,
         Err(error) if is_peers(&error.cause) => {
             note_failure(recorder, asked, &args.address, &error);

@@ -22,6 +22,8 @@ use report::Tally;
 
 /// Default time between two pings if no number is given.
 pub(super) const DEFAULT_INTERVAL: Duration = Duration::from_secs(1);
+/// Why there are no pings if Ctrl-C ends the attempt to connect.
+pub(super) const NOT_CONNECTED: &str = "interrupted before the peer answered";
 /// Time limit for the peer to answer our disconnect.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -41,7 +43,11 @@ fn connect_and_ping(args: &PingArgs, recorder: &Recorder, output: &mut Output) -
     let options = messages::rping_options(&args.private_data, args.timeout);
     let connector = Connector::new().options(options);
     let started = SystemTime::now();
-    let connected = connector.connect(&args.address);
+    let address = args.address.clone();
+    let Some(connected) = interrupt.unless_raised(move || connector.connect(&address))? else {
+        report::summary(args, &Tally::new(), Some(&NOT_CONNECTED), output)?;
+        return Ok(Outcome::CheckFailed);
+    };
     note_attempt(recorder, started, &args.address, connected.as_ref());
     let connection = match connected {
         Ok(connection) => connection,
