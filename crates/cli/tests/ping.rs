@@ -228,6 +228,19 @@ fn ctrl_c_ends_an_attempt_to_connect_with_a_summary() {
 }
 
 #[test]
+fn nothing_follows_the_last_ping_not_even_the_interval() {
+    for ud in [&[][..], &["--ud"]] {
+        let listening = Listening::start("127.0.0.1", ud);
+        let started = Instant::now();
+        let ping = ["ping", &listening.address, "-c", "1", "-i", "5"];
+        let output = run(&[&ping[..], ud].concat());
+        let took = started.elapsed();
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        assert!(took < Duration::from_secs(2), "{ud:?}: {took:?}");
+    }
+}
+
+#[test]
 fn a_ping_reports_that_its_listener_ended() {
     let listening = Listening::start("127.0.0.1", &[]);
     let mut pinger = portolan()

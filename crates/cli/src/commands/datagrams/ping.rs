@@ -144,6 +144,10 @@ impl Pinger<'_> {
         {
             let seq = self.tally.sent;
             self.send(seq)?;
+            if self.args.count == Some(self.tally.sent) {
+                // The wait below is for the last answers.
+                break;
+            }
             next += interval;
             let until = next.max(Instant::now() + ANSWER_GRACE);
             self.receive_until(until, interrupt, output, |pinger| {

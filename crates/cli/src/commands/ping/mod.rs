@@ -162,7 +162,9 @@ fn ping_all(
         }
         seq += 1;
         next += interval;
-        sleep_until(next, interrupt);
+        if args.count != Some(seq) {
+            sleep_until(next, interrupt);
+        }
     }
     Ok(None)
 }
