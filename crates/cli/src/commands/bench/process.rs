@@ -21,6 +21,9 @@ pub(super) struct Peer {
     child: Child,
     requests: ChildStdin,
     answers: Receiver<Value>,
+    patience: Duration,
+    /// Time of the requested work.
+    requested: Duration,
     /// Its address for RDMA connections.
     pub(super) rdma: SocketAddr,
     /// Its address for TCP connections, when requested.
@@ -37,8 +40,13 @@ impl Peer {
     /// It cannot start, or it ends or stays silent instead of listening.
     pub(super) fn start() -> Result<Peer> {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
-        let mut child = Command::new(program)
-            .arg("bench-peer")
+        let mut command = Command::new(program);
+        command.arg("bench-peer");
+        Peer::run(command, PATIENCE)
+    }
+
+    fn run(mut command: Command, patience: Duration) -> Result<Peer> {
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -64,6 +72,8 @@ impl Peer {
             child,
             requests,
             answers,
+            patience,
+            requested: Duration::ZERO,
             rdma: nowhere,
             tcp: nowhere,
             udp: nowhere,
@@ -85,6 +95,7 @@ impl Peer {
     ///
     /// The process has ended.
     pub(super) fn ask(&mut self, request: Request) -> Result<()> {
+        self.requested = request.time();
         writeln!(self.requests, "{request}")
             .and_then(|()| self.requests.flush())
             .with_context(|| format!("the second process is gone at: {request}"))
@@ -96,11 +107,13 @@ impl Peer {
     ///
     /// The process ended or stays silent.
     pub(super) fn answer(&mut self) -> Result<Value> {
-        self.answers.recv_timeout(PATIENCE).map_err(|_| {
+        // A later answer is not one to this request.
+        let limit = self.patience + std::mem::take(&mut self.requested);
+        self.answers.recv_timeout(limit).map_err(|_| {
             // It has printed the error on stderr, which is ours too.
             match self.child.try_wait() {
                 Ok(Some(status)) => anyhow!("the second process ended early: {status}"),
-                _ => anyhow!("the second process did not answer within {PATIENCE:?}"),
+                _ => anyhow!("the second process did not answer within {limit:?}"),
             }
         })
     }
@@ -121,5 +134,35 @@ impl Drop for Peer {
         // Fails only if it has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A second process that takes 2.5 s for any request.
+    const SLOW: &str = r#"a=127.0.0.1:1
+        echo "{\"rdma\":\"$a\",\"tcp\":\"$a\",\"udp\":\"$a\"}"
+        while read request; do sleep 2.5; echo 7; done"#;
+
+    fn slow(patience: Duration) -> Peer {
+        let mut command = Command::new("sh");
+        command.args(["-c", SLOW]);
+        Peer::run(command, patience).unwrap()
+    }
+
+    #[test]
+    fn requested_work_may_take_its_time_and_then_the_usual_patience() {
+        let to = SocketAddr::from(([127, 0, 0, 1], 1));
+        let stream = |ms| Request::StreamDatagrams {
+            to,
+            time: Duration::from_millis(ms),
+        };
+        let mut peer = slow(Duration::from_secs(2));
+        assert_eq!(peer.call(stream(2500)).unwrap(), 7);
+        // The time of one request is not that of the next.
+        let error = peer.call(Request::TellMemory).unwrap_err().to_string();
+        assert!(error.contains("did not answer within 2s"), "{error}");
     }
 }

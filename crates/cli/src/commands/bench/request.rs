@@ -33,6 +33,16 @@ pub(super) enum Request {
     TellMemory,
 }
 
+impl Request {
+    /// How long the requested work takes, if that is a part of the request.
+    pub(super) fn time(&self) -> Duration {
+        match self {
+            Request::StreamDatagrams { time, .. } | Request::StreamWrites { time, .. } => *time,
+            _ => Duration::ZERO,
+        }
+    }
+}
+
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
