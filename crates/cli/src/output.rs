@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 
 use crate::terminal::Theme;
-use crate::text::harmless;
+use crate::text::{harmless, without_controls};
 
 /// Prints an error to stderr. If that fails, the exit code is the only sign.
 pub(crate) fn complain(error: &dyn fmt::Display) {
@@ -57,7 +57,7 @@ impl Output {
     ///
     /// Errors of the writer.
     pub(crate) fn object(&mut self, object: &Value) -> io::Result<()> {
-        writeln!(self.writer, "{object}")
+        writeln!(self.writer, "{}", without_controls(&object.to_string()))
     }
 
     /// Reports a listening address.

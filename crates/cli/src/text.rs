@@ -26,6 +26,33 @@ pub(crate) fn quoted(bytes: &[u8]) -> String {
     format!("\"{}\"", bytes.escape_ascii())
 }
 
+/// A name that others chose, within a line: everything that is not printable is escaped, quotation marks are not.
+pub(crate) fn word(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '"' | '\'' => shown.push(character),
+            _ => shown.extend(character.escape_debug()),
+        }
+    }
+    shown
+}
+
+/// JSON without the control characters that its strings may contain unescaped (U+007F to U+009F): a terminal obeys them.
+pub(crate) fn without_controls(json: &str) -> Cow<'_, str> {
+    if !json.contains(char::is_control) {
+        return json.into();
+    }
+    let mut shown = String::with_capacity(json.len());
+    for character in json.chars() {
+        match character.is_control() {
+            true => shown += &format!("\\u{:04x}", u32::from(character)),
+            false => shown.push(character),
+        }
+    }
+    shown.into()
+}
+
 /// Text that is safe for a terminal. Others choose the names of files, interfaces and hosts, and a terminal obeys control
 /// characters. All are escaped (`\u{1b}`), except line feeds, tabs, and the colors that the command itself sets.
 pub(crate) fn harmless(text: &str) -> Cow<'_, str> {
@@ -109,6 +136,24 @@ mod tests {
         ] {
             assert_eq!(harmless(text), shown);
         }
+    }
+
+    #[test]
+    fn a_word_of_others_stays_within_its_line_and_sets_no_color() {
+        assert_eq!(word("it's \"x\" \u{e9}"), "it's \"x\" \u{e9}");
+        assert_eq!(word("a\n\t\x1b[31m\\"), r"a\n\t\u{1b}[31m\\");
+    }
+
+    #[test]
+    fn json_has_no_control_characters_and_keeps_its_meaning() {
+        let value = serde_json::json!({ "\u{9b}2J": "\x7f\x1b\n \u{e9}" });
+        let text = value.to_string();
+        let shown = without_controls(&text);
+        assert!(!shown.contains(char::is_control), "{shown}");
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(&shown).unwrap(),
+            value
+        );
     }
 
     #[test]

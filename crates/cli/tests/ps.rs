@@ -152,6 +152,34 @@ fn ps_shows_how_packets_travel_and_why() {
 }
 
 #[test]
+fn the_name_of_a_program_is_written_as_it_is_and_escaped_only_for_people() {
+    let folder = std::env::temp_dir().join(format!("portolan-ps-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let name = "it's \"x\"\t\u{e9}";
+    let program = folder.join(name);
+    copy_program(env!("CARGO_BIN_EXE_portolan"), &program);
+    own_network::enter();
+    let child = std::process::Command::new(&program)
+        .args(["listen", "127.0.0.1:0", "--json"])
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut listener = Running(child.unwrap());
+    let mut line = String::new();
+    let mut lines = BufReader::new(listener.0.stdout.take().unwrap());
+    lines.read_line(&mut line).unwrap();
+    let pid = listener.0.id();
+    let objects = listed_with(&[pid]);
+    let member = objects
+        .iter()
+        .find(|object| object["type"] == "member" && object["pid"] == pid);
+    assert_eq!(member.unwrap()["program"], name);
+    let text = stdout(&run(&["ps"]));
+    let told = format!("{pid} it's \"x\"\\t\u{e9}, user ");
+    assert!(text.contains(&told), "{told} in {text}");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
 fn a_killed_process_and_ps_itself_are_not_listed() {
     let (listener, told) = Running::start(&["listen", "127.0.0.1:0", "--json"]);
     // Keeps the group alive.

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use anyhow::Result;
+use portolan::Cause;
 use portolan::software::StackConfig;
 use portolan::software::survey::{
     MemberReport, Survey, SurveyedConnection, SurveyedMember, SurveyedPort, SurveyedWay, survey,
@@ -15,8 +16,9 @@ use serde_json::json;
 use super::failure::explain;
 use crate::args::PsArgs;
 use crate::exit::Outcome;
-use crate::output::Output;
+use crate::output::{self, Output};
 use crate::terminal::Paint;
+use crate::text::word;
 
 /// Counters of problems, which are shown by default.
 const TROUBLES: [&str; 10] = [
@@ -36,11 +38,19 @@ const TROUBLES: [&str; 10] = [
 ///
 /// # Errors
 ///
-/// They do not trust this user, an untrusted user holds their name, or the port's holder does not answer.
+/// They do not trust this user, or an untrusted user holds their name.
 pub(crate) fn run(args: &PsArgs, output: &mut Output) -> Result<Outcome> {
     let mut group = StackConfig::default().group;
     group.trust = portolan::provider::trust()?;
-    let seen = survey(&group, args.timeout).map_err(explain)?;
+    let seen = match survey(&group, args.timeout) {
+        Ok(seen) => seen,
+        // The holder is one of the processes that have to answer.
+        Err(error) if matches!(error.cause, Cause::GroupSilent { .. }) => {
+            output::complain(&error);
+            return Ok(Outcome::CheckFailed);
+        }
+        Err(error) => return Err(explain(error)),
+    };
     match (&seen, output.json) {
         (None, false) => output.line(&format!(
             "no process shares UDP port {} in this network namespace",
@@ -91,7 +101,7 @@ fn table(seen: &Survey, output: &mut Output) -> Result<()> {
 }
 
 fn member_text(seen: &Survey, member: &SurveyedMember) -> String {
-    let program = program(member);
+    let program = word(&program(member));
     let holds = if is_holder(seen, member) {
         ", holds the port"
     } else {
@@ -234,7 +244,7 @@ fn program(member: &SurveyedMember) -> String {
         let name = std::fs::read_to_string(format!("/proc/{}/comm", member.pid)).ok()?;
         Some(name.trim_end().to_owned())
     });
-    name.map_or_else(|| "?".to_owned(), |name| name.escape_debug().to_string())
+    name.unwrap_or_else(|| "?".to_owned())
 }
 
 fn pid_text(pid: u32) -> String {

@@ -79,7 +79,7 @@ impl Line {
     fn decode(line: &str) -> Option<Self> {
         let (kind, rest) = line.split_once(' ')?;
         match kind {
-            "program" => Some(Self::Program(rest.to_owned())),
+            "program" => Some(Self::Program(unescape(rest))),
             "counter" => {
                 let (name, value) = rest.split_once(' ')?;
                 Some(Self::Counter {
@@ -124,6 +124,38 @@ impl Line {
             _ => None,
         }
     }
+}
+
+/// Undoes `escape_default`. What is no escape sequence of it stays as it is.
+fn unescape(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('\\') {
+        let (before, sequence) = rest.split_at(at);
+        plain.push_str(before);
+        let (character, length) = escaped(sequence).unwrap_or(('\\', 1));
+        plain.push(character);
+        rest = sequence.get(length..).unwrap_or_default();
+    }
+    plain + rest
+}
+
+/// The character that an escape sequence at the start of the text means, and the sequence's length.
+fn escaped(text: &str) -> Option<(char, usize)> {
+    let kind = text.chars().nth(1)?;
+    let character = match kind {
+        't' => '\t',
+        'r' => '\r',
+        'n' => '\n',
+        '\'' | '"' | '\\' => kind,
+        'u' => {
+            let digits = text.strip_prefix("\\u{")?.split_once('}')?.0;
+            let number = u32::from_str_radix(digits, 16).ok()?;
+            return Some((char::from_u32(number)?, digits.len() + "\\u{}".len()));
+        }
+        _ => return None,
+    };
+    Some((character, 2))
 }
 
 fn or_none(value: Option<&impl ToString>) -> String {
@@ -238,7 +270,53 @@ mod tests {
         assert_eq!(lines.len(), 1, "{lines:?}");
     }
 
+    #[test]
+    fn a_name_arrives_as_it_was_reported() {
+        for name in [
+            "it's \"x\"",
+            "tab\tback\\slash",
+            "\u{e9}\u{1f680}",
+            "x\ny",
+            "\\u{0}",
+            "",
+        ] {
+            let reported = Line::Program(name.to_owned());
+            let lines: Vec<_> = unpack(&pack([reported.clone()])).collect();
+            assert_eq!(lines, [reported]);
+        }
+    }
+
+    #[test]
+    fn what_is_no_escape_sequence_is_taken_literally() {
+        for text in [
+            "\\",
+            "\\u",
+            "\\u{",
+            "\\u{}",
+            "\\u{110000}",
+            "\\u{d800}",
+            "\\u{fffffffff}",
+            "\\x",
+        ] {
+            let lines: Vec<_> = unpack(&[format!("program {text}").into_bytes()]).collect();
+            assert_eq!(lines, [Line::Program(text.to_owned())]);
+        }
+    }
+
     proptest! {
+        #[test]
+        fn any_name_arrives_as_it_was_reported(name in ".{0,40}") {
+            let reported = Line::Program(name);
+            let lines: Vec<_> = unpack(&pack([reported.clone()])).collect();
+            prop_assert_eq!(lines, [reported]);
+        }
+
+        #[test]
+        fn any_escape_sequences_are_parsed(text in r"[\\u{}'0-9a-fnrt\x22]{0,40}") {
+            let lines = unpack(&[format!("program {text}").into_bytes()]).count();
+            prop_assert_eq!(lines, 1);
+        }
+
         #[test]
         fn any_bytes_are_parsed_or_skipped(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             for line in unpack(&[bytes]) {
