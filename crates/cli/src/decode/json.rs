@@ -74,6 +74,8 @@ fn add_headers(object: &mut Map<String, Value>, headers: &Headers) {
     set("psn", json!(bth.psn.value()));
     set("ack_request", json!(bth.ack_request));
     set("solicited", json!(bth.solicited));
+    set("fecn", json!(bth.fecn));
+    set("becn", json!(bth.becn));
     if let Some(deth) = &headers.deth {
         set("qkey", json!(deth.qkey.0));
         set("src_qp", json!(deth.src_qp.value()));
@@ -85,6 +87,10 @@ fn add_headers(object: &mut Map<String, Value>, headers: &Headers) {
         set("va", json!(reth.va));
         set("rkey", json!(reth.rkey));
         set("dma_len", json!(reth.dma_len));
+    }
+    if let Some(feth) = &headers.feth {
+        set("placement", json!(feth.placement));
+        set("selectivity", json!(feth.selectivity));
     }
     if let Some(atomic) = &headers.atomic_eth {
         set("va", json!(atomic.va));

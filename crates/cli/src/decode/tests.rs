@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use portolan_wire::bth::Opcode;
 use portolan_wire::cm::{CmMessage, PrivateData, RejRepr, RejectReason, RepRepr, ReqRepr};
-use portolan_wire::eth::DethRepr;
+use portolan_wire::eth::{DethRepr, FethRepr, RethRepr};
 use portolan_wire::icrc::{self, Flow};
 use portolan_wire::rocev2::{Headers, ICRC_LEN, UDP_PORT};
 use portolan_wire::{PortSpace, Psn, QKey, Qpn, ServiceId};
@@ -295,6 +295,44 @@ fn json_is_an_object_a_line_and_the_sum_is_the_last() {
         (&objects[2]["packets"], &objects[2]["other_frames"]),
         (&2.into(), &1.into())
     );
+}
+
+#[test]
+fn json_has_the_marks_of_congestion_and_what_a_flush_asks_for() {
+    let mut marked = Headers::new(Opcode::RcSendOnly, Qpn::new(5), Psn::new(7));
+    marked.bth.fecn = true;
+    let mut flush = Headers::new(Opcode::RcFlush, Qpn::new(5), Psn::new(8));
+    flush.bth.becn = true;
+    flush.feth = Some(FethRepr {
+        placement: 2,
+        selectivity: 1,
+    });
+    flush.reth = Some(RethRepr {
+        va: 0,
+        rkey: 0,
+        dma_len: 64,
+    });
+    let packets = [marked, flush].map(|headers| packet("10.0.0.1", "10.0.0.2", headers, &[]));
+    let (text, outcome) = decode_packets(&packets, false, true);
+    assert_eq!(outcome.unwrap(), Outcome::Good, "{text}");
+    let objects: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let (marked, flush) = (&objects[0], &objects[1]);
+    assert_eq!(
+        (&marked["fecn"], &marked["becn"]),
+        (&true.into(), &false.into())
+    );
+    assert_eq!(
+        (&flush["fecn"], &flush["becn"]),
+        (&false.into(), &true.into())
+    );
+    assert_eq!(
+        (&flush["placement"], &flush["selectivity"]),
+        (&2.into(), &1.into())
+    );
+    assert!(marked.get("placement").is_none(), "{marked}");
 }
 
 #[test]
