@@ -220,6 +220,105 @@ fn rules_of_iptables_old_and_new_are_reported_and_the_suggested_remedy_helps() {
 }
 
 #[test]
+fn the_remedy_names_the_table_and_the_chain_that_drop() {
+    let nft = |hook: &str| {
+        format!(
+            "nft -f - <<END
+            table inet house {{
+                chain c {{ type filter hook {hook} priority 0; udp dport 4791 drop; }}
+            }}\nEND"
+        )
+    };
+    let iptables = |table: &str, chain: &str| {
+        format!("iptables -t {table} -A {chain} -p udp --dport 4791 -j DROP")
+    };
+    for (rules, way, remedy) in [
+        (
+            iptables("raw", "PREROUTING"),
+            "packets that come to",
+            "iptables -t raw -I PREROUTING -p udp --dport 4791 -j ACCEPT",
+        ),
+        (
+            iptables("mangle", "POSTROUTING"),
+            "packets sent to",
+            "iptables -t mangle -I POSTROUTING -p udp --dport 4791 -j ACCEPT",
+        ),
+        (
+            nft("postrouting"),
+            "packets sent to",
+            "nft insert rule inet house c udp dport 4791 accept",
+        ),
+        (
+            nft("prerouting"),
+            "packets that come to",
+            "nft insert rule inet house c udp dport 4791 accept",
+        ),
+    ] {
+        let again = rules.clone();
+        let (code, told) = doctor_after(UPLINK, move || sh(&rules), &[]);
+        let found = (code, problems(&told));
+        assert_eq!(found, (Some(1), vec!["firewall-stops"]), "{told:#}");
+        let stops = finding(&told, "firewall-stops");
+        assert_eq!(stops["remedy"], remedy);
+        assert!(stops["text"].to_string().contains(way), "{stops}");
+        let mend = move || sh(&format!("{again}\n{remedy}"));
+        let (code, told) = doctor_after(UPLINK, mend, &[]);
+        assert_eq!((code, problems(&told)), (Some(0), vec![]), "{told:#}");
+    }
+}
+
+#[test]
+fn rules_that_may_accept_the_port_make_a_drop_uncertain() {
+    for rules in [
+        "set s { type inet_service; elements = { 4791 }; }
+         chain in { type filter hook input priority 0; policy drop; udp dport @s accept; }",
+        "chain in { type filter hook input priority 0; policy drop; meta l4proto . th dport { udp . 4791 } accept; }",
+        "chain own { udp dport 4791 accept; }
+         chain in { type filter hook input priority 0; policy drop; iifname vmap { \"up0\" : jump own }; }",
+        "chain own { udp dport 4791 accept; }
+         chain in { type filter hook input priority 0; policy drop; iifname \"up0\" jump own; }",
+    ] {
+        let script = format!("nft -f - <<'END'\ntable inet house {{\n{rules}\n}}\nEND");
+        let (code, told) = doctor_after(UPLINK, move || sh(&script), &[]);
+        assert_eq!((code, problems(&told)), (Some(0), vec![]), "{told:#}");
+        let stops = finding(&told, "firewall-stops");
+        assert_eq!(stops["severity"], "note");
+        let text = stops["text"].to_string();
+        assert!(text.contains("may drop") && !text.contains("no rule of"), "{text}");
+    }
+    let map = "nft -f - <<'END'
+        table inet house {
+            chain in {
+                type filter hook input priority 0; policy drop; meta l4proto vmap { udp : accept }
+            }
+        }\nEND";
+    let (code, told) = doctor_after(UPLINK, move || sh(map), &[]);
+    assert_eq!((code, problems(&told)), (Some(0), vec![]), "{told:#}");
+    assert!(
+        !told["findings"].to_string().contains("firewall-stops"),
+        "{told:#}"
+    );
+    // These accept other protocols, ports or answers.
+    for rules in [
+        "tcp dport vmap { 22 : accept }",
+        "udp dport vmap { 53 : accept }",
+        "meta l4proto vmap { tcp : accept, icmp : accept }",
+        "ct state vmap { established : accept, invalid : drop }",
+    ] {
+        let script = format!(
+            "nft -f - <<'END'\ntable inet house {{ chain in {{ type filter hook input priority 0; policy drop; {rules}; }}\n}}\nEND"
+        );
+        let (code, told) = doctor_after(UPLINK, move || sh(&script), &[]);
+        let found = (code, problems(&told));
+        assert_eq!(
+            found,
+            (Some(1), vec!["firewall-stops"]),
+            "{rules}: {told:#}"
+        );
+    }
+}
+
+#[test]
 fn a_policy_of_drop_with_exceptions_for_others_is_a_problem() {
     const RULES: &str = "iptables -P INPUT DROP; iptables -A INPUT -i lo -j ACCEPT
         iptables -A INPUT -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT

@@ -63,6 +63,8 @@ pub(super) enum Condition {
         length: u8,
         negated: bool,
     },
+    /// The protocol or the port is compared with values that are not known here, such as those of a named set.
+    Elsewhere,
     /// Anything else.
     Other,
 }
@@ -74,6 +76,8 @@ pub(super) enum Action {
     /// Returns to the calling chain.
     Return,
     Jump(String),
+    /// A verdict map: each condition with its action.
+    Map(Vec<(Condition, Action)>),
     /// The sender's address is replaced.
     SourceNat,
     /// The destination's address or port is replaced.
@@ -91,6 +95,8 @@ pub(super) enum Fate {
         chain: String,
         rule: Option<String>,
         tool: &'static str,
+        /// Whether no earlier rule may have accepted it.
+        is_certain: bool,
     },
 }
 
@@ -108,17 +114,56 @@ enum Holds {
     Yes,
 }
 
-impl Rule {
+/// What a rule does under some conditions.
+struct Case<'a> {
+    conditions: Vec<&'a Condition>,
+    action: &'a Action,
+}
+
+impl Case<'_> {
     fn holds(&self) -> Holds {
         let mut all = Holds::Yes;
         for condition in &self.conditions {
             match condition {
                 Condition::Udp(false) | Condition::Port(false) => return Holds::No,
                 Condition::Udp(true) | Condition::Port(true) => {}
-                Condition::Source { .. } | Condition::Other => all = Holds::Maybe,
+                Condition::Source { .. } | Condition::Elsewhere | Condition::Other => {
+                    all = Holds::Maybe;
+                }
             }
         }
         all
+    }
+
+    /// Whether it matches our port explicitly.
+    fn names_port(&self) -> bool {
+        self.conditions.contains(&&Condition::Port(true))
+    }
+
+    /// Whether it may match our port explicitly.
+    fn may_name_port(&self) -> bool {
+        self.conditions.contains(&&Condition::Elsewhere)
+    }
+}
+
+impl Rule {
+    /// The rule as a case, or each case of its verdict map.
+    fn cases(&self) -> Box<dyn Iterator<Item = Case<'_>> + '_> {
+        let conditions = || self.conditions.iter();
+        match &self.action {
+            Action::Map(map) => Box::new(map.iter().map(move |(condition, action)| Case {
+                conditions: conditions().chain([condition]).collect(),
+                action,
+            })),
+            action => Box::new(std::iter::once(Case {
+                conditions: conditions().collect(),
+                action,
+            })),
+        }
+    }
+
+    fn is_possible(&self) -> bool {
+        self.cases().any(|case| case.holds() != Holds::No)
     }
 
     /// Whether it matches our port explicitly.
@@ -153,59 +198,84 @@ enum Walk {
     },
 }
 
+/// What is known while a hook's chain is evaluated.
+struct Progress {
+    steps_left: usize,
+    /// Whether a rule was passed that may have accepted the packet for its port.
+    may_accept: bool,
+}
+
 impl Ruleset {
-    /// The result for a packet to our port at a hook: the first chain that stops it decides.
+    /// The result for a packet to our port at a hook: the first chain that stops it decides, if one does for certain.
     pub(super) fn fate(&self, hook: Hook) -> Fate {
+        let mut fate = Fate::Passes;
         for chain in self.chains.iter().filter(|chain| chain.hook == Some(hook)) {
-            let mut steps = STEPS_MAX;
-            match self.walk(chain, 0, &mut steps) {
-                Walk::Accepted => {}
-                Walk::Stopped { chain, rule, tool } => {
-                    let rule = Some(rule);
-                    return Fate::Stops { chain, rule, tool };
-                }
-                Walk::Through if chain.drops_by_default => {
-                    return Fate::Stops {
-                        chain: chain.path(),
-                        rule: None,
-                        tool: chain.tool,
-                    };
-                }
-                Walk::Through => {}
+            let mut progress = Progress {
+                steps_left: STEPS_MAX,
+                may_accept: false,
+            };
+            let walked = self.walk(chain, 0, &mut progress);
+            let is_certain = !progress.may_accept;
+            let stops = match walked {
+                Walk::Stopped { chain, rule, tool } => Fate::Stops {
+                    chain,
+                    rule: Some(rule),
+                    tool,
+                    is_certain,
+                },
+                Walk::Through if chain.drops_by_default => Fate::Stops {
+                    chain: chain.path(),
+                    rule: None,
+                    tool: chain.tool,
+                    is_certain,
+                },
+                Walk::Accepted | Walk::Through => continue,
+            };
+            if is_certain {
+                return stops;
+            }
+            if fate == Fate::Passes {
+                fate = stops;
             }
         }
-        Fate::Passes
+        fate
     }
 
-    fn walk(&self, chain: &Chain, depth: usize, steps: &mut usize) -> Walk {
+    fn walk(&self, chain: &Chain, depth: usize, progress: &mut Progress) -> Walk {
         for rule in &chain.rules {
-            if *steps == 0 {
-                return Walk::Through;
-            }
-            *steps -= 1;
-            let holds = rule.holds();
-            match (&rule.action, holds) {
-                (_, Holds::No) => {}
-                // If a rule may or may not accept the packet, continue as if it did not.
-                (Action::Accept, Holds::Yes) => return Walk::Accepted,
-                // An explicit exception for the port counts, whatever its other conditions.
-                (Action::Accept, Holds::Maybe) if rule.names_port() => return Walk::Accepted,
-                (Action::Return, Holds::Yes) => return Walk::Through,
-                (Action::Drop, Holds::Yes) => return chain.stops(rule),
-                (Action::Drop, Holds::Maybe) if rule.names_port() => return chain.stops(rule),
-                (Action::Jump(to), _) if depth < JUMPS_MAX => {
-                    let target = self
-                        .chains
-                        .iter()
-                        .find(|c| c.table == chain.table && c.name == *to);
-                    let walked = target.map(|target| self.walk(target, depth + 1, steps));
-                    match (walked, holds) {
-                        (Some(Walk::Accepted), Holds::Yes) => return Walk::Accepted,
-                        (Some(stopped @ Walk::Stopped { .. }), Holds::Yes) => return stopped,
-                        _ => {}
-                    }
+            for case in rule.cases() {
+                if progress.steps_left == 0 {
+                    return Walk::Through;
                 }
-                _ => {}
+                progress.steps_left -= 1;
+                let holds = case.holds();
+                match (case.action, holds) {
+                    (_, Holds::No) => {}
+                    // An explicit exception for the port counts, whatever its other conditions.
+                    (Action::Accept, _) if holds == Holds::Yes || case.names_port() => {
+                        // If a rule with other conditions jumps here, the caller goes on.
+                        progress.may_accept |= case.names_port();
+                        return Walk::Accepted;
+                    }
+                    // If a rule may or may not accept the packet, continue as if it did not.
+                    (Action::Accept, Holds::Maybe) => progress.may_accept |= case.may_name_port(),
+                    (Action::Return, Holds::Yes) => return Walk::Through,
+                    (Action::Drop, Holds::Yes) => return chain.stops(rule),
+                    (Action::Drop, Holds::Maybe) if case.names_port() => return chain.stops(rule),
+                    (Action::Jump(to), _) if depth < JUMPS_MAX => {
+                        let target = self
+                            .chains
+                            .iter()
+                            .find(|c| c.table == chain.table && c.name == *to);
+                        let walked = target.map(|target| self.walk(target, depth + 1, progress));
+                        match (walked, holds) {
+                            (Some(Walk::Accepted), Holds::Yes) => return Walk::Accepted,
+                            (Some(stopped @ Walk::Stopped { .. }), Holds::Yes) => return stopped,
+                            _ => {}
+                        }
+                    }
+                    _ => {}
+                }
             }
         }
         Walk::Through
@@ -223,7 +293,7 @@ impl Ruleset {
                     Action::DestinationNat => rule.names_port(),
                     _ => rule.concerns(own),
                 };
-                if rule.holds() != Holds::No && is_ours {
+                if rule.is_possible() && is_ours {
                     found.push(Translation {
                         chain: chain.path(),
                         rule: rule.text.clone(),

@@ -66,7 +66,16 @@ fn read_rule(text: &str) -> Rule {
                 let list = words.next().unwrap_or_default();
                 Some(match has_port(&list) {
                     Some(has) => Condition::Port(has != negated),
-                    None => Condition::Other,
+                    None => Condition::Elsewhere,
+                })
+            }
+            // A set of addresses, ports or both: `dst` are those of the destination.
+            "--match-set" => {
+                let _set = words.next();
+                let of = words.next().unwrap_or_default();
+                Some(match of.split(',').any(|of| of == "dst") {
+                    true => Condition::Elsewhere,
+                    false => Condition::Other,
                 })
             }
             "-s" | "--source" => {
@@ -230,6 +239,27 @@ mod tests {
     }
 
     #[test]
+    fn an_accept_for_a_set_of_destinations_makes_a_later_drop_uncertain() {
+        for (rule, is_sure) in [
+            (
+                "-A INPUT -p udp -m set --match-set s dst -j ACCEPT\n-A INPUT -j DROP",
+                false,
+            ),
+            (
+                "-A INPUT -m set --match-set s src -j ACCEPT\n-A INPUT -j DROP",
+                true,
+            ),
+            ("-A INPUT -i lo -j ACCEPT\n-A INPUT -j DROP", true),
+        ] {
+            let found = saved(rule).fate(Hook::Input);
+            assert!(
+                matches!(found, Fate::Stops { is_certain, .. } if is_certain == is_sure),
+                "{rule}: {found:?}"
+            );
+        }
+    }
+
+    #[test]
     fn a_policy_of_drop_counts_and_a_masquerade_of_others_does_not() {
         let text = "*filter\n:INPUT DROP [0:0]\nCOMMIT\n*nat\n:POSTROUTING ACCEPT [0:0]\n\
                     -A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE\nCOMMIT\n";
@@ -245,7 +275,8 @@ mod tests {
             Fate::Stops {
                 chain,
                 rule: None,
-                tool: ""
+                tool: "",
+                is_certain: true,
             }
         );
         assert!(

@@ -87,10 +87,15 @@ fn read_rule(statements: &[Value]) -> Rule {
                 rule.action = Action::Jump(target.to_owned());
                 continue;
             }
+            "vmap" => {
+                rule.action = read_map(body, &mut rule.conditions);
+                words.push(map_text(body));
+                continue;
+            }
             "masquerade" | "snat" => rule.action = Action::SourceNat,
             "dnat" | "redirect" | "tproxy" => rule.action = Action::DestinationNat,
             "counter" | "log" | "comment" => continue,
-            // Rules of iptables tools, limits, sets, verdict maps: may or may not match.
+            // Rules of iptables tools, limits, sets: may or may not match.
             _ => rule.conditions.push(Condition::Other),
         }
         if name != "match" {
@@ -103,42 +108,136 @@ fn read_rule(statements: &[Value]) -> Rule {
 
 fn read_match(body: &Value, conditions: &mut Vec<Condition>) {
     let right = body.get("right").unwrap_or(&Value::Null);
-    let is_negated = field(body, "op") == Some("!=");
-    let is_plain = is_negated || field(body, "op") == Some("==");
     let left = body.get("left").unwrap_or(&Value::Null);
-    let payload = left.get("payload");
-    let of_payload = |name| {
-        payload
-            .and_then(|payload| field(payload, name))
-            .unwrap_or_default()
+    conditions.extend(other_protocol(left));
+    conditions.push(match field(body, "op") {
+        Some("==") => condition(left, right, false),
+        Some("!=") => condition(left, right, true),
+        _ => unknown(left),
+    });
+}
+
+/// A verdict map (`vmap`): the packet's part `key` selects an action.
+fn read_map(body: &Value, conditions: &mut Vec<Condition>) -> Action {
+    let key = body.get("key").unwrap_or(&Value::Null);
+    conditions.extend(other_protocol(key));
+    let set = body.get("data").and_then(|data| data.get("set"));
+    let Some(set) = set.and_then(Value::as_array) else {
+        // `@name` is a map that is listed elsewhere.
+        return Action::Map(vec![(Condition::Elsewhere, Action::Accept)]);
     };
-    let (protocol, header) = (of_payload("protocol"), of_payload("field"));
+    let cases = set.iter().filter_map(|element| {
+        let (value, verdict) = (element.get(0)?, element.get(1)?);
+        let (name, body) = verdict.as_object()?.iter().next()?;
+        let action = match name.as_str() {
+            "accept" => Action::Accept,
+            "drop" => Action::Drop,
+            "return" => Action::Return,
+            "jump" | "goto" => Action::Jump(field(body, "target")?.to_owned()),
+            _ => Action::Nothing,
+        };
+        Some((condition(key, value, false), action))
+    });
+    Action::Map(cases.collect())
+}
+
+/// A part of a packet that a rule looks at.
+enum Part<'a> {
+    Protocol,
+    Port,
+    Source,
+    /// Several parts at once.
+    Several(&'a [Value]),
+    Other,
+}
+
+fn part(left: &Value) -> Part<'_> {
+    if let Some(parts) = left.get("concat").and_then(Value::as_array) {
+        return Part::Several(parts);
+    }
+    let (protocol, header) = payload(left);
     let meta = left.get("meta").and_then(|meta| field(meta, "key"));
-    let names_protocol = meta == Some("l4proto") || ["protocol", "nexthdr"].contains(&header);
-    let read = if !is_plain {
-        None
-    } else if names_protocol {
-        contains(right, &|one| {
-            one.as_str() == Some("udp") || one.as_u64() == Some(17)
-        })
-        .map(|found| Condition::Udp(found != is_negated))
+    if meta == Some("l4proto") || ["protocol", "nexthdr"].contains(&header) {
+        Part::Protocol
     } else if header == "dport" && ["udp", "th"].contains(&protocol) {
-        contains(right, &|one| one.as_u64() == Some(u64::from(ROCE_PORT)))
-            .map(|found| Condition::Port(found != is_negated))
+        Part::Port
     } else if header == "saddr" && ["ip", "ip6"].contains(&protocol) {
-        prefix(right).map(|(address, length)| Condition::Source {
+        Part::Source
+    } else {
+        Part::Other
+    }
+}
+
+/// The protocol and the field of its header.
+fn payload(left: &Value) -> (&str, &str) {
+    let payload = left.get("payload").unwrap_or(&Value::Null);
+    let of = |name| field(payload, name).unwrap_or_default();
+    (of("protocol"), of("field"))
+}
+
+/// Looking at a field of another protocol's header requires that protocol.
+fn other_protocol(left: &Value) -> Option<Condition> {
+    let is_other = match part(left) {
+        Part::Several(parts) => parts.iter().any(|part| other_protocol(part).is_some()),
+        _ => {
+            let others = ["tcp", "sctp", "dccp", "icmp", "icmpv6", "igmp", "udplite"];
+            others.contains(&payload(left).0)
+        }
+    };
+    is_other.then_some(Condition::Udp(false))
+}
+
+/// Whether a part of our packets is among values.
+fn condition(left: &Value, right: &Value, is_negated: bool) -> Condition {
+    let known = match part(left) {
+        Part::Protocol => has_part(left, right).map(|has| Condition::Udp(has != is_negated)),
+        Part::Port => has_part(left, right).map(|has| Condition::Port(has != is_negated)),
+        Part::Source => prefix(right).map(|(address, length)| Condition::Source {
             address,
             length,
             negated: is_negated,
-        })
-    } else {
-        None
+        }),
+        Part::Several(parts) => {
+            let may_be = |one: &Value| match one.get("concat").and_then(Value::as_array) {
+                Some(values) => {
+                    let mut pairs = parts.iter().zip(values);
+                    pairs.all(|(part, value)| has_part(part, value) != Some(false))
+                }
+                None => true,
+            };
+            let may_be_any = match right.get("set").and_then(Value::as_array) {
+                Some(set) => set.iter().any(may_be),
+                None => may_be(right),
+            };
+            (!may_be_any && !is_negated).then_some(Condition::Port(false))
+        }
+        Part::Other => None,
     };
-    // Matching a field of another protocol's header requires that protocol.
-    if ["tcp", "sctp", "dccp", "icmp", "icmpv6", "igmp", "udplite"].contains(&protocol) {
-        conditions.push(Condition::Udp(false));
+    known.unwrap_or_else(|| unknown(left))
+}
+
+/// A condition on a part of our packets of which it is not known whether it holds.
+fn unknown(left: &Value) -> Condition {
+    let names_port = |left: &Value| matches!(part(left), Part::Protocol | Part::Port);
+    let is_elsewhere = match part(left) {
+        Part::Several(parts) => parts.iter().any(names_port),
+        _ => names_port(left),
+    };
+    match is_elsewhere {
+        true => Condition::Elsewhere,
+        false => Condition::Other,
     }
-    conditions.push(read.unwrap_or(Condition::Other));
+}
+
+/// Whether our packets' protocol or port is among values; `None` if unknown.
+fn has_part(left: &Value, right: &Value) -> Option<bool> {
+    match part(left) {
+        Part::Protocol => contains(right, &|one| {
+            one.as_str() == Some("udp") || one.as_u64() == Some(17)
+        }),
+        Part::Port => contains(right, &|one| one.as_u64() == Some(u64::from(ROCE_PORT))),
+        _ => None,
+    }
 }
 
 /// Whether a value, set or range contains a `wanted` one; `None` if unknown.
@@ -159,9 +258,9 @@ fn contains(value: &Value, wanted: &dyn Fn(&Value) -> bool) -> Option<bool> {
         let port = u64::from(ROCE_PORT);
         return Some((first..=last).contains(&port) && wanted(&port.into()));
     }
-    // `@name` is a set that is listed elsewhere.
+    // `@name` is a set that is listed elsewhere, `*` is any value that is not in the map.
     match value {
-        Value::String(name) if name.starts_with('@') => None,
+        Value::String(name) if name.starts_with('@') || name == "*" => None,
         Value::String(_) | Value::Number(_) => Some(wanted(value)),
         _ => None,
     }
@@ -178,25 +277,36 @@ fn prefix(value: &Value) -> Option<(IpAddr, u8)> {
 
 /// A match in nft's syntax, complete enough to find the rule.
 fn match_text(body: &Value) -> String {
-    let left = body.get("left").unwrap_or(&Value::Null);
-    let subject = match (left.get("payload"), left.get("meta"), left.get("ct")) {
-        (Some(payload), _, _) => format!(
-            "{} {}",
-            field(payload, "protocol").unwrap_or_default(),
-            field(payload, "field").unwrap_or_default()
-        ),
-        (_, Some(meta), _) => field(meta, "key").unwrap_or_default().to_owned(),
-        (_, _, Some(ct)) => format!("ct {}", field(ct, "key").unwrap_or_default()),
-        _ => "…".to_owned(),
-    };
     let op = match field(body, "op") {
         None | Some("==" | "in") => String::new(),
         Some(op) => format!("{op} "),
     };
     format!(
-        "{subject} {op}{}",
+        "{} {op}{}",
+        part_text(body.get("left").unwrap_or(&Value::Null)),
         value_text(body.get("right").unwrap_or(&Value::Null))
     )
+}
+
+/// A verdict map in nft's syntax, without its elements.
+fn map_text(body: &Value) -> String {
+    let key = part_text(body.get("key").unwrap_or(&Value::Null));
+    match body.get("data") {
+        Some(Value::String(name)) => format!("{key} vmap {name}"),
+        _ => format!("{key} vmap {{ … }}"),
+    }
+}
+
+fn part_text(left: &Value) -> String {
+    match (left.get("payload"), left.get("meta"), left.get("ct")) {
+        (Some(_), _, _) => {
+            let (protocol, header) = payload(left);
+            format!("{protocol} {header}")
+        }
+        (_, Some(meta), _) => field(meta, "key").unwrap_or_default().to_owned(),
+        (_, _, Some(ct)) => format!("ct {}", field(ct, "key").unwrap_or_default()),
+        _ => "…".to_owned(),
+    }
 }
 
 fn value_text(value: &Value) -> String {
@@ -306,7 +416,8 @@ mod tests {
             Fate::Stops {
                 chain,
                 rule: None,
-                tool: "nft"
+                tool: "nft",
+                is_certain: true,
             }
         );
         let accept = rule("in", &format!("{}, {{\"accept\": null}}", port("4791")));
@@ -315,6 +426,64 @@ mod tests {
             r#"{"match": {"op": "==", "left": {"meta": {"key": "iif"}}, "right": "lo"}}"#;
         let only_loopback = rule("in", &format!("{only_loopback}, {{\"accept\": null}}"));
         assert!(matches!(fate(&[only_loopback], "drop"), Fate::Stops { .. }));
+    }
+
+    #[test]
+    fn an_accept_with_a_named_set_is_uncertain_and_one_for_other_values_is_none() {
+        let is_certain = |statements: &str| {
+            let rule = rule("in", statements);
+            match fate(&[rule], "drop") {
+                Fate::Stops { is_certain, .. } => is_certain,
+                Fate::Passes => panic!("{statements}"),
+            }
+        };
+        let accept = |condition: &str| format!("{condition}, {{\"accept\": null}}");
+        assert!(!is_certain(&accept(&port(r#""@s""#))));
+        let both = |right: &str| {
+            let parts = r#"{"concat": [{"meta": {"key": "l4proto"}},
+                {"payload": {"protocol": "th", "field": "dport"}}]}"#;
+            let pair = format!(r#"{{"set": [{{"concat": ["tcp", 22]}}, {{"concat": {right}}}]}}"#);
+            accept(&format!(
+                r#"{{"match": {{"op": "==", "left": {parts}, "right": {pair}}}}}"#
+            ))
+        };
+        assert!(!is_certain(&both(r#"["udp", 4791]"#)));
+        assert!(is_certain(&both(r#"["udp", 53]"#)));
+        assert!(is_certain(&both(r#"["tcp", 4791]"#)));
+    }
+
+    #[test]
+    fn the_verdict_for_the_port_in_a_map_counts() {
+        let map = |data: &str| {
+            let key = r#"{"payload": {"protocol": "udp", "field": "dport"}}"#;
+            rule(
+                "in",
+                &format!(r#"{{"vmap": {{"key": {key}, "data": {data}}}}}"#),
+            )
+        };
+        let set = |elements: &str| map(&format!(r#"{{"set": [{elements}]}}"#));
+        let accepts = set(r#"[53, {"drop": null}], [4791, {"accept": null}]"#);
+        assert_eq!(fate(&[accepts], "drop"), Fate::Passes);
+        let drops = set(r#"[53, {"accept": null}], [4791, {"drop": null}]"#);
+        assert_eq!(
+            stopped_by(&fate(&[drops], "accept")),
+            "udp dport vmap { … }"
+        );
+        let jumps = set(r#"[{"range": [4000, 5000]}, {"jump": {"target": "own"}}]"#);
+        let own = rule("own", r#"{"drop": null}"#);
+        assert_eq!(stopped_by(&fate(&[jumps, own], "accept")), "drop");
+        for (data, is_sure) in [
+            (r#""@m""#, false),
+            (r#"{"set": [["*", {"accept": null}]]}"#, false),
+            (r#"{"set": [[53, {"accept": null}]]}"#, true),
+            (r#"{"set": [[], 7, [4791], [4791, {}], [4791, 7]]}"#, true),
+        ] {
+            let found = fate(&[map(data)], "drop");
+            assert!(
+                matches!(found, Fate::Stops { is_certain, .. } if is_certain == is_sure),
+                "{data}: {found:?}"
+            );
+        }
     }
 
     #[test]

@@ -30,18 +30,33 @@ fn judge_rules(facts: &Facts, findings: &mut Findings) {
         Hook::Output,
         Hook::Postrouting,
     ] {
-        if let Fate::Stops { chain, rule, tool } = facts.rules.fate(hook) {
+        if let Fate::Stops {
+            chain,
+            rule,
+            tool,
+            is_certain,
+        } = facts.rules.fate(hook)
+        {
             let way = match hook {
-                Hook::Output => "sent to",
+                Hook::Output | Hook::Postrouting => "sent to",
                 _ => "that come to",
             };
-            let why = match rule {
-                Some(rule) => format!("{chain}: {rule}"),
-                None => format!("no rule of {chain} accepts them, and its policy is to drop"),
+            let why = match (rule, is_certain) {
+                (Some(rule), true) => format!("{chain}: {rule}"),
+                (Some(rule), false) => {
+                    format!("{chain}: {rule}, unless an earlier rule accepts them")
+                }
+                (None, true) => {
+                    format!("no rule of {chain} accepts them, and its policy is to drop")
+                }
+                (None, false) => {
+                    format!("the policy of {chain} is to drop, unless a rule accepts them")
+                }
             };
-            let text = format!("the firewall drops packets {way} UDP port 4791: {why}");
-            let remedy = accept_rule(hook, tool, &chain);
-            findings.problem(Finding::new("firewall-stops", text, remedy));
+            let drops = if is_certain { "drops" } else { "may drop" };
+            let text = format!("the firewall {drops} packets {way} UDP port 4791: {why}");
+            let remedy = accept_rule(tool, &chain);
+            findings.problem_if(is_certain, Finding::new("firewall-stops", text, remedy));
         }
     }
     let own: Vec<IpAddr> = facts
@@ -71,19 +86,21 @@ fn judge_rules(facts: &Facts, findings: &mut Findings) {
     }
 }
 
-/// A rule that accepts RoCEv2 before all others, in the syntax of the tool that listed the chain.
-fn accept_rule(hook: Hook, tool: &str, chain: &str) -> String {
+/// A rule that accepts RoCEv2 before all others of a chain, in the syntax of the tool that listed it.
+fn accept_rule(tool: &str, chain: &str) -> String {
     if tool == "nft" {
         // `inet filter/input` is `inet filter input` to nft.
         let chain = chain.replacen('/', " ", 1);
         return format!("nft insert rule {chain} udp dport 4791 accept");
     }
     let program = tool.trim_end_matches("-save");
-    let chain = match hook {
-        Hook::Output => "OUTPUT",
-        _ => "INPUT",
+    // `ip raw/PREROUTING` is the chain PREROUTING of the table raw to iptables.
+    let (table, chain) = chain.split_once('/').unwrap_or(("", chain));
+    let table = match table.split_once(' ') {
+        None | Some((_, "filter")) => String::new(),
+        Some((_, table)) => format!(" -t {table}"),
     };
-    format!("{program} -I {chain} -p udp --dport 4791 -j ACCEPT")
+    format!("{program}{table} -I {chain} -p udp --dport 4791 -j ACCEPT")
 }
 
 fn judge_names(facts: &Facts, findings: &mut Findings) {

@@ -27,7 +27,43 @@ pub(super) fn cases() -> Vec<Case> {
             healthy(),
             |f| {
                 let mut chain = chain(Hook::Output, rule(vec![Condition::Other], Action::Accept));
+                (chain.table, chain.name) = ("ip6 filter".into(), "OUTPUT".into());
                 chain.tool = "ip6tables-save";
+                chain.drops_by_default = true;
+                f.rules.chains.push(chain);
+            },
+        ),
+        case(
+            ("firewall-stops", Problem),
+            "come to UDP port 4791: ip raw/PREROUTING: the rule",
+            "iptables-legacy -t raw -I PREROUTING -p udp --dport 4791 -j ACCEPT",
+            healthy(),
+            |f| {
+                let mut chain = chain(Hook::Prerouting, rule(port(), Action::Drop));
+                (chain.table, chain.name) = ("ip raw".into(), "PREROUTING".into());
+                chain.tool = "iptables-legacy-save";
+                f.rules.chains.push(chain);
+            },
+        ),
+        case(
+            ("firewall-stops", Problem),
+            "sent to UDP port 4791: inet t/c: the rule",
+            "nft insert rule inet t c udp dport 4791 accept",
+            healthy(),
+            |f| {
+                f.rules
+                    .chains
+                    .push(chain(Hook::Postrouting, rule(port(), Action::Drop)))
+            },
+        ),
+        case(
+            ("firewall-stops", Note),
+            "may drop packets that come to UDP port 4791: the policy of inet t/c is to drop, unless",
+            "nft insert rule inet t c udp dport 4791 accept",
+            healthy(),
+            |f| {
+                let accept = rule(vec![Condition::Elsewhere], Action::Accept);
+                let mut chain = chain(Hook::Input, accept);
                 chain.drops_by_default = true;
                 f.rules.chains.push(chain);
             },
