@@ -7,6 +7,7 @@ use portolan_provider::verbs::{
 };
 use portolan_roce::engine::{Compact, CompactWrite};
 use portolan_wire::bth::Opcode;
+use portolan_wire::timer::cm_timeout_us;
 use portolan_wire::{Psn, Qpn};
 
 use crate::harness::*;
@@ -273,6 +274,37 @@ fn a_request_that_is_only_at_the_peer_fails_if_its_record_cannot_be_sent() {
     pair.run();
     assert_eq!(sends(pair.left()), [(4, WcStatus::RetryExcErr)]);
     assert!(pair.right().receives.is_empty());
+}
+
+#[test]
+fn a_request_that_is_only_at_the_peer_has_the_whole_time_for_its_record_after_a_pause() {
+    let mut pair = pair(2);
+    let target = remote(pair.right(), TARGET);
+    post_only(pair.left(), 1, write(target), 64);
+    pair.run();
+    assert_eq!(sends(pair.left()), [(1, OK)]);
+    let attr = connect_attr(0, &Options::default());
+    let all_tries =
+        Duration::from_micros(cm_timeout_us(attr.timeout)) * (u32::from(attr.retry_cnt) + 1);
+    let ms = Duration::from_millis(1);
+    pair.now += all_tries - ms;
+    post_taken(pair.left(), target, 50);
+    assert_eq!(pair.hosts[0].next_packet(pair.now), None);
+    pair.now += 2 * ms;
+    let now = pair.now;
+    pair.left().qp.handle_timeout(now);
+    pair.left().drain();
+    assert_eq!(sends(pair.left()), [(1, OK)]);
+    let record = record(&mut pair).expect("a record");
+    take(&mut pair, &record);
+    // That record requested no acknowledgement, so it is repeated.
+    pair.now += all_tries / 2;
+    let now = pair.now;
+    pair.left().qp.handle_timeout(now);
+    let again = self::record(&mut pair).expect("a record");
+    take(&mut pair, &again);
+    answer(&mut pair);
+    assert_eq!(sends(pair.left()), [(1, OK), (4, OK)]);
 }
 
 #[test]

@@ -47,7 +47,7 @@ pub(super) struct Retransmit {
     /// A packet sent once, and its send time: its acknowledgement measures the round trip.
     sample: Option<(u64, Duration)>,
     backoff: u32,
-    /// Time of the last acknowledgement, or of the first packet after a pause, plus the timer's delays since then.
+    /// Time of the last acknowledgement, or of the first request after a pause, plus the timer's delays since then.
     progress_at: Duration,
     /// Number of last waits since then that did not count because the timer was late.
     late_ends: u8,
@@ -114,9 +114,12 @@ impl Retransmit {
         }
     }
 
-    /// Runs if it does not, although nothing can be sent now.
-    pub(super) fn keep_running(&mut self, now: Duration) {
+    /// Runs if it does not, although nothing can be sent now. `idle` means that nothing is in flight.
+    pub(super) fn keep_running(&mut self, now: Duration, idle: bool) {
         if self.deadline.is_none() {
+            if idle {
+                self.note_progress(now);
+            }
             self.arm(now);
         }
     }

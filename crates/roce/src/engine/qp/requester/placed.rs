@@ -135,7 +135,8 @@ impl Requester {
             return true;
         };
         if matches!(entry.data, EntryData::Taken) {
-            self.retransmit.keep_running(cx.now);
+            let is_idle = self.una == self.frontier;
+            self.retransmit.keep_running(cx.now, is_idle);
             return false;
         }
         // These packets may write over what later requests have placed.
