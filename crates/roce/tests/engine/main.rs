@@ -14,6 +14,7 @@ mod harness;
 mod loss;
 mod malformed;
 mod model;
+mod no_room;
 mod not_ready;
 mod placed;
 mod pulled;

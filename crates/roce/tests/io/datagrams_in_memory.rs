@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use portolan_provider::verbs::{SendOp, WcStatus};
 use portolan_roce::io::{Stack, Way};
 use portolan_wire::Qpn;
+use portolan_wire::timer::cm_timeout_us;
 use rustix::process::Signal;
 
 use crate::harness::{PATIENCE, config, expect, pattern, stack, until};
@@ -129,14 +130,32 @@ fn datagrams_to_a_stopped_process_fill_its_ring_and_hold_up_nobody() {
 
 #[test]
 fn a_request_that_waits_for_room_in_a_ring_fails_when_the_process_that_reads_it_dies() {
-    let (stack, connected, mut peer, end, theirs) = with_process();
+    let (_stack, connected, mut peer) = with_full_ring();
+    connected.post(9, SendOp::Send, connected.sge(0, 64));
+    peer.kill();
+    let failed = connected.poll();
+    assert_eq!((failed.wr_id, failed.status), (9, WcStatus::RetryExcErr));
+}
+
+#[test]
+fn a_request_that_waits_for_room_in_a_ring_fails_when_the_process_that_reads_it_stays_stopped() {
+    let (_stack, connected, _peer) = with_full_ring();
+    let posted = Instant::now();
+    connected.post(9, SendOp::Send, connected.sge(0, 64));
+    let failed = connected.poll();
+    assert_eq!((failed.wr_id, failed.status), (9, WcStatus::RetryExcErr));
+    let ack_timeout = Duration::from_micros(cm_timeout_us(process::SHAPE.timeout));
+    let all_tries = ack_timeout * (u32::from(process::SHAPE.retry_cnt) + 1);
+    assert!(posted.elapsed() >= all_tries, "{:?}", posted.elapsed());
+}
+
+/// An end that sends through memory to a process that is stopped, and whose ring is full.
+fn with_full_ring() -> (Arc<Stack>, crate::harness::End, process::Peer) {
+    let (stack, connected, peer, end, theirs) = with_process();
     let way = stack.way_of(connected.qp.qpn());
     assert!(matches!(way, Some(Way::Memory | Way::Rings(_))), "{way:?}");
     peer.signal(Signal::STOP);
     std::thread::sleep(Duration::from_millis(100));
     (0..DATAGRAMS).for_each(|_| send(&end, theirs, LEN));
-    connected.post(9, SendOp::Send, connected.sge(0, 64));
-    peer.kill();
-    let failed = connected.poll();
-    assert_eq!((failed.wr_id, failed.status), (9, WcStatus::RetryExcErr));
+    (stack, connected, peer)
 }

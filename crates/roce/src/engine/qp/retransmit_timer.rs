@@ -104,7 +104,9 @@ impl Retransmit {
     #[inline]
     pub(super) fn on_transmit(&mut self, now: Duration, end: u64, idle: bool, fresh: bool) {
         if idle {
+            // The timer may run since the first of them found no room.
             self.note_progress(now);
+            (self.backoff, self.deadline) = (0, None);
         }
         if fresh && self.sample.is_none() {
             self.sample = Some((end, now));
@@ -229,6 +231,7 @@ impl Retransmit {
     }
 
     /// Stops the timer, because no answer is expected.
+    #[inline]
     pub(super) fn stop(&mut self) {
         self.deadline = None;
         self.rnr_until = None;

@@ -206,8 +206,7 @@ impl Host {
         else {
             return;
         };
-        if socket.is_full() && (state.deferred || socket.defers(qp.qpn)) {
-            state.deferred = true;
+        if socket.is_full() && defers(qp, state, socket) {
             return;
         }
         let flow = match socket.is_ring() {
@@ -260,12 +259,7 @@ impl Host {
         if room == Room::JustFilled {
             self.progress.watch_for_room(&self.transmitter, socket);
         }
-        if room != Room::Left && !state.deferred {
-            // False if the socket has room again: it has resumed its queue pairs already and would not resume this
-            // one.
-            state.deferred = socket.defers(qp.qpn);
-        }
-        room == Room::Left || !state.deferred
+        room == Room::Left || !defers(qp, state, socket)
     }
 
     /// Delivers completions and events, and stores the next timeout.
@@ -363,4 +357,17 @@ impl Host {
             self.progress.wake_before(wanted);
         }
     }
+}
+
+/// Registers a connected queue pair with a full socket or ring. False if there is room again: the queue pairs that waited
+/// are resumed already, and this one would not be.
+#[cold]
+fn defers(qp: &QpCore, state: &mut LockedQp, socket: &SendSocket) -> bool {
+    let is_new = !state.deferred;
+    state.deferred = state.deferred || socket.defers(qp.qpn);
+    // A socket always gets room again. A ring gets none while its reader is stopped.
+    if state.deferred && socket.is_ring() {
+        state.engine.wait_for_room(state.latest, is_new);
+    }
+    state.deferred
 }

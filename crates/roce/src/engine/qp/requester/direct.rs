@@ -121,6 +121,8 @@ impl Requester {
         (self.una, self.next, self.frontier) = (end, end, end);
         self.complete_finished(qpn, out);
         self.gather = SgeCursor::default();
+        // It runs if the request has found no room before.
+        self.retransmit.stop();
     }
 }
 

@@ -11,8 +11,8 @@ use crate::engine::qp::outbox::Outbox;
 
 impl Requester {
     /// Whether the next entry must wait until the queue pair returns to RTS.
-    pub(super) fn is_held_back(&self, cx: &Context<'_>, entry: &SendEntry) -> bool {
-        cx.attr.state == QpState::Sqd && self.next >= self.frontier && entry.first >= self.next
+    pub(super) fn is_held_back(&self, state: QpState, entry: &SendEntry) -> bool {
+        state == QpState::Sqd && self.next >= self.frontier && entry.first >= self.next
     }
 
     /// If the sender stops although its last packet did not request an acknowledgement, sends that packet again with

@@ -24,7 +24,7 @@ mod transmit;
 
 use core::time::Duration;
 
-use portolan_provider::verbs::{QpAttr, QpInit, SendWr, WcStatus};
+use portolan_provider::verbs::{QpAttr, QpInit, QpState, SendWr, WcStatus};
 use portolan_provider::{Error, Result, Step};
 use portolan_wire::{Psn, Qpn};
 
@@ -166,9 +166,32 @@ impl Requester {
         self.retransmit.not_ready_since()
     }
 
+    /// Whether a request waits only for room to be sent.
+    fn waits_for_room(&self, state: QpState) -> bool {
+        let entry = self.queue.get(self.entry).filter(|_| !self.held);
+        self.waiting() > 0
+            && matches!(state, QpState::Rts | QpState::Sqd)
+            && entry.is_some_and(|entry| !self.is_held_back(state, entry))
+    }
+
+    /// The next packet or record cannot be sent. Until it is, the timer runs.
+    pub(super) fn wait_for_room(&mut self, state: QpState, now: Duration) {
+        if self.waits_for_room(state) {
+            self.retransmit.keep_running(now, self.una == self.frontier);
+        }
+    }
+
+    /// There was room, so the request that waits for it has its time again, if nothing is in flight.
+    pub(super) fn note_room(&mut self) {
+        if self.una == self.frontier {
+            self.retransmit.stop();
+        }
+    }
+
     /// Goes back or gives up, if no answer arrived in time.
     pub(super) fn on_timeout(
         &mut self,
+        state: QpState,
         now: Duration,
         qpn: Qpn,
         out: &mut Outbox,
@@ -177,15 +200,20 @@ impl Requester {
             self.retransmit.end_rnr_wait(now);
             return Ok(());
         }
+        let is_idle = self.una == self.frontier;
+        if is_idle && !self.waits_for_room(state) {
+            self.retransmit.stop();
+            return Ok(());
+        }
         match self.retransmit.on_timeout(now) {
-            Ok(false) => Ok(()),
-            Ok(true) => {
+            Ok(true) if !is_idle => {
                 out.counters.timeouts += 1;
                 self.window.on_timeout(self.frontier);
                 self.gap_repaired_at = None;
                 self.rewind();
                 Ok(())
             }
+            Ok(_) => Ok(()),
             Err(Exhausted) => Err(self.fail(self.una, WcStatus::RetryExcErr, qpn, out)),
         }
     }

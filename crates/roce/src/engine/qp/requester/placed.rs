@@ -135,8 +135,7 @@ impl Requester {
             return true;
         };
         if matches!(entry.data, EntryData::Taken) {
-            let is_idle = self.una == self.frontier;
-            self.retransmit.keep_running(cx.now, is_idle);
+            self.wait_for_room(cx.attr.state, cx.now);
             return false;
         }
         // These packets may write over what later requests have placed.

@@ -72,7 +72,7 @@ impl Requester {
         let Some(entry) = self.queue.get(self.entry) else {
             return Ok(None);
         };
-        if self.is_held_back(cx, entry) {
+        if self.is_held_back(cx.attr.state, entry) {
             return Ok(self.ask_for_acknowledgement(cx, segments, out));
         }
         if self.is_fenced(entry) {
