@@ -296,7 +296,6 @@ impl Progress {
         let Some((token, fd)) = transmitter.token(socket).zip(socket.fd()) else {
             // A ring has no descriptor: the thread retries when the reader has made room, and once before it waits
             // for that.
-            socket.want_room();
             return self.wake();
         };
         let flags = epoll::EventFlags::OUT | epoll::EventFlags::ONESHOT;

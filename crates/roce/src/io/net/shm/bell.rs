@@ -45,6 +45,7 @@ impl AsFd for Bell {
 
 /// Wakes the process at the other end of a link.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Default))]
 pub(crate) struct Doorbell {
     link: Weak<MemberLink>,
     /// Wakes its waiting thread.

@@ -44,7 +44,8 @@ pub(crate) struct Transmitter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     Left,
-    /// Has become full, and keeps what it could not send. The caller asks epoll to report when there is room.
+    /// Has become full, and keeps what it could not send. The caller asks epoll to report when there is room, or wakes the
+    /// progress thread, which tries to write to the ring once more.
     JustFilled,
     Full,
 }
@@ -314,13 +315,6 @@ impl SendSocket {
         }
     }
 
-    /// Requests a wake-up by the reader of a ring when there is room. The caller tries to send again.
-    pub(crate) fn want_room(&self) {
-        if let Outlet::Ring { writer, .. } = &self.outlet {
-            writer.lock().want_room();
-        }
-    }
-
     /// The ring, unless packets wait for room in it.
     #[inline]
     pub(crate) fn open_ring(&self) -> Option<OpenRing<'_>> {
@@ -524,10 +518,14 @@ impl SendSocket {
                 monitor.counters.send_refused.add(usize::from(run.packets));
             }
         }
-        match self.full.swap(true, Ordering::AcqRel) {
-            false => Room::JustFilled,
-            true => Room::Full,
+        if self.full.swap(true, Ordering::AcqRel) {
+            return Room::Full;
         }
+        // Under the lock: after it, another thread may find room, and then the reader must not be asked any more.
+        if let Outlet::Ring { writer, .. } = &self.outlet {
+            writer.lock().want_room();
+        }
+        Room::JustFilled
     }
 
     /// Sends waiting packets. Returns the queue pairs that have more to send, or `None` if the socket is still full.

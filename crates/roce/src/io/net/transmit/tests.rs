@@ -2,6 +2,9 @@ use std::net::Ipv4Addr;
 
 use super::waiting::WAITING_DATAGRAMS_MAX;
 use super::*;
+use crate::io::net::shm::head_page::HeadPage;
+use crate::io::net::shm::ring::{Reader, Records};
+use portolan_port_sharing::Block;
 use portolan_wire::Psn;
 use portolan_wire::bth::Opcode;
 use portolan_wire::icrc::Identification;
@@ -148,4 +151,32 @@ fn a_packet_without_a_route_is_counted_and_the_next_is_sent() {
     line.socket
         .send(&mut line.stage(9..10), &line.path, &line.monitor);
     assert_eq!(line.next(), (9, 0));
+}
+
+#[test]
+fn the_reader_of_a_full_ring_is_asked_for_room_until_what_waits_is_sent_and_not_afterwards() {
+    let line = Line::new();
+    let head_page = HeadPage::create().unwrap();
+    let (pending, file) = Writer::create().unwrap();
+    let from = Block::new(7).unwrap();
+    let reader = Reader::open(file.as_fd(), from, 3, &head_page).unwrap();
+    let mut reader = reader.unwrap();
+    let writer = pending.open(head_page.file().unwrap(), 3).unwrap().unwrap();
+    let socket = SendSocket::of_ring(writer, Doorbell::default(), None, 4791);
+    let send = || socket.send(&mut line.stage(0..5), &line.path, &line.monitor);
+    while send() == Room::Left {}
+    assert!(socket.is_full());
+    let mut records = Records::default();
+    // Another thread sends what waits before this one has reported that the ring is full.
+    let mut read_all = || {
+        while reader.has_more() {
+            reader.read(&mut records).unwrap();
+        }
+        reader.release(&head_page)
+    };
+    assert!(read_all(), "a thread waits for room");
+    assert!(socket.resume(&line.monitor).is_some());
+    assert!(!read_all(), "none does");
+    assert_eq!(send(), Room::Left);
+    assert!(!read_all(), "none does");
 }
