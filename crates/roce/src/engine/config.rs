@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use portolan_provider::verbs::{Mtu, QpInit, QpType};
+use portolan_provider::verbs::{Mtu, QpInit};
 use portolan_provider::{Error, Result, Step};
 use portolan_wire::Qpn;
 
@@ -24,12 +24,16 @@ pub struct QpConfig {
 }
 
 impl QpConfig {
-    /// Checks the owner's request against the limits.
+    /// Checks the owner's request against the limits; the sizes of its receive queue only if it `has_receives` of its own
+    /// (Linux: `rxe_qp_chk_cap`).
     ///
     /// # Errors
     /// See [`QueuePair::new`](super::QueuePair::new).
-    pub(super) fn check(&self) -> Result<()> {
-        let (cap, limits) = (&self.init.cap, &self.limits);
+    pub(super) fn check(&self, has_receives: bool) -> Result<()> {
+        let (mut cap, limits) = (self.init.cap, &self.limits);
+        if !has_receives {
+            (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
+        }
         for (what, found, max) in [
             ("max_send_wr", cap.max_send_wr, limits.max_wr),
             ("max_recv_wr", cap.max_recv_wr, limits.max_wr),
@@ -46,7 +50,7 @@ impl QpConfig {
                 return Err(Error::invalid(Step::CreateQp, what, expected, found));
             }
         }
-        if self.init.qp_type != QpType::XrcRecv && cap.max_send_wr == 0 && cap.max_recv_wr == 0 {
+        if has_receives && cap.max_send_wr == 0 && cap.max_recv_wr == 0 {
             let (what, expected) = ("max_send_wr and max_recv_wr", "at least one nonzero");
             return Err(Error::invalid(Step::CreateQp, what, expected, "0 and 0"));
         }

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use portolan_provider::error::errno;
 use portolan_provider::verbs::{
-    AsyncEvent, QpAttr, QpAttrMask, QpState, QpType, RecvWr, SendOp, Sge, SrqAttr, Srqn, WcStatus,
+    AsyncEvent, QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType, RecvWr, SendOp, Sge, SrqAttr,
+    Srqn, WcStatus,
 };
 use portolan_roce::engine::{
-    DropReason, PdId, QpLimits, ReceiveEntry, ReceiveSource, SharedReceiveQueue,
+    DropReason, FlowConfig, PdId, QpConfig, QpLimits, QueuePair, ReceiveEntry, ReceiveSource,
+    SharedReceiveQueue,
 };
 
 use crate::datagram;
@@ -358,4 +360,35 @@ fn datagrams_take_receives_in_order_of_arrival_and_are_lost_when_none_is_left() 
     pair.run();
     assert_eq!(receives(pair.right())[2], (9, WcStatus::LocLenErr));
     assert!(shared.with(|queue| queue.is_empty()));
+}
+
+#[test]
+fn the_sizes_of_a_receive_queue_of_its_own_do_not_matter() {
+    let make = |max_send_wr, max_recv_wr, max_recv_sge| {
+        let cap = QpCap {
+            max_send_wr,
+            max_recv_wr,
+            max_recv_sge,
+            ..Options::default().cap
+        };
+        let config = QpConfig {
+            qpn: Host::qpn(1),
+            pd: PdId(1),
+            init: QpInit {
+                qp_type: QpType::Rc,
+                cap,
+                sq_sig_all: false,
+            },
+            limits: QpLimits::default(),
+            flow: FlowConfig::default(),
+        };
+        let made = QueuePair::with_shared_receives(config, Shared::new(PdId(1)));
+        made.map(|_| ()).map_err(|error| error.errno())
+    };
+    for recv in [0, u32::MAX] {
+        assert_eq!(make(64, recv, recv), Ok(()), "{recv}");
+        assert_eq!(make(0, recv, recv), Ok(()), "{recv}, and it sends nothing");
+        let refused = Err(errno::EINVAL);
+        assert_eq!(make(u32::MAX, recv, recv), refused, "{recv}");
+    }
 }

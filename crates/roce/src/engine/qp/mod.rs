@@ -77,7 +77,11 @@ impl QueuePair {
     /// `InvalidArgument` for a depth, number of scatter/gather elements or inline size above the limits, or two queues
     /// of depth zero.
     pub fn new(config: QpConfig) -> Result<Self> {
-        config.check()?;
+        Self::checked(config, true)
+    }
+
+    fn checked(config: QpConfig, has_receives: bool) -> Result<Self> {
+        config.check(has_receives)?;
         Ok(Self {
             config,
             attr: QpAttr::default(),
@@ -94,9 +98,9 @@ impl QueuePair {
     /// Creates a queue pair in RESET that uses a shared receive queue. The sizes of its own receive queue are ignored.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// As [`new`](Self::new), for the sizes of the send queue, which may have depth zero.
     pub fn with_shared_receives(config: QpConfig, source: Arc<dyn ReceiveSource>) -> Result<Self> {
-        let mut qp = Self::new(config)?;
+        let mut qp = Self::checked(config, false)?;
         qp.shared_receives = Some(source);
         qp.share_receives();
         Ok(qp)
@@ -106,9 +110,9 @@ impl QueuePair {
     /// shared receive queues. Memory is checked in the protection domain of the queue that a request names.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// As [`with_shared_receives`](Self::with_shared_receives).
     pub fn in_domain(config: QpConfig, domain: Arc<dyn ReceiveDomain>) -> Result<Self> {
-        let mut qp = Self::new(config)?;
+        let mut qp = Self::checked(config, false)?;
         qp.domain = Some(domain);
         qp.share_receives();
         Ok(qp)
