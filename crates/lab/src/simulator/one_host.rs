@@ -344,8 +344,9 @@ impl OneHost {
     /// Sends the record of a write whose bytes are at the target.
     fn send_record(&mut self) -> Result<(), Violation> {
         let side = &mut self.initiator;
-        if side.qp.poll_placeable(&side.memory).is_some() {
-            side.qp.note_placed();
+        if let Some((direct, _)) = side.qp.poll_placeable(&side.memory) {
+            let at = direct.addr;
+            side.qp.note_placed(at);
         }
         if let Some((_, write)) = side.qp.poll_write(self.now, &side.memory) {
             self.to_target.push_back(Record::Write(write));

@@ -58,5 +58,5 @@ pub use output::{
     PlacementSource, Queue, Segment, SendOnly, Transmit,
 };
 pub use path::{Destination, Path};
-pub use qp::{QueuePair, ReceiveDomain, ReceiveEntry, ReceiveSource};
+pub use qp::{Ahead, QueuePair, ReceiveDomain, ReceiveEntry, ReceiveSource};
 pub use shared_receive_queue::SharedReceiveQueue;

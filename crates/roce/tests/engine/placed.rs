@@ -30,7 +30,7 @@ fn post_taken(end: &mut Host, target: portolan_provider::verbs::RemoteAddr, len:
         ud: None,
         srq: None,
     };
-    end.qp.post_taken(&wr, len).unwrap();
+    end.qp.post_taken(&wr, target.addr, len).unwrap();
 }
 
 /// A pair whose right end has receives.
@@ -59,11 +59,14 @@ fn post_only(host: &mut Host, wr_id: u64, op: SendOp, length: u32) {
 /// Copies the bytes of the next write, as the host does. Returns whether the engine permits it.
 fn place(pair: &mut Pair) -> bool {
     let left = pair.left();
-    let Some(direct) = left.qp.poll_placeable(&left.memory) else {
+    let Some((direct, ahead)) = left.qp.poll_placeable(&left.memory) else {
         return false;
     };
     let (at, len) = (direct.addr, direct.len as usize);
-    left.qp.note_placed();
+    if !ahead.leave_free(at, direct.len) {
+        return false;
+    }
+    left.qp.note_placed(at);
     let bytes = pair.left().bytes(SOURCE, len).to_vec();
     let right = pair.right();
     let start = (at - remote(right, 0).addr) as usize;
@@ -237,13 +240,39 @@ fn without_a_receive_the_record_comes_again_or_its_packets_do() {
 }
 
 #[test]
+fn a_write_over_one_that_was_not_executed_is_a_packet_and_the_next_may_be_placed_after_it() {
+    let mut pair = pair(1);
+    let target = remote(pair.right(), TARGET);
+    let beside = remote(pair.right(), TARGET + 64);
+    for (wr_id, to, places) in [(1, target, true), (2, beside, true), (3, target, false)] {
+        post_only(pair.left(), wr_id, write(to), 64);
+        assert_eq!(place(&mut pair), places);
+        if let Some(record) = record(&mut pair) {
+            take(&mut pair, &record);
+        }
+    }
+    assert_eq!(receives(pair.right()), [(0, OK)]);
+    for wr_id in [8, 9] {
+        post_recv(pair.right(), wr_id, &[]);
+    }
+    pair.run();
+    assert_eq!(sends(pair.left()), [(1, OK), (2, OK), (3, OK)]);
+    post_recv(pair.right(), 10, &[]);
+    post_only(pair.left(), 4, write(target), 64);
+    assert!(place(&mut pair));
+}
+
+#[test]
 fn bytes_that_are_only_at_the_peer_are_never_sent_and_a_lost_record_is_repeated() {
     let mut pair = pair(2);
     let target = remote(pair.right(), TARGET);
     let left = pair.left();
-    assert!(left.qp.may_take(&left.memory));
+    assert!(left.qp.may_take(&left.memory).is_some());
     post_taken(left, target, 5000);
-    assert!(!left.qp.may_take(&left.memory), "one is not sent yet");
+    assert!(
+        left.qp.may_take(&left.memory).is_none(),
+        "one is not sent yet"
+    );
     let lost = record(&mut pair).expect("a record");
     assert_eq!(pair.hosts[0].next_packet(pair.now), None);
     pair.now += Duration::from_secs(1);
@@ -310,8 +339,8 @@ fn a_request_that_is_only_at_the_peer_has_the_whole_time_for_its_record_after_a_
 #[test]
 fn packets_in_the_place_of_a_record_are_followed_by_packets() {
     let mut pair = pair(2);
-    let target = remote(pair.right(), TARGET);
     for wr_id in [1, 2] {
+        let target = remote(pair.right(), TARGET + wr_id * 64);
         post_only(pair.left(), wr_id, write(target), 64);
         assert!(place(&mut pair));
         record(&mut pair).expect("a record, which is lost");

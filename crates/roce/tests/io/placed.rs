@@ -153,6 +153,40 @@ fn without_a_receive_a_write_waits_for_one() {
 }
 
 #[test]
+fn a_write_over_the_memory_of_one_without_a_receive_comes_after_it() {
+    let direct = Direct::new();
+    let (a, b) = (&direct.0.a, &direct.0.b);
+    for round in 0..10u64 {
+        let numbers = [round * 2 + 1, round * 2 + 2];
+        b.receive(1, b.sge(100, 0));
+        a.memory.write(0, &numbers[0].to_ne_bytes());
+        a.memory.write(8, &numbers[1].to_ne_bytes());
+        let pieces = [[a.sge(0, 8)], [a.sge(8, 8)]];
+        // Together, so that the first cannot be acknowledged before the second is posted.
+        let wrs = [0, 1].map(|at| SendWr {
+            wr_id: 9,
+            op: write(b.remote(0), numbers[at] as u32),
+            data: SendData::Sges(&pieces[at]),
+            flags: SendFlags::SIGNALED,
+            ud: None,
+            srq: None,
+        });
+        a.qp.post_sends(&wrs).unwrap();
+        assert_eq!(b.expect(1).imm_data, Some(numbers[0] as u32));
+        assert_eq!(b.memory.read(0, 8), numbers[0].to_ne_bytes());
+        b.receive(2, b.sge(100, 0));
+        let mut wcs = Vec::new();
+        until("all complete", || {
+            wcs.extend(a.try_poll());
+            wcs.extend(b.try_poll());
+            wcs.len() == 3
+        });
+        assert!(wcs.iter().all(|wc| wc.status == WcStatus::Success));
+        assert_eq!(b.memory.read(0, 8), numbers[1].to_ne_bytes());
+    }
+}
+
+#[test]
 fn rights_taken_away_hold_when_the_call_returns() {
     for of_the_queue_pair in [false, true] {
         let direct = Direct::new();

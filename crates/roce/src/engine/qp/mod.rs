@@ -36,6 +36,7 @@ use super::{
     AtomicOperation, Completion, Destination, MemoryOperation, MemoryTable, Path, Payload, PdId,
     Placement, QpConfig, QpCounters, Segment, Transmit, WindowError,
 };
+pub use placed::Ahead;
 pub(super) use receive_queue::check_pieces;
 pub use receive_queue::{ReceiveDomain, ReceiveEntry, ReceiveSource};
 pub(super) use send_queue::full;

@@ -8,19 +8,35 @@ use portolan_wire::Qpn;
 
 use super::QueuePair;
 use super::context::Context;
+use super::requester::Requester;
 use crate::engine::{CompactWrite, Direct, MemoryTable};
 
+/// The placed writes whose records are not acknowledged. A peer without a receive has not executed them, so a later
+/// write must not replace their bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Ahead<'a>(&'a Requester);
+
+impl Ahead<'_> {
+    /// Whether none of them has bytes in these `len` bytes of this process.
+    #[inline]
+    pub fn leave_free(&self, at: u64, len: u32) -> bool {
+        self.0.is_free(at, len)
+    }
+}
+
 impl QueuePair {
-    /// The next request, if it is a write with immediate data whose bytes the host may copy to the peer's memory itself.
-    /// Call [`note_placed`](Self::note_placed) after that. Without a copy, nothing has changed.
-    pub fn poll_placeable(&mut self, memory: &MemoryTable) -> Option<Direct<'_>> {
+    /// The next request, if it is a write with immediate data whose bytes the host may copy to the peer's memory itself,
+    /// where the writes before it leave room. Call [`note_placed`](Self::note_placed) after that. Without a copy, nothing
+    /// has changed.
+    pub fn poll_placeable(&mut self, memory: &MemoryTable) -> Option<(Direct<'_>, Ahead<'_>)> {
         if self.qp_type() != QpType::Rc {
             return None;
         }
         let cx = Context::new(&self.config, &self.attr, Duration::ZERO, memory);
         let requester = &self.service.reliable()?.requester;
         let head = requester.placeable(&cx, &mut self.segments)?;
-        Some(head.with_bytes(requester, requester.index(), &self.segments))
+        let direct = head.with_bytes(requester, requester.index(), &self.segments);
+        Some((direct, Ahead(requester)))
     }
 
     /// Whether the next request is a write with immediate data.
@@ -43,29 +59,31 @@ impl QueuePair {
         }
     }
 
-    /// The bytes of the request of [`poll_placeable`](Self::poll_placeable) are in the peer's memory. It still needs its
-    /// record.
-    pub fn note_placed(&mut self) {
+    /// The bytes of the request of [`poll_placeable`](Self::poll_placeable) are in the peer's memory, at `at` in this
+    /// process. It still needs its record.
+    pub fn note_placed(&mut self, at: u64) {
         if let Some(halves) = self.service.reliable_mut() {
-            halves.requester.note_placed();
+            halves.requester.note_placed(at);
         }
     }
 
     /// Whether the host may copy the bytes of a request to the peer's memory before the request is posted by
-    /// [`post_taken`](Self::post_taken).
-    pub fn may_take(&self, memory: &MemoryTable) -> bool {
+    /// [`post_taken`](Self::post_taken), where the writes before it leave room.
+    pub fn may_take(&self, memory: &MemoryTable) -> Option<Ahead<'_>> {
         let cx = Context::new(&self.config, &self.attr, Duration::ZERO, memory);
-        let halves = self.service.reliable();
-        self.qp_type() == QpType::Rc && halves.is_some_and(|halves| halves.requester.may_take(&cx))
+        let requester = &self.service.reliable()?.requester;
+        let may_take = self.qp_type() == QpType::Rc && requester.may_take(&cx);
+        may_take.then_some(Ahead(requester))
     }
 
-    /// Posts a write with immediate data whose `len` bytes are in the peer's memory, and nowhere else. So only its record
-    /// can be sent, now or again: if that becomes impossible, the request fails when the time for an answer is over.
+    /// Posts a write with immediate data whose `len` bytes are in the peer's memory, at `at` in this process, and nowhere
+    /// else. So only its record can be sent, now or again: if that becomes impossible, the request fails when the time
+    /// for an answer is over.
     ///
     /// # Errors
     /// `InvalidState`, `InvalidArgument` for another operation, and `LimitReached` if the queue is full. An error posts
     /// nothing.
-    pub fn post_taken(&mut self, wr: &SendWr<'_>, len: u32) -> Result<()> {
+    pub fn post_taken(&mut self, wr: &SendWr<'_>, at: u64, len: u32) -> Result<()> {
         debug_assert!(
             matches!(wr.op, SendOp::RdmaWriteWithImm(..)),
             "no other request has a record"
@@ -73,7 +91,7 @@ impl QueuePair {
         self.check_posting()?;
         let mtu = self.attr.path_mtu.bytes() as u32;
         match self.service.reliable_mut() {
-            Some(halves) => halves.requester.post_taken(wr, len, mtu),
+            Some(halves) => halves.requester.post_taken(wr, (at, len), mtu),
             None => Ok(()),
         }
     }

@@ -39,8 +39,8 @@ pub(super) struct SendEntry {
     /// Number of the packet after its last.
     pub(super) end: u64,
     pub(super) data: EntryData,
-    /// Its bytes are in the peer's memory already.
-    pub(super) is_placed: bool,
+    /// The address in this process at which the peer's memory has its bytes already.
+    pub(super) placed_at: Option<u64>,
     /// The peer's shared receive queue, on an extended reliable connection.
     pub(super) xrceth: Option<XrcEthRepr>,
     /// The result of local work, once known.
@@ -180,13 +180,21 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Appends a request whose `len` bytes are in the peer's memory already.
+    /// Appends a request whose `len` bytes are in the peer's memory already, at an address in this process.
     ///
     /// # Errors
     /// `LimitReached` for a full queue.
-    pub(super) fn push_taken(&mut self, wr: &SendWr<'_>, len: u32, mtu: u32) -> Result<()> {
+    pub(super) fn push_taken(
+        &mut self,
+        wr: &SendWr<'_>,
+        (at, len): (u64, u32),
+        mtu: u32,
+    ) -> Result<()> {
         self.check_room()?;
         self.append(wr, len, mtu, EntryData::Taken, None);
+        if let Some(entry) = self.entries.back_mut() {
+            entry.placed_at = Some(at);
+        }
         Ok(())
     }
 
@@ -220,7 +228,7 @@ impl SendQueue {
             len,
             first,
             end: self.end,
-            is_placed: matches!(data, EntryData::Taken),
+            placed_at: None,
             data,
             xrceth,
             outcome: None,

@@ -2,7 +2,8 @@
 //! the same conditions as other one-sided requests ([`direct`](super::direct)), and then sends a record in the short
 //! form, which consumes the receive.
 //!
-//! Earlier packets must not be executed after the copy. So no packet with data may be unacknowledged, but records may be.
+//! Earlier packets must not be executed after the copy. So no packet with data may be unacknowledged, but records may be,
+//! of writes to other memory: a record without a receive is not executed either.
 
 #![allow(unsafe_code, reason = "copies to registered memory")]
 
@@ -13,7 +14,7 @@ use portolan_provider::Result;
 use portolan_provider::verbs::{Access, QpType, RemoteAddr, SendOp, SendWr};
 
 use super::direct::{Attempt, CHUNK, chunk_of, copy};
-use crate::engine::{Compact, Direct, DirectOperation, Payload};
+use crate::engine::{Ahead, Compact, Direct, DirectOperation, Payload};
 use crate::io::host::Host;
 use crate::io::host::memory_access;
 use crate::io::host::queue_pair::{LockedQp, QpCore};
@@ -54,32 +55,33 @@ impl Host {
         loop {
             let memory = self.memory.read();
             let wanted = wanted_of(state);
-            let Some(direct) = state.engine.poll_placeable(&memory) else {
+            let Some((direct, ahead)) = state.engine.poll_placeable(&memory) else {
                 return Attempt::Packets;
             };
             if *left == 0 {
                 return Attempt::Paused(done);
             }
             let chunk = chunk_of(&direct, done);
-            if self.place(peer, wanted, &direct, chunk.clone()).is_none() {
+            let Some(at) = self.place(peer, wanted, (&direct, ahead), chunk.clone()) else {
                 return Attempt::Packets;
-            }
+            };
             *left = left.saturating_sub(chunk.end - chunk.start);
             if chunk.end == direct.len {
-                state.engine.note_placed();
+                state.engine.note_placed(at);
                 return Attempt::Done;
             }
             done = chunk.end;
         }
     }
 
-    /// Copies a part of a write that the engine has checked, or whose bytes are borrowed. Returns the address in this process
-    /// where the peer's memory has the whole write's end.
+    /// Copies a part of a write that the engine has checked, or whose bytes are borrowed, unless the peer may not have
+    /// executed a write to the same memory. Returns the address in this process where the peer's memory has the whole
+    /// write's start.
     fn place(
         &self,
         peer: &PeerMemory,
         wanted: Wanted,
-        direct: &Direct<'_>,
+        (direct, ahead): (&Direct<'_>, Ahead<'_>),
         chunk: Range<u32>,
     ) -> Option<u64> {
         let wanted = Wanted {
@@ -89,12 +91,15 @@ impl Host {
             ..wanted
         };
         let passage = self.enter(peer, &wanted)?;
+        if !ahead.leave_free(passage.addr(), direct.len) {
+            return None;
+        }
         // Before the copy: this locked instruction would wait until the bytes are in memory.
         self.monitor.counters.carried_out_in_memory.up();
         // SAFETY: this side's bytes are borrowed, or the engine checked them against the memory table, which has been
         // locked since. The peer's memory is mapped, and the right is announced while `passage` exists.
         let is_copied = unsafe { copy(passage.addr(), direct, chunk) };
-        is_copied.then(|| passage.addr() + u64::from(direct.len))
+        is_copied.then(|| passage.addr())
     }
 
     /// Makes the next write wait until it can be placed, if that will be possible.
@@ -130,10 +135,12 @@ impl Host {
             || qp.qp_type != QpType::Rc
             || self.monitor.tap.is_plugged()
             || !has_room(link)
-            || !state.engine.may_take(&self.memory.read())
         {
             return Ok(false);
         }
+        let Some(ahead) = state.engine.may_take(&self.memory.read()) else {
+            return Ok(false);
+        };
         let direct = Direct {
             operation: DirectOperation::Write,
             addr: remote.addr,
@@ -142,13 +149,14 @@ impl Host {
             len: bytes.len() as u32,
             local: Payload::Inline(bytes),
         };
-        let place = |peer| self.place(peer, wanted_of(state), &direct, 0..direct.len);
-        let Some(end) = link.peer_memory().and_then(place) else {
+        let place = |peer| self.place(peer, wanted_of(state), (&direct, ahead), 0..direct.len);
+        let Some(at) = link.peer_memory().and_then(place) else {
             return Ok(false);
         };
-        state.engine.post_taken(wr, direct.len)?;
+        state.engine.post_taken(wr, at, direct.len)?;
         self.posted(qp, state);
         // The next one probably goes on from there. The peer has that line, and to get it back takes as long as all the rest.
+        let end = at + u64::from(direct.len);
         memory_access::prefetch_to_write(end.next_multiple_of(LINE));
         Ok(true)
     }

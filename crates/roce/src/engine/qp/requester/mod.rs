@@ -18,6 +18,7 @@ mod direct;
 mod drain;
 mod local;
 mod placed;
+mod placed_runs;
 mod reads;
 mod send_only;
 mod transmit;
@@ -35,6 +36,7 @@ use super::segment::SgeCursor;
 use super::send_queue::{EntryData, SendEntry, SendQueue, awaits_data};
 use crate::engine::mutant::{Mutant, is_planted};
 use crate::engine::{FlowConfig, MemoryOperation};
+use placed_runs::PlacedRuns;
 use reads::Reads;
 pub(super) use transmit::{Built, Source};
 
@@ -52,6 +54,8 @@ pub(super) struct Requester {
     frontier: u64,
     /// All after this number went as records of writes whose bytes were placed before.
     packets_until: u64,
+    /// Where the bytes of these writes are.
+    placed: PlacedRuns,
     /// The peer has acknowledged a packet since the queue pair was connected.
     is_answered: bool,
     /// Writes that can be placed soon wait for that.
@@ -85,6 +89,7 @@ impl Requester {
             next: 0,
             frontier: 0,
             packets_until: 0,
+            placed: PlacedRuns::default(),
             is_answered: false,
             holds_writes: false,
             entry: 0,

@@ -77,11 +77,19 @@ impl Requester {
         self.entry
     }
 
-    /// The bytes of the next request are in the peer's memory.
-    pub(in crate::engine::qp) fn note_placed(&mut self) {
+    /// The bytes of the next request are in the peer's memory, at `at` in this process.
+    pub(in crate::engine::qp) fn note_placed(&mut self, at: u64) {
         if let Some(entry) = self.queue.get_mut(self.entry) {
-            entry.is_placed = true;
+            entry.placed_at = Some(at);
+            self.placed.add(self.una, entry.end, (at, entry.len));
         }
+    }
+
+    /// Whether no write whose record is unacknowledged has placed bytes in these `len` bytes.
+    pub(in crate::engine::qp) fn is_free(&self, at: u64, len: u32) -> bool {
+        // The oldest request tells how much of the oldest run is acknowledged.
+        let oldest = self.queue.front().and_then(|entry| entry.placed_at);
+        self.placed.is_free(self.una, oldest, (at, len))
     }
 
     /// Whether the next request to be posted may be placed at once.
@@ -89,14 +97,16 @@ impl Requester {
         self.may_place(cx) && self.next == self.queue.end() && self.entry == self.queue.len()
     }
 
-    /// Posts a write with immediate data whose bytes are only in the peer's memory.
+    /// Posts a write with immediate data whose bytes are only in the peer's memory, at an address in this process.
     pub(in crate::engine::qp) fn post_taken(
         &mut self,
         wr: &SendWr<'_>,
-        len: u32,
+        place: (u64, u32),
         mtu: u32,
     ) -> Result<()> {
-        self.queue.push_taken(wr, len, mtu)
+        self.queue.push_taken(wr, place, mtu)?;
+        self.placed.add(self.una, self.queue.end(), place);
+        Ok(())
     }
 
     /// The record of the next request, if it is a write that has one.
@@ -131,7 +141,11 @@ impl Requester {
     /// Packets replace the records of the next requests. Returns false if the bytes of the next one are only in the
     /// peer's memory: its record must be sent again, and until then the timer runs.
     pub(super) fn give_up_records(&mut self, cx: &Context<'_>) -> bool {
-        let Some(entry) = self.queue.get(self.entry).filter(|entry| entry.is_placed) else {
+        let Some(entry) = self
+            .queue
+            .get(self.entry)
+            .filter(|entry| entry.placed_at.is_some())
+        else {
             return true;
         };
         if matches!(entry.data, EntryData::Taken) {
@@ -143,7 +157,7 @@ impl Requester {
             if let Some(entry) = self.queue.get_mut(index)
                 && !matches!(entry.data, EntryData::Taken)
             {
-                entry.is_placed = false;
+                entry.placed_at = None;
             }
         }
         true
@@ -154,6 +168,6 @@ impl SendEntry {
     /// Whether a record suffices: it is a write with immediate data that has no bytes, or whose bytes are placed.
     pub(in crate::engine::qp) fn has_record(&self) -> bool {
         let is_write = matches!(self.op, SendOp::RdmaWriteWithImm(..));
-        is_write && (self.is_placed || self.len == 0)
+        is_write && (self.placed_at.is_some() || self.len == 0)
     }
 }
