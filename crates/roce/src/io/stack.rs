@@ -140,6 +140,7 @@ impl Stack {
             deadlines: Deadlines::new(),
             deferred_acks: Noted::default(),
             copying: Noted::default(),
+            pulling: Mutex::default(),
             comm_est: Noted::default(),
             multicast: MulticastGroups::new(&config.limits),
             progress,

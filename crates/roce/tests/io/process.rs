@@ -387,6 +387,13 @@ fn peer_process() {
                 say(&format!("{} {}", memory.addr(), mr.rkey()));
                 owned.push((mr, memory));
             }
+            "owned-has" => {
+                let has = |memory: &Memory| {
+                    let bytes = memory.read(0, memory.len());
+                    bytes.iter().any(|byte| usize::from(*byte) == number)
+                };
+                say(&owned.iter().any(|(_, memory)| has(memory)).to_string());
+            }
             "spin" => {
                 until("the write arrives", || {
                     usize::from(end.memory.byte(8999)) == number

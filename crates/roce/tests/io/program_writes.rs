@@ -408,6 +408,30 @@ fn a_target_that_was_stopped_for_a_moment_is_written_to_once_it_goes_on() {
 }
 
 #[test]
+fn a_target_that_copies_itself_does_not_read_memory_after_its_deregistration() {
+    let test = std::thread::spawn(|| {
+        refuse(libc::SYS_process_vm_writev, libc::EPERM);
+        let shape = Shape {
+            in_file: false,
+            ..SHAPE
+        };
+        let (stack, end, mut peer, _) = process::connect_stack("127.0.0.1", shape);
+        let remote = process::program_memory(&mut peer);
+        end.memory.write(0, &[1; LEN]);
+        process::until_without_packet(&stack, &end, SendOp::RdmaWrite(remote), LEN);
+        peer.signal(Signal::STOP);
+        end.post(3, SendOp::RdmaWrite(remote), end.sge(0, LEN));
+        end.mr.deregister().unwrap();
+        end.memory.write(0, &[9; LEN]);
+        peer.signal(Signal::CONT);
+        assert_eq!(end.poll().status, WcStatus::LocProtErr);
+        peer.tell("owned-has 9");
+        assert_eq!(peer.answer(), "false");
+    });
+    test.join().unwrap();
+}
+
+#[test]
 fn memory_is_taken_at_once_from_an_initiator_that_is_stopped_or_killed() {
     for signal in [Signal::STOP, Signal::KILL] {
         let (end, mut peer, _) = process::connect("127.0.0.1", BRIEF);

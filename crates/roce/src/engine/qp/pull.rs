@@ -19,6 +19,19 @@ impl QueuePair {
         }
     }
 
+    /// Whether the oldest request names a region of this side's memory.
+    pub fn is_oldest_of(&self, lkey: u32) -> bool {
+        let halves = self.service.reliable();
+        halves.is_some_and(|halves| halves.requester.is_oldest_of(lkey))
+    }
+
+    /// Whether this side's memory of the oldest request is registered: what the peer has read belongs to the request.
+    pub fn is_oldest_registered(&self, memory: &MemoryTable) -> bool {
+        let cx = Context::new(&self.config, &self.attr, Duration::ZERO, memory);
+        let halves = self.service.reliable();
+        halves.is_some_and(|halves| halves.requester.is_oldest_registered(&cx))
+    }
+
     /// Whether it is in a state in which it sends requests.
     pub fn is_sending(&self) -> bool {
         matches!(self.attr.state, QpState::Rts | QpState::Sqd)

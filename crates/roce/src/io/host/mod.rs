@@ -68,6 +68,7 @@ use crate::io::polling::deadlines::Deadlines;
 use crate::io::polling::noted::Noted;
 use crate::io::polling::progress::Progress;
 use portolan_port_sharing::PortGroup;
+use portolan_wire::Qpn;
 
 /// How long [`Host::refresh_interfaces`] waits for the progress thread.
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(1);
@@ -102,6 +103,8 @@ pub(crate) struct Host {
     pub(crate) deferred_acks: Noted,
     /// Queue pairs that copy a long request in turns.
     pub(crate) copying: Noted,
+    /// Queue pairs that have asked their peers to copy.
+    pub(crate) pulling: Mutex<Vec<Qpn>>,
     /// Queue pairs that received a packet before the connection manager established them. The progress thread
     /// notifies it, because a thread that receives packets holds locks that forbid the call.
     pub(crate) comm_est: Noted,

@@ -1,7 +1,8 @@
 //! Long writes to memory that the peer's program owns, if this process may not write to it: the peer's process copies the
 //! bytes out of this process's memory.
 //!
-//! So the copy is under the target's memory table, like one from a packet, and a deregistration waits for it. The
+//! So the copy is under the target's memory table, like one from a packet, and a deregistration waits for it. A
+//! deregistration of this process's memory withdraws the request, and waits for a copy that the target has announced. The
 //! request uses no PSN. Until the answer, its queue pair starts no other request. If no answer arrives in time, or the
 //! peer refuses, packets are sent instead.
 
@@ -50,7 +51,6 @@ impl Host {
         let range = done..len.min(done.saturating_add(CHUNK));
         let pieces = pieces::list::<PULL_PIECES_MAX>(&direct.local, range.clone());
         let (rkey, addr) = (direct.rkey, direct.addr.checked_add(done.into()));
-        drop(memory);
         let (Some(addr), Some((pieces, _))) = (addr, pieces) else {
             return false;
         };
@@ -77,6 +77,9 @@ impl Host {
         }
         ring.publish();
         state.engine.hold_requests();
+        // While the table is locked: a deregistration finds it.
+        self.pulling.lock().push(state.engine.qpn());
+        drop(memory);
         state.pulled = Some(Pulled {
             id,
             slot,
@@ -103,10 +106,33 @@ impl Host {
         let Some(pulled) = state.pulled.take() else {
             return false;
         };
+        let mut pulling = self.pulling.lock();
+        if let Some(at) = pulling.iter().position(|qpn| *qpn == state.engine.qpn()) {
+            pulling.swap_remove(at);
+        }
+        drop(pulling);
         if let Some(peer) = state.link.as_ref().and_then(|link| link.peer_memory()) {
             peer.end_pull(pulled.slot);
         }
         state.engine.release_requests()
+    }
+
+    /// Ends the requests to peers to copy out of a region that is no longer registered. Packets, which may not use it
+    /// either, decide. Returns the numbers of these requests: a peer may be in a copy.
+    pub(crate) fn end_pulls_of(&self, lkey: u32) -> Vec<u64> {
+        let mut ended = Vec::new();
+        let pulling = self.pulling.lock().clone();
+        for qp in pulling.into_iter().filter_map(|qpn| self.qps.find(qpn)) {
+            let mut state = qp.lock();
+            let Some(pulled) = state.pulled.filter(|_| state.engine.is_oldest_of(lkey)) else {
+                continue;
+            };
+            ended.push(pulled.id);
+            state.by_packets = self.end_pull(&mut state);
+            let now = state.not_before(self.clock.recent());
+            self.settle(&qp, &mut state, now);
+        }
+        ended
     }
 
     /// Takes a record from another process's ring.
@@ -123,8 +149,12 @@ impl Host {
         }
         match &pull.kind {
             PullKind::Ask(ask) => {
-                if let Some(answer) = self.pull(&state, ask, pull.id, asker) {
-                    self.answer_pull(&state, from, pull.id, answer);
+                let link = state.link.clone();
+                // Without a link, it cannot be answered: the peer sends packets.
+                if let Some(link) = link.or_else(|| self.links.as_ref()?.to(from))
+                    && let Some(answer) = self.pull(&state, &link, ask, pull.id, asker)
+                {
+                    answer_pull(&state, &link, pull.id, answer);
                 }
             }
             PullKind::Answer(answer) => self.take_answer(&qp, &mut state, pull.id, *answer),
@@ -132,7 +162,14 @@ impl Host {
     }
 
     /// Copies what the peer asks for. `None` if it does not wait any more.
-    fn pull(&self, state: &LockedQp, ask: &Ask, id: u64, asker: &Asker) -> Option<Answer> {
+    fn pull(
+        &self,
+        state: &LockedQp,
+        link: &SendSocket,
+        ask: &Ask,
+        id: u64,
+        asker: &Asker,
+    ) -> Option<Answer> {
         if self.monitor.tap.is_plugged() {
             return Some(Answer::Refused);
         }
@@ -143,29 +180,17 @@ impl Host {
         let Some(to) = to else {
             return Some(Answer::Refused);
         };
+        // A withdrawal of the request comes before the look at it, or waits for the end of the copy.
+        let peer = link.peer_memory();
+        let Some(_announced) = peer.and_then(|peer| peer.announce_pull(id)) else {
+            return Some(Answer::Refused);
+        };
         if !asker.waits(ask, id) {
             return None;
         }
         // SAFETY: the engine checked the range against `memory`, and the table has been locked since.
         let copied = unsafe { asker.copy(ask, to) };
         Some(copied.err().unwrap_or(Answer::Done))
-    }
-
-    fn answer_pull(&self, state: &LockedQp, from: Block, id: u64, answer: Answer) {
-        let link = state.link.clone();
-        let link = link.or_else(|| self.links.as_ref()?.to(from));
-        let ring = link.as_ref().and_then(|link| link.open_ring());
-        // Without an answer, the peer sends packets.
-        let Some(mut ring) = ring else { return };
-        let pull = Pull {
-            dest_qp: state.peer_qpn,
-            tag: state.own_tag,
-            id,
-            kind: PullKind::Answer(answer),
-        };
-        if ring.pull(&pull) {
-            ring.publish();
-        }
     }
 
     fn take_answer(&self, qp: &QpCore, state: &mut LockedQp, id: u64, answer: Answer) {
@@ -175,7 +200,12 @@ impl Host {
         let is_alive = self.end_pull(state);
         let link = state.link.as_ref().map(Arc::clone);
         let asked_again = match (answer, &link) {
-            (Answer::Done, _) if is_alive && pulled.end == pulled.len => {
+            // Otherwise its memory was deregistered, so the peer may have read something else.
+            (Answer::Done, _)
+                if is_alive
+                    && pulled.end == pulled.len
+                    && state.engine.is_oldest_registered(&self.memory.read()) =>
+            {
                 state.engine.complete_direct();
                 self.monitor.counters.carried_out_in_memory.up();
                 true
@@ -192,6 +222,21 @@ impl Host {
         state.by_packets = !asked_again;
         let now = state.not_before(self.clock.recent());
         self.settle(qp, state, now);
+    }
+}
+
+fn answer_pull(state: &LockedQp, link: &SendSocket, id: u64, answer: Answer) {
+    let Some(mut ring) = link.open_ring() else {
+        return;
+    };
+    let pull = Pull {
+        dest_qp: state.peer_qpn,
+        tag: state.own_tag,
+        id,
+        kind: PullKind::Answer(answer),
+    };
+    if ring.pull(&pull) {
+        ring.publish();
     }
 }
 

@@ -11,7 +11,7 @@ use portolan_wire::Qpn;
 use super::{EntryData, Requester, SendEntry};
 use crate::engine::qp::context::Context;
 use crate::engine::qp::outbox::Outbox;
-use crate::engine::qp::segment::SgeCursor;
+use crate::engine::qp::segment::{self, SgeCursor};
 use crate::engine::{AtomicKind, Direct, DirectOperation, Payload, Segment};
 
 /// A request without the borrow of its bytes.
@@ -107,6 +107,20 @@ impl Requester {
         self.is_answered
             && self.queue.len() == 1
             && self.queue.front().is_some_and(|entry| entry.signaled)
+    }
+
+    /// Whether the oldest request names a region of this side's memory.
+    pub(in crate::engine::qp) fn is_oldest_of(&self, lkey: u32) -> bool {
+        let mut sges = self.queue.front().into_iter().flat_map(SendEntry::sges);
+        sges.any(|sge| sge.lkey == lkey)
+    }
+
+    /// Whether this side's memory of the oldest request may be used.
+    pub(in crate::engine::qp) fn is_oldest_registered(&self, cx: &Context<'_>) -> bool {
+        self.queue.front().is_some_and(|entry| {
+            let (whole, writes) = (0..u64::from(entry.len), entry.awaits_data());
+            segment::check(entry.sges(), whole, cx.pd, cx.memory, writes).is_ok()
+        })
     }
 
     /// The host has carried the oldest request out: it is complete.

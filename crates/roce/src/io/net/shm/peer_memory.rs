@@ -15,7 +15,7 @@ use super::memory_files::FILES_MAX;
 use super::peer_rights::{Found, PeerRights, Wanted};
 use super::program_memory::{NotCopied, Process, WhyUnreadable};
 use super::pull::{self, SLOTS};
-use super::rights_layout::{HAZARDS, PROGRAM, hazard_of};
+use super::rights_layout::{HAZARDS, PROGRAM, PULLS, hazard_of};
 
 /// The files of one other process.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ pub(crate) struct Passage<'a> {
 
 /// The use of a right is announced, until dropped.
 #[derive(Debug)]
-struct Announced<'a>(&'a Hazard);
+pub(crate) struct Announced<'a>(&'a Hazard);
 
 /// Why a request cannot be executed directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,7 +130,17 @@ impl PeerMemory {
     /// Announces the use of a right. `None` if too many threads use rights.
     #[inline]
     fn announce(&self, found: Found) -> Option<Announced<'_>> {
-        let word = found.announcement();
+        self.announce_word(found.announcement())
+    }
+
+    /// Announces that this process copies what the other one asks for, before it looks whether that one still waits.
+    /// `None` if too many threads use rights.
+    pub(crate) fn announce_pull(&self, id: u64) -> Option<Announced<'_>> {
+        self.announce_word(PULLS | id)
+    }
+
+    #[inline]
+    fn announce_word(&self, word: u64) -> Option<Announced<'_>> {
         let mut hazards = (0..HAZARDS).map(|index| hazard_of(&self.ring, index));
         let hazard = hazards.find(|hazard| hazard.announce(word))?;
         Some(Announced(hazard))

@@ -27,7 +27,7 @@ use super::memory_files::SharedPages;
 use super::program_memory::Witness;
 use super::pull::testimony_of;
 use super::rights_layout::{
-    ANNOUNCED, FILE_LEN, HAZARDS, KEYS, PROGRAM, Slot, hazard_of, header, key_entry, key_of,
+    ANNOUNCED, FILE_LEN, HAZARDS, KEYS, PROGRAM, PULLS, Slot, hazard_of, header, key_entry, key_of,
     key_slots, qp_entry, qp_of, qp_slot, rights_of, word_of,
 };
 use super::stopped::{has_ended, may_be_in_a_call};
@@ -320,6 +320,21 @@ impl Rights {
             *is_taken = false;
         }
         Ok(())
+    }
+
+    /// Waits until no process copies what requests with these numbers, which are withdrawn, have asked for.
+    ///
+    /// # Errors
+    /// Processes may still be in a copy. Call it again.
+    pub(crate) fn wait_for_pulls(&self, ids: &[u64]) -> Result<(), StillCopying> {
+        let is_it = |word| ids.iter().any(|id| word == PULLS | id);
+        let busy = wait_until_out(self.busy(is_it), PASSED_PATIENCE, |user| {
+            is_it(user.announced()) && !has_ended(user.pid)
+        });
+        match busy.len() {
+            0 => Ok(()),
+            count => Err(StillCopying { count }),
+        }
     }
 
     /// Copies that have not passed the gate yet change nothing. Later ones go through another gate.

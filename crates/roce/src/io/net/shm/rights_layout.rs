@@ -31,6 +31,8 @@ pub(super) const HAZARDS_AT: usize = 1024;
 pub(super) const LINE: usize = 64;
 /// An announcement: this bit, the slot of the key, and the slot of the queue pair.
 pub(super) const ANNOUNCED: u64 = 1 << 63;
+/// The announcement of a copy out of the memory of the process that asked for it: this bit, and the request's number.
+pub(super) const PULLS: u64 = 1 << 62;
 
 /// Instead of the number of a file: memory that the program owns. Its offset is its address.
 pub(super) const PROGRAM: u32 = u32::MAX;

@@ -287,6 +287,26 @@ fn a_copy_that_is_under_way_is_waited_for() {
     assert!(!two.is_allowed(&two.wanted()));
 }
 
+#[test]
+fn a_withdrawn_request_to_copy_out_of_memory_waits_for_its_own_copy_only() {
+    let two = Two::new();
+    let sleeper = Sleeper::new();
+    two.rights
+        .add_user(9, Arc::clone(&two.ring), sleeper.0.id());
+    let announced = two.peer.announce_pull(7).unwrap();
+    two.rights.wait_for_pulls(&[6, 8]).unwrap();
+    let busy = two.rights.wait_for_pulls(&[7]).unwrap_err();
+    assert!(busy.count > 0);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| two.rights.wait_for_pulls(&[7]));
+        std::thread::sleep(Duration::from_millis(1));
+        drop(announced);
+        waiting.join().unwrap().unwrap();
+    });
+    let _announced = two.peer.announce_pull(9).unwrap();
+    two.rights.take_key(two.key, &two.pages);
+}
+
 /// A child process, ended when this is dropped.
 struct Sleeper(std::process::Child);
 
