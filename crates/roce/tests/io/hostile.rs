@@ -11,7 +11,7 @@ use portolan_wire::icrc::{self, Flow};
 use portolan_wire::rocev2::Headers;
 use portolan_wire::{Psn, Qpn};
 
-use crate::harness::{PATIENCE, Pair, Shape, target};
+use crate::harness::{ALL_RIGHTS, End, Memory, PATIENCE, Pair, Shape, target, until};
 
 /// A write of eight bytes as the peer would send it.
 fn write_packet(pair: &Pair, qpn: Qpn, from: SocketAddr) -> Vec<u8> {
@@ -116,5 +116,52 @@ fn random_bytes_never_stop_the_device() {
     assert!(
         counters.dropped_malformed + counters.dropped_icrc > 0,
         "{counters:?}"
+    );
+}
+
+#[test]
+fn responses_to_long_reads_let_a_registration_and_other_queue_pairs_pass() {
+    const LEN: u32 = 128 << 20;
+    const MTU: u32 = 4096;
+    /// As many as the queue pair admits at a time.
+    const READS: u32 = 4;
+    let shape = Shape {
+        memory: LEN as usize,
+        ..Shape::default()
+    };
+    let pair = Pair::new("127.0.0.1", shape);
+    let stack = &pair.stacks[1];
+    let [left, right] = [(); 2].map(|()| End::new(stack, pair.b.ip, Shape::default()));
+    left.connect(right.ip, right.qp.qpn(), Shape::default());
+    right.connect(left.ip, left.qp.qpn(), Shape::default());
+    let (socket, from) = sender("127.0.0.1");
+    let to = target(&pair.config, pair.b.ip);
+    let sent = || stack.counters().sent_packets;
+    for number in 0..READS {
+        let psn = Psn::new(0xff_fff0).add(number * (LEN / MTU));
+        let mut headers = Headers::new(Opcode::RcReadRequest, pair.b.qp.qpn(), psn);
+        headers.reth = Some(RethRepr {
+            va: pair.b.memory.addr(),
+            rkey: pair.b.mr.rkey(),
+            dma_len: LEN,
+        });
+        let mut packet = vec![0; headers.len() + 4];
+        headers.emit(&mut packet).unwrap();
+        icrc::append(&Flow::between(from, to).unwrap(), 0, &mut packet).unwrap();
+        socket.send_to(&packet, to).unwrap();
+    }
+    until("responses are sent", || sent() > 100);
+    let memory = Memory::new(4096);
+    let _mr = memory.register(&pair.b.pd, ALL_RIGHTS);
+    let at_registration = sent();
+    left.receive(1, left.sge(0, 8));
+    right.post(2, SendOp::Send, right.sge(0, 8));
+    left.expect(1);
+    right.expect(2);
+    let all = u64::from(READS * (LEN / MTU));
+    let both = (at_registration, sent());
+    assert!(
+        both.0 < all / 2 && both.1 < all,
+        "{both:?} of {all} came first"
     );
 }

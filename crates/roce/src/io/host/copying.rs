@@ -1,4 +1,5 @@
 //! Long requests are copied in turns, between which other threads get the queue pair's lock and the device is driven.
+//! Responses to long reads are sent in the same turns.
 //!
 //! A thread that polls takes the turns, otherwise the progress thread. Each turn checks everything again, so a right that is
 //! withdrawn ends the copy. Packets then transfer the whole request, and the peer decides. Between turns the engine
@@ -39,6 +40,16 @@ impl Host {
     pub(super) fn continue_soon(&self, state: &mut LockedQp, done: u32) {
         state.engine.hold_requests();
         state.copied = Some(done);
+        self.take_turn_soon(state);
+    }
+
+    /// More responses to reads follow in a later turn.
+    pub(super) fn respond_soon(&self, state: &mut LockedQp) {
+        state.responds = true;
+        self.take_turn_soon(state);
+    }
+
+    fn take_turn_soon(&self, state: &LockedQp) {
         self.copying.note(state.engine.qpn());
         let now = self.clock.recent();
         let due = match self.progress.is_polled(now) {
@@ -55,7 +66,7 @@ impl Host {
         }
     }
 
-    /// Takes one turn for each queue pair that copies. Returns whether there was any. The caller holds no lock.
+    /// Takes one turn for each queue pair that copies or responds. Returns whether there was any. The caller holds no lock.
     #[inline]
     pub(crate) fn continue_copies(&self) -> bool {
         let any = self.copying.any();
@@ -78,13 +89,19 @@ impl Host {
                 continue;
             };
             let mut state = qp.lock();
-            let Some(done) = state.copied.take().filter(|_| !state.closed) else {
+            // It may be noted for both, and then twice.
+            let (copied, responds) = (state.copied.take(), state.responds);
+            state.responds = false;
+            if state.closed || (copied.is_none() && !responds) {
                 continue;
-            };
-            if state.engine.release_requests() {
-                self.take_turn(&qp, &mut state, done, share.max(CHUNK));
             }
-            self.settle(&qp, &mut state, self.clock.recent());
+            let share = share.max(CHUNK);
+            if let Some(done) = copied
+                && state.engine.release_requests()
+            {
+                self.take_turn(&qp, &mut state, done, share);
+            }
+            self.settle_within(&qp, &mut state, self.clock.recent(), share);
         }
         if !copying.qpns.is_empty() {
             self.progress.wake_before(self.clock.recent());

@@ -101,7 +101,7 @@ pub(crate) struct Host {
     /// the delay. Likewise the last few packets of a stream wait, because they may form one datagram with those that
     /// are posted next.
     pub(crate) deferred_acks: Noted,
-    /// Queue pairs that copy a long request in turns.
+    /// Queue pairs that copy a long request, or respond to long reads, in turns.
     pub(crate) copying: Noted,
     /// Queue pairs that have asked their peers to copy.
     pub(crate) pulling: Mutex<Vec<Qpn>>,

@@ -81,6 +81,8 @@ pub(crate) struct LockedQp {
     pub(crate) pulled: Option<Pulled>,
     /// The bytes that are copied of a request that is copied in turns. Between them, the engine starts no request.
     pub(crate) copied: Option<u32>,
+    /// It has more responses to reads, which it sends in its next turn. Until then it sends no packet.
+    pub(crate) responds: bool,
     /// The next request is sent as packets, because the peer does not copy it.
     pub(crate) by_packets: bool,
     /// It is destroyed. A thread that still finds it ignores it.
@@ -161,6 +163,7 @@ impl QpCore {
                 device_removed: false,
                 pulled: None,
                 copied: None,
+                responds: false,
                 by_packets: false,
                 closed: false,
             }),

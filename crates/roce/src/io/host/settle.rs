@@ -15,6 +15,7 @@ use portolan_wire::bth::Opcode;
 
 use crate::engine::{MemoryOperation, MemoryTable, Queue};
 use crate::io::host::Host;
+use crate::io::host::direct::CHUNK;
 use crate::io::host::queue_pair::{Completes, LinkWait, LockedQp, QpCore};
 use crate::io::host::stage::{stage, stage_headers, with_batch};
 use crate::io::host::xrc_domain::XrcDomain;
@@ -108,6 +109,18 @@ impl Host {
 
     /// Executes what the engine requests after a call other than `handle_packet`.
     pub(crate) fn settle(&self, qp: &QpCore, state: &mut LockedQp, now: Duration) {
+        // The caller may hold the receive lock, so most of many responses wait for a turn.
+        self.settle_within(qp, state, now, CHUNK);
+    }
+
+    /// As [`settle`](Self::settle), with about `left` bytes of responses to reads.
+    pub(super) fn settle_within(
+        &self,
+        qp: &QpCore,
+        state: &mut LockedQp,
+        now: Duration,
+        left: u32,
+    ) {
         let now = state.not_before(now);
         loop {
             self.go_direct(qp, state);
@@ -123,7 +136,7 @@ impl Host {
             }
             self.hold_writes(state);
             let memory = self.memory.read();
-            self.transmit(qp, state, now, &memory);
+            self.transmit(qp, state, (now, left), &memory);
             drop(memory);
             // Each round completes one posted work request.
             let Some(operation) = state.engine.poll_memory_operation() else {
@@ -188,15 +201,25 @@ impl Host {
         state.deferred = false;
     }
 
-    /// Builds and sends what the engine has queued.
+    /// Builds and sends what the engine has queued, but not many more than `left` bytes of responses to reads: the peer
+    /// may request gigabytes, and the socket need not fill.
     ///
     /// Acknowledgements are sent after requests, because a program may be waiting for a request. They are never sent
     /// after a response that the engine emitted later, because the peer relies on the order of responses.
-    fn transmit(&self, qp: &QpCore, state: &mut LockedQp, now: Duration, memory: &MemoryTable) {
+    fn transmit(
+        &self,
+        qp: &QpCore,
+        state: &mut LockedQp,
+        (now, left): (Duration, u32),
+        memory: &MemoryTable,
+    ) {
         if qp.qp_type == QpType::Ud {
             return self.transmit_datagrams(qp, state, now, memory);
         }
         state.owes = false;
+        if state.responds {
+            return;
+        }
         let Some(path) = state.path else { return };
         let version = IpVersion::of(path.local);
         let link = state.link.clone();
@@ -220,6 +243,7 @@ impl Host {
         let coalesce = socket.coalesces();
         with_batch(|batch| {
             let mut held = None;
+            let mut left = left as usize;
             while let Some(transmit) = state.engine.poll_transmit(now, memory, PACKET_LEN_MAX) {
                 let opcode = transmit.headers.bth.opcode;
                 if let Some(headers) = held.take_if(|_| opcode.is_response()) {
@@ -231,6 +255,13 @@ impl Host {
                     // SAFETY: the engine checked the segments against `memory` in the call above,
                     // and the table is locked while the reference to it exists.
                     unsafe { stage(batch, &transmit, flow, coalesce) };
+                    if opcode.is_read_response() {
+                        left = left.saturating_sub(transmit.payload.len());
+                    }
+                }
+                if left == 0 {
+                    self.respond_soon(state);
+                    break;
                 }
                 if !batch.has_room(2) && !self.send(qp, state, socket, batch, &path) {
                     break;
