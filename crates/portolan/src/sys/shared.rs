@@ -30,7 +30,7 @@ const WORD_BYTES: usize = 8;
 /// There are no slices of it, because the bytes may change at any time. [`SharedMemory::load`] and
 /// [`SharedMemory::store`] copy. A program that wants to use the bytes in place withdraws the memory
 /// ([`SharedMemory::revoke`]), and may share the memory again
-/// ([`Buffer::into_memory`], [`Connection::share_memory`](crate::Connection::share_memory)).
+/// ([`Buffer::into_memory`](crate::Buffer::into_memory), [`Connection::share_memory`](crate::Connection::share_memory)).
 ///
 /// # Order and atomicity
 ///
@@ -85,7 +85,7 @@ impl SharedMemory {
     /// Allocates zeroed memory and registers it for peers.
     ///
     /// # Errors
-    /// As for [`Buffer::new`].
+    /// As for [`Buffer::new`](crate::Buffer::new).
     pub fn new(pd: &Arc<dyn Pd>, length: usize, access: Access) -> Result<Self> {
         let access = access | Access::LOCAL_WRITE;
         let backing = Backing::new(pd, length, access)?;

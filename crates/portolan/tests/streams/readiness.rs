@@ -226,9 +226,10 @@ fn a_thread_that_waits_for_the_end_alone_hears_of_it_whoever_looks_meanwhile_and
     passive.end_wait([false, false], begun);
 }
 
-/// A stream with a small send buffer, whose peer sends a byte and then reads all that comes into a large buffer. It has
-/// room again when the device has completed what was sent: nothing needs to arrive.
-fn stream_with_a_small_send_buffer() -> (Stream, thread::JoinHandle<()>) {
+/// Fills a stream with a small send buffer again and again, whose peer sends a byte and then reads all that comes into a
+/// large buffer. `wait_for_room` is called whenever the stream is full. It has room again when the device has completed
+/// what was sent: nothing needs to arrive.
+fn fill_often(wait_for_room: impl Fn(&Stream)) {
     let small = stream_options().send_buffer(8192).grows(false);
     let (active, mut passive) = streams_with(&small, stream_options().receive_buffer(1 << 20));
     active.set_nonblocking(true).unwrap();
@@ -237,63 +238,53 @@ fn stream_with_a_small_send_buffer() -> (Stream, thread::JoinHandle<()>) {
         let mut bytes = vec![0; 1 << 16];
         while passive.read(&mut bytes).unwrap() > 0 {}
     });
-    (active, reader)
+    eventually("data", || active.ready().readable);
+    for _ in 0..5_000 {
+        // The completion of this write alone makes no room.
+        while would_block((&active).write(&[1; 20])) {
+            wait_for_room(&active);
+        }
+        while !would_block((&active).write(&[1; 8192])) {}
+    }
+    active.shutdown(Shutdown::Both).unwrap();
+    reader.join().unwrap();
+}
+
+/// As a thread that waits by the descriptor while another one calls `look`.
+fn wait_for_room_beside(active: &Stream, look: impl FnOnce()) {
+    let begun = active.begin_wait([false, true]);
+    look();
+    if !begun.writable {
+        wait(active);
+    }
+    active.end_wait([false, true], begun);
 }
 
 #[test]
 fn a_reader_does_not_take_the_wake_up_of_an_event_loop_that_waits_for_room() {
-    let (active, reader) = stream_with_a_small_send_buffer();
-    let mut byte = [0];
-    eventually("data", || (&active).read(&mut byte).is_ok());
-    for _ in 0..5_000 {
-        // The completion of this write alone makes no room.
-        while would_block((&active).write(&[1; 20])) {
-            assert!(would_block((&active).read(&mut byte)));
-            wait(&active);
-        }
-        while !would_block((&active).write(&[1; 8192])) {}
-    }
-    active.shutdown(Shutdown::Both).unwrap();
-    reader.join().unwrap();
+    fill_often(|mut active| {
+        let mut byte = [0];
+        while active.read(&mut byte).is_ok() {}
+        wait(active);
+    });
 }
 
 #[test]
 fn an_event_loop_that_reads_does_not_take_the_wake_up_of_a_thread_that_waits_for_room() {
-    let (active, reader) = stream_with_a_small_send_buffer();
-    eventually("data", || (&active).read(&mut [0]).is_ok());
-    for _ in 0..5_000 {
-        while would_block((&active).write(&[1; 20])) {
-            let begun = active.begin_wait([false, true]);
-            let is_full = !begun.writable;
+    fill_often(|mut active| {
+        while active.read(&mut [0]).is_ok() {}
+        wait_for_room_beside(active, || {
             assert!(!active.ready_or_watch(true, false).readable);
-            if is_full {
-                wait(&active);
-            }
-            active.end_wait([false, true], begun);
-        }
-        while !would_block((&active).write(&[1; 8192])) {}
-    }
-    active.shutdown(Shutdown::Both).unwrap();
-    reader.join().unwrap();
+        });
+    });
 }
 
 #[test]
 fn a_glance_at_data_does_not_take_the_wake_up_of_a_thread_that_waits_for_room() {
-    let (active, reader) = stream_with_a_small_send_buffer();
-    eventually("data", || active.ready().readable);
-    for _ in 0..5_000 {
-        while would_block((&active).write(&[1; 20])) {
-            let begun = active.begin_wait([false, true]);
-            let is_full = !begun.writable;
+    fill_often(|active| {
+        wait_for_room_beside(active, || {
             let seen = active.glance([true, false], false);
             assert!(seen.expect("the device calls").readable);
-            if is_full {
-                wait(&active);
-            }
-            active.end_wait([false, true], begun);
-        }
-        while !would_block((&active).write(&[1; 8192])) {}
-    }
-    active.shutdown(Shutdown::Both).unwrap();
-    reader.join().unwrap();
+        });
+    });
 }
