@@ -14,7 +14,7 @@ use crate::layout::{Cq, Qp, Srq};
 pub(crate) struct Raisers {
     /// By number.
     pub(crate) cqs: Mutex<HashMap<u32, Raiser<Cq>>>,
-    /// By number. A receiving queue pair of an XRC domain may have several structures, of which the oldest gets its events.
+    /// By number. A receiving queue pair of an XRC domain may have several structures. The oldest one gets its events.
     pub(crate) qps: Mutex<HashMap<u32, Vec<Raiser<Qp>>>>,
     /// By number.
     pub(crate) srqs: Mutex<HashMap<u32, Raiser<Srq>>>,

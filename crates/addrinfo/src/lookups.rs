@@ -209,8 +209,8 @@ impl Waiting {
 
 /// Answers lookups. The default methods report that nothing was found.
 pub trait Lookups {
-    /// Sets whose questions follow. A lookup that asks others several questions should end between two of them if
-    /// nobody waits. The default ignores this.
+    /// Names the caller of the next questions. A lookup that sends several queries should stop between two of them once
+    /// its caller has gone. The default method does nothing.
     fn set_waiting(&mut self, _waiting: Waiting) {}
 
     /// Resolves a host, a service or both.

@@ -356,8 +356,8 @@ impl Registry {
         self.retiring.contains_key(&block)
     }
 
-    /// What is known of the process of a block. A look at a block's name is expensive, and whoever can send the host a
-    /// datagram selects the block. So only a departed block's name is looked at, at most once in [`RETIRE_INTERVAL`].
+    /// Whether a block's process may live. A check of a block's name is expensive, and any sender of a datagram selects the
+    /// block. So this checks only the name of a departed block, at most once in [`RETIRE_INTERVAL`].
     pub(super) fn absent(&self, block: Block, now: Instant) -> Absent {
         if block == self.own || self.blocks.contains_key(&block) || self.grace(now).is_some() {
             return Absent::Alive;

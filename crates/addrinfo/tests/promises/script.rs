@@ -21,7 +21,7 @@ pub(crate) const HOST: &str = "host.example";
 pub(crate) const CANONICAL: &str = "canonical.example";
 /// A host with one IPv4 address.
 pub(crate) const HOST_V4: &str = "v4.example";
-/// A host with two IPv6 addresses, of which the second has the label of `SOURCE_V6`.
+/// A host with two IPv6 addresses. The second has the label of `SOURCE_V6`.
 pub(crate) const HOST_V6: &str = "v6.example";
 /// A service that exists only for connections, and its port.
 pub(crate) const SERVICE: &str = "rdma";

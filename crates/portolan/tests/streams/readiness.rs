@@ -202,7 +202,7 @@ fn an_event_loop_does_not_take_the_wake_up_of_a_thread_that_waits_by_the_descrip
 }
 
 #[test]
-fn a_thread_that_waits_for_the_end_alone_hears_of_it_whoever_looks_meanwhile_and_of_no_data() {
+fn a_wait_for_the_end_alone_hears_of_the_end_and_not_of_data_although_others_look_meanwhile() {
     let (active, passive) = streams();
     for stream in [&active, &passive] {
         stream.set_nonblocking(true).unwrap();

@@ -88,8 +88,8 @@ impl Ready {
     }
 }
 
-/// Who waits for another end of the stream than it has seen. Whoever waits does so, as poll(2) reports `POLLHUP` and
-/// `POLLERR` unasked.
+/// The waits of threads and of an event loop, by the ends of the stream that each has seen. Every wait hears of a further
+/// end, because poll(2) reports `POLLHUP` and `POLLERR` unasked.
 #[derive(Debug, Default)]
 pub(super) struct EndWaits {
     /// What an event loop has seen.
@@ -124,12 +124,12 @@ impl EndWaits {
         self.awaited != [0; ENDS]
     }
 
-    /// Whether nobody waits.
+    /// Whether there is no wait.
     pub(super) fn is_empty(&self) -> bool {
         self.wanted.is_none() && !self.has_threads()
     }
 
-    /// Whether what anyone who waits has seen is not `now` any more.
+    /// Whether a wait has seen other ends than those of `now`.
     pub(super) fn has_news(&self, now: Ready) -> bool {
         let now = now.ends();
         self.wanted.is_some_and(|seen| seen != now)

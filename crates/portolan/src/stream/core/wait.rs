@@ -260,7 +260,7 @@ impl Core {
 }
 
 impl State {
-    /// Whether the stream itself, or anyone who waits, needs completions of what was sent.
+    /// Whether the stream itself or a waiting caller needs completions of what was sent.
     fn needs_sends(&self) -> bool {
         let write = Direction::Write as usize;
         self.has_flushed_receives

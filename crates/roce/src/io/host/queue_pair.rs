@@ -73,7 +73,7 @@ pub(crate) struct LockedQp {
     pub(crate) deferred: bool,
     /// It delays an acknowledgement, or the last packets of a stream, until its owner posts or polls again.
     pub(crate) owes: bool,
-    /// A completion queue had no room for a completion, and the event that says so was raised.
+    /// A completion queue has overflowed, and `CqErr` was raised.
     pub(crate) overflowed: bool,
     /// Its device is gone, so it has failed.
     pub(crate) device_removed: bool,
