@@ -273,7 +273,13 @@ impl Inner {
     /// Checks a silent peer if keepalives are enabled, and ends the connection if it stays silent.
     /// Returns when to check again.
     pub(crate) fn watch_peer(&self) -> Option<Instant> {
-        match self.work.watch_peer() {
+        let mut watched = self.work.watch_peer();
+        if matches!(watched, Watched::Silent(_)) {
+            // The answer may have arrived while the program did something else.
+            let _ = self.work.collect();
+            watched = self.work.watch_peer();
+        }
+        match watched {
             Watched::Not => None,
             Watched::Until(at) => self.how_ended().is_none().then_some(at),
             Watched::Silent(since) => {

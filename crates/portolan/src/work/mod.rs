@@ -18,6 +18,7 @@
 
 mod abandoned;
 mod batch;
+mod collect;
 mod item;
 mod keepalive;
 mod message;

@@ -20,15 +20,12 @@ use super::keepalive::{Keepalive, PROBE, Silence};
 use super::objects::{Depths, Objects};
 use super::outcome::Failed;
 use super::pieces::Gather;
-use super::shared_receives::{Pool, SHARED};
+use super::shared_receives::Pool;
 use super::slot::{Abandoned, Kind, MORE, Owner, Slot};
 use crate::bell::{Bell, make_bell};
 use crate::connection::Transport;
 use crate::deadline;
 use crate::sys::Buffer;
-
-/// Maximum number of completions per poll.
-const COLLECT_BATCH: usize = 32;
 
 /// The posted work of one queue pair.
 #[derive(Debug)]
@@ -44,8 +41,11 @@ pub(crate) struct Work {
     /// The receives, if they are not the queue pair's own.
     pub(crate) pool: Option<Arc<Pool>>,
     pub(super) state: Mutex<TableState>,
+    /// Held from taking completions until they are recorded: otherwise messages that two threads take could be
+    /// recorded in the other order, and a thread that finds no completion could miss one that another has taken.
+    pub(super) collecting: Mutex<()>,
     /// Whether [`TableState::broken`] is known, for waits to look without the lock.
-    has_broken: AtomicBool,
+    pub(super) has_broken: AtomicBool,
     turned: Condvar,
     /// Readable if completions were dispatched while the driver slept; see [`Work::fall_asleep`].
     /// Created at the first sleep: most connections of a busy server never sleep.
@@ -117,6 +117,7 @@ impl Work {
                 survives_long: transport == Transport::Uc,
                 ..TableState::default()
             }),
+            collecting: Mutex::new(()),
             has_broken: AtomicBool::new(false),
             turned: Condvar::new(),
             roused: OnceLock::new(),
@@ -326,60 +327,13 @@ impl Work {
         Turn(self.state.lock().turns)
     }
 
-    /// Collects and dispatches completions; returns their number.
-    pub(crate) fn collect(&self) -> Result<usize> {
-        let mut batch = [WorkCompletion::EMPTY; COLLECT_BATCH];
-        let mut total = 0;
-        loop {
-            let taken = self.cq.poll(&mut batch)?;
-            if taken == 0 {
-                return Ok(total);
-            }
-            total += taken;
-            self.dispatch(&batch[..taken]);
-            if taken < batch.len() {
-                return Ok(total);
-            }
-        }
-    }
-
-    fn dispatch(&self, completions: &[WorkCompletion]) {
-        let mut freed = Vec::new();
-        let (wakers, again) = {
-            let mut state = self.state.lock();
-            for completion in completions {
-                match &self.pool {
-                    Some(pool) if completion.wr_id & (MORE | SHARED) == SHARED => {
-                        state.finish_shared(completion, pool);
-                    }
-                    _ => freed.extend(state.finish(completion)),
-                }
-            }
-            let succeeded = |completion: &WorkCompletion| completion.status == WcStatus::Success;
-            if let Some(silence) = &mut state.silence
-                && completions.iter().any(succeeded)
-            {
-                silence.arrived(Instant::now());
-            }
-            if state.broken.is_some() {
-                self.has_broken.store(true, Ordering::Release);
-            }
-            let again = std::mem::take(&mut state.unused);
-            (self.wake_all(&mut state), again)
-        };
-        for pieces in again {
-            self.repost(pieces.split().0);
-        }
-        wakers.into_iter().for_each(Waker::wake);
-    }
-
     /// Wakes all waiters to check again, after something other than a completion.
     pub(crate) fn nudge(&self) {
         let wakers = self.wake_all(&mut self.state.lock());
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    fn wake_all(&self, state: &mut TableState) -> Vec<Waker> {
+    pub(super) fn wake_all(&self, state: &mut TableState) -> Vec<Waker> {
         state.turns += 1;
         self.notify_waiters(state);
         if std::mem::replace(&mut state.asleep, false)
@@ -474,7 +428,7 @@ impl Work {
 
 impl TableState {
     /// Records a completion; returns the work if its transfer was dropped.
-    fn finish(&mut self, completion: &WorkCompletion) -> Option<Slot> {
+    pub(super) fn finish(&mut self, completion: &WorkCompletion) -> Option<Slot> {
         let failed = completion.status != WcStatus::Success;
         if completion.wr_id == PROBE {
             if let Some(silence) = &mut self.silence {

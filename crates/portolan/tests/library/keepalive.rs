@@ -100,6 +100,21 @@ fn an_idle_connection_whose_peer_answers_continues() {
     posted.wait().unwrap();
 }
 
+/// The program looks at the connection only between two pieces of work, each longer than a peer may be silent.
+#[test]
+fn a_peer_whose_answer_waits_while_the_program_works_is_not_considered_dead() {
+    let work = KEEPALIVE.interval + KEEPALIVE.timeout;
+    let (near, far) = pair_with(&watchful(), &options());
+    for _ in 0..3 {
+        let posted = far.send(far.buffer_from(b"ahoy").unwrap()).unwrap();
+        posted.wait().unwrap();
+        thread::sleep(work);
+        let message = near.receive_within(PATIENCE);
+        assert_eq!(&message.unwrap()[..], b"ahoy");
+        assert_eq!(near.ended().map(|error| error.to_string()), None);
+    }
+}
+
 #[test]
 fn without_the_option_nothing_is_sent() {
     let (near, far) = pair();

@@ -31,6 +31,7 @@ mod low_layer;
 mod memory;
 mod misuse;
 mod not_ready;
+mod order;
 mod process;
 mod readiness;
 mod regions;
