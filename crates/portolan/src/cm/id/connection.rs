@@ -21,6 +21,13 @@ pub(super) struct Offer {
     initiator_depth: u8,
 }
 
+impl Offer {
+    const UNLIMITED: Self = Self {
+        responder_resources: u8::MAX,
+        initiator_depth: u8::MAX,
+    };
+}
+
 /// The result of a handshake after the peer's reply.
 #[derive(Debug)]
 pub(in crate::cm) enum Finished {
@@ -43,7 +50,7 @@ impl CmId {
     /// The route is not resolved, or the parameters are out of range.
     pub fn connect(&self, param: &ConnParam) -> Result<()> {
         let mut param = self.with_own_queue_pair(param);
-        self.fit_to_device(Step::Connect, &mut param)?;
+        self.fit(Step::Connect, &mut param, Offer::UNLIMITED)?;
         let prefix = self.shared.connect_prefix.lock().clone();
         if !prefix.is_empty() {
             param.private_data = [&prefix, &*param.private_data].concat().into();
@@ -72,8 +79,8 @@ impl CmId {
     /// The request was withdrawn, or the parameters are out of range.
     pub fn accept(&self, param: &ConnParam) -> Result<()> {
         let mut param = self.with_own_queue_pair(param);
-        self.fit_to_request(&mut param);
-        self.fit_to_device(Step::Accept, &mut param)?;
+        let offer = self.shared.request.lock().unwrap_or(Offer::UNLIMITED);
+        self.fit(Step::Accept, &mut param, offer)?;
         let is_datagram = self.is_datagram();
         if let Some(qp) = self.own_queue_pair().filter(|_| !is_datagram) {
             self.ready_queue_pair(&*qp, param.responder_resources, param.initiator_depth)?;
@@ -238,48 +245,36 @@ impl CmId {
         param
     }
 
-    /// Replaces [`RESOURCES_MAX`] with the request's values.
-    fn fit_to_request(&self, param: &mut ConnParam) {
-        if let Some(offer) = *self.shared.request.lock() {
-            let asked = [
-                (&mut param.responder_resources, offer.responder_resources),
-                (&mut param.initiator_depth, offer.initiator_depth),
-            ];
-            for (asked, offered) in asked {
-                if *asked == RESOURCES_MAX {
-                    *asked = offered;
-                }
-            }
-        }
-    }
-
-    /// Replaces [`RESOURCES_MAX`] with the device's limits, and rejects larger values.
-    fn fit_to_device(&self, step: Step, param: &mut ConnParam) -> Result<()> {
-        if matches!(self.shared.service.qp_type, QpType::Uc | QpType::Ud)
-            || (param.responder_resources, param.initiator_depth) == (0, 0)
-        {
-            return Ok(());
-        }
-        // Without a device the provider fails with a specific error.
-        let Ok(device) = self.device() else {
-            return Ok(());
+    /// Replaces [`RESOURCES_MAX`] with the device's limit or the offer, whichever is less, and rejects values above the
+    /// limit.
+    fn fit(&self, step: Step, param: &mut ConnParam, offer: Offer) -> Result<()> {
+        let is_exempt = matches!(self.shared.service.qp_type, QpType::Uc | QpType::Ud)
+            || (param.responder_resources, param.initiator_depth) == (0, 0);
+        let limits = match is_exempt {
+            true => None,
+            // Without a device the provider fails with a specific error.
+            false => self.device().ok().map(|device| device.attr()).transpose()?,
         };
-        let limits = device.attr()?;
+        let limits = limits.map_or((u8::MAX, u8::MAX), |limits| {
+            (limits.max_qp_rd_atom, limits.max_qp_init_rd_atom)
+        });
         let asked = [
             (
                 "responder resources",
                 &mut param.responder_resources,
-                limits.max_qp_rd_atom,
+                offer.responder_resources,
+                limits.0,
             ),
             (
                 "initiator depth",
                 &mut param.initiator_depth,
-                limits.max_qp_init_rd_atom,
+                offer.initiator_depth,
+                limits.1,
             ),
         ];
-        for (what, asked, limit) in asked {
+        for (what, asked, offered, limit) in asked {
             if *asked == RESOURCES_MAX {
-                *asked = limit;
+                *asked = limit.min(offered);
             }
             if *asked > limit {
                 let expected = format_args!("0 to {limit}");

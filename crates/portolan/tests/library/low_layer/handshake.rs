@@ -1,7 +1,7 @@
 //! The handshake: order and fields as documented in rdma_get_cm_event(3), and states.
 
-use portolan::cm::{CmId, NewQueuePair};
-use portolan::provider::cm::{ConnParam, EventType};
+use portolan::cm::{CmId, NewQueuePair, RESOURCES_MAX};
+use portolan::provider::cm::{ConnParam, Ece, EventParam, EventType, UserId};
 use portolan::provider::verbs::QpState;
 use portolan::wire::cm::RejectReason;
 use portolan::{Cause, Step};
@@ -238,5 +238,49 @@ fn operations_in_the_wrong_state_report_the_required_state() {
             .to_string()
             .contains("expected an id without queue pair"),
         "{error}"
+    );
+}
+
+/// A peer may offer more than this side's device has.
+#[test]
+fn the_maximum_of_an_acceptor_is_at_most_its_devices_limit_whatever_the_request_offers() {
+    let passive = Passive::listen();
+    // Without the library's own check of what the device of the active side has.
+    let active = provider().open_channel().unwrap();
+    let id = active.create_id(UserId(1 << 40), TCP).unwrap();
+    active
+        .resolve_addr(id, None, passive.address, PATIENCE)
+        .unwrap();
+    let told = || active.wait_event(Some(PATIENCE)).unwrap();
+    assert_eq!(told().event, EventType::AddrResolved);
+    active.resolve_route(id, PATIENCE).unwrap();
+    assert_eq!(told().event, EventType::RouteResolved);
+    let offer = ConnParam {
+        responder_resources: 200,
+        initiator_depth: 200,
+        ..param(b"")
+    };
+    active.connect(id, &offer, Ece::default()).unwrap();
+
+    let child = passive.request();
+    let verbs = Verbs::of(&child.device().unwrap());
+    verbs.give(&child);
+    let limits = child.device().unwrap().attr().unwrap();
+    assert!(limits.max_qp_rd_atom < 200 && limits.max_qp_init_rd_atom < 200);
+    let most = ConnParam {
+        responder_resources: RESOURCES_MAX,
+        initiator_depth: RESOURCES_MAX,
+        ..param(b"")
+    };
+    child.accept(&most).unwrap();
+    let reply = told();
+    assert_eq!(reply.event, EventType::ConnectResponse);
+    let EventParam::Conn(reply) = reply.param else {
+        panic!("{reply:?}")
+    };
+    // As the active side sees it.
+    assert_eq!(
+        (reply.responder_resources, reply.initiator_depth),
+        (limits.max_qp_init_rd_atom, limits.max_qp_rd_atom)
     );
 }
