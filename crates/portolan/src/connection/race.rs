@@ -32,6 +32,7 @@ pub(crate) struct Race<Start, A> {
 #[derive(Debug)]
 pub(crate) struct Failures {
     name: String,
+    untried: Vec<Error>,
     errors: Vec<Error>,
 }
 
@@ -147,6 +148,7 @@ impl Failures {
     pub(crate) fn of(name: &str) -> Self {
         Self {
             name: name.into(),
+            untried: Vec::new(),
             errors: Vec::new(),
         }
     }
@@ -155,18 +157,21 @@ impl Failures {
         self.errors.push(error);
     }
 
-    /// Adds an address that was not tried before the deadline.
+    /// Adds an address that was not tried before the deadline. The errors of attempts count as later ones, because they
+    /// say more.
     pub(crate) fn add_untried(&mut self, address: SocketAddr) {
         let (after_ms, retries) = (0, 0);
         let late = Error::new(Step::Connect, Cause::TimedOut { after_ms, retries });
-        self.add(late.between(None, Some(address.into())));
+        self.untried.push(late.between(None, Some(address.into())));
     }
 
     /// The last failure, with the earlier ones attached.
     pub(crate) fn into_error(mut self) -> Error {
-        let last = self.errors.pop();
+        let mut errors = self.untried;
+        errors.append(&mut self.errors);
+        let last = errors.pop();
         let last = last.unwrap_or_else(|| no_address(&self.name));
-        last.after(self.errors)
+        last.after(errors)
     }
 }
 

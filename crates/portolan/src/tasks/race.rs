@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ::tokio::io::unix::AsyncFd;
 use ::tokio::task::JoinHandle;
@@ -15,6 +15,9 @@ use super::runtime::{Watched, of_ended_task, reached, runtime, runtime_error, wa
 use crate::cm::EventChannel;
 use crate::connection::{ATTEMPT_DELAY, Attempt, Failures};
 use crate::deadline;
+
+/// How long after the deadline a start may report why it is late. It may block in a system call.
+const START_GRACE: Duration = Duration::from_secs(1);
 
 /// An attempt that waits for its events.
 struct Running<A> {
@@ -52,16 +55,18 @@ where
             next_start = Instant::now();
         }
         if deadline::left(deadline).is_zero() {
-            let begun = starting.take().map(|(address, _)| address);
+            waiting
+                .drain(..)
+                .for_each(|address| failed.add_untried(address));
             for attempt in running.drain(..) {
                 let (after_ms, retries) = (0, 0);
                 let late = Error::new(Step::Event, Cause::TimedOut { after_ms, retries });
                 failed.add(attempt.attempt.steps().explain(late));
             }
-            begun
-                .into_iter()
-                .chain(waiting.drain(..))
-                .for_each(|address| failed.add_untried(address));
+            if let Some(address) = starting.as_ref().map(|(address, _)| *address) {
+                failed.add(why_late(&mut starting, address, deadline).await);
+            }
+            return Err(failed.into_error());
         }
         let is_idle = starting.is_none() && running.is_empty();
         if is_idle || (starting.is_none() && Instant::now() >= next_start) {
@@ -74,7 +79,8 @@ where
                 return Err(failed.into_error());
             }
         }
-        let until = match waiting.is_empty() {
+        // An address waits for the start before it, too, however long that takes.
+        let until = match starting.is_some() || waiting.is_empty() {
             true => deadline,
             false => deadline.min(next_start),
         };
@@ -97,6 +103,21 @@ where
             looked = reached(Some(until), Step::Connect) => looked?,
         }
     }
+}
+
+/// Why an attempt had not started at the deadline. It ends by the same deadline and knows what kept it, such as a process
+/// that does not answer.
+async fn why_late<A>(
+    starting: &mut Option<(SocketAddr, JoinHandle<Result<A>>)>,
+    address: SocketAddr,
+    deadline: Instant,
+) -> Error {
+    let reason = ::tokio::select! {
+        begun = begun(starting) => begun.err(),
+        _ = reached(Some(deadline + START_GRACE), Step::Connect) => None,
+    };
+    let reason = reason.unwrap_or_else(|| deadline::passed(Step::Connect));
+    reason.between(None, Some(address.into()))
 }
 
 /// Handles the attempts' events; returns the first success.
@@ -137,4 +158,87 @@ async fn any_ready<A>(running: &mut [Running<A>]) -> Result<()> {
         Poll::Pending
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::pin::pin;
+    use std::thread::sleep;
+
+    use portolan_threads::lock::Mutex;
+
+    use super::*;
+    use crate::cm::Event;
+    use crate::connection::Steps;
+
+    /// An attempt that never starts.
+    enum Never {}
+
+    impl Attempt for Never {
+        type Prize = ();
+
+        fn steps(&self) -> &Steps {
+            match *self {}
+        }
+
+        fn take_step(&mut self, _: &Event) -> Result<Option<()>> {
+            match *self {}
+        }
+    }
+
+    fn two_addresses() -> Vec<SocketAddr> {
+        [1, 2]
+            .map(|port| (Ipv4Addr::LOCALHOST, port).into())
+            .to_vec()
+    }
+
+    const FAILURE: Cause = Cause::NoSuchObject("what the test starts");
+
+    fn failure() -> Result<Never> {
+        Err(Error::new(Step::Connect, FAILURE))
+    }
+
+    #[tokio::test]
+    async fn a_race_sleeps_while_an_attempt_is_being_started() {
+        let start = |_, _| {
+            sleep(2 * ATTEMPT_DELAY);
+            failure()
+        };
+        let deadline = deadline::after(Duration::from_secs(60));
+        let mut racing = pin!(race(start, "two", two_addresses(), deadline));
+        let mut polls = 0;
+        let error = poll_fn(|context| {
+            polls += 1;
+            racing.as_mut().poll(context)
+        });
+        assert_eq!(error.await.unwrap_err().cause, FAILURE);
+        // One for each start and its end, and a few for the runtime's own.
+        assert!(polls < 20, "{polls} polls");
+    }
+
+    #[tokio::test]
+    async fn at_the_deadline_the_reason_why_an_attempt_did_not_start_is_the_last_error() {
+        // When the last start ended.
+        let ended = Arc::new(Mutex::new(Instant::now()));
+        let error = loop {
+            let ends = Arc::clone(&ended);
+            let start = move |_, deadline| {
+                sleep(deadline::left(deadline));
+                *ends.lock() = Instant::now();
+                failure()
+            };
+            let deadline = deadline::after(ATTEMPT_DELAY / 2);
+            let outcome = race(start, "two", two_addresses(), deadline).await;
+            // On a busy machine a start may end too late.
+            if *ended.lock() < deadline + START_GRACE / 2 {
+                break outcome.unwrap_err();
+            }
+        };
+        assert_eq!(error.cause, FAILURE, "{error:#}");
+        let [untried] = &error.context.earlier[..] else {
+            panic!("{error:#}")
+        };
+        assert!(matches!(untried.cause, Cause::TimedOut { .. }), "{error:#}");
+    }
 }
