@@ -236,9 +236,7 @@ impl PortManager {
             self.transmit()?;
             // Their events are queued only in the engine, which has dropped them.
             while self.cm.poll_displaced().is_some() {}
-            if let Some(event) = self.cm.poll_event() {
-                // A taken request does not count in its listener's backlog any more.
-                self.cm.request_taken(event.id);
+            if let Some(event) = self.take_event() {
                 return Ok(Some(event));
             }
             let due = self.cm.poll_timeout().unwrap_or(Duration::MAX);
@@ -246,9 +244,16 @@ impl PortManager {
             self.receive(left)?;
             if now >= until && self.cm.poll_timeout().is_none_or(|due| due > now) {
                 self.transmit()?;
-                return Ok(self.cm.poll_event());
+                return Ok(self.take_event());
             }
         }
+    }
+
+    fn take_event(&mut self) -> Option<CmEvent> {
+        let event = self.cm.poll_event()?;
+        // A taken request does not count in its listener's backlog any more.
+        self.cm.request_taken(event.id);
+        Some(event)
     }
 
     /// Receives the available datagrams; waits for the first one at most for `wait`.

@@ -314,3 +314,27 @@ fn an_offer_that_does_not_fit_a_record_or_is_refused_is_an_error() {
     assert!(matches!(error.cause, Cause::Os { .. }), "{error}");
     assert_eq!(serving.join().unwrap(), [Method::SET]);
 }
+
+#[test]
+fn a_request_taken_without_waiting_survives_its_listener() {
+    let mut subnet = Subnet::new();
+    let service = Service {
+        port_space: PortSpace::Ib,
+        qp_type: QpType::Rc,
+    };
+    let listener = subnet.hosts[1].create_id(UserId(1), service).unwrap();
+    subnet.hosts[1].listen(listener, SERVICE, 4).unwrap();
+    let id = subnet.hosts[0].create_id(UserId(2), service).unwrap();
+    subnet.hosts[0].resolve(id, SERVICE, &path()).unwrap();
+    subnet.expect(0, EventType::AddrResolved);
+    subnet.expect(0, EventType::RouteResolved);
+    subnet.hosts[0].connect(id, &param(0x100)).unwrap();
+    subnet.carry();
+    let request = subnet.hosts[1].next_event(Duration::ZERO).unwrap();
+    let request = request.expect("the request has arrived");
+    assert_eq!(request.event, EventType::ConnectRequest);
+    subnet.hosts[1].destroy(listener).unwrap();
+    subnet.hosts[1]
+        .accept(request.id, UserId(3), &param(0x200))
+        .unwrap();
+}
