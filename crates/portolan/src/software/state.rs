@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portolan_addrinfo::neighbour::Watch;
-use portolan_cm::{Cm, GroupQuery, Query, Transmit};
+use portolan_cm::{Cm, GroupQuery, Query, State, Transmit};
 use portolan_provider::cm::{
     CmEvent, Ece, EventParam, EventType, IdNumber, MembershipNumber, Service, UserId,
 };
@@ -137,7 +137,10 @@ impl ProviderState {
             if !is_of_group(event.event) {
                 entry.uid = event.uid;
             }
-            let waits = entry.hint_waiting(event.event);
+            // Not a hint, but the end of a handshake: no hint of this type comes to a closed id.
+            let is_closed = self.cm.state(event.id) == Ok(State::Closed);
+            let is_last = event.event == EventType::Unreachable && is_closed;
+            let waits = entry.hint_waiting(event.event).filter(|_| !is_last);
             if waits.is_some_and(|waits| std::mem::replace(waits, true)) {
                 return None;
             }
@@ -306,4 +309,63 @@ impl IdEntry {
 /// Whether events of this type have the number of a membership instead of the id's.
 pub(super) fn is_of_group(event: EventType) -> bool {
     matches!(event, EventType::MulticastJoin | EventType::MulticastError)
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_provider::error::errno::ETIMEDOUT;
+    use portolan_provider::traits::Provider;
+    use portolan_provider::verbs::QpType;
+    use portolan_wire::addr::PortSpace;
+    use portolan_wire::cm::SidrStatus;
+
+    use super::super::own_group;
+    use super::*;
+
+    /// Longer than it takes on a busy machine.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_datagram_id_hears_that_it_was_refused_although_a_hint_waits() {
+        let provider = own_group::provider();
+        let channel = provider.open_channel().unwrap();
+        let next = || channel.wait_event(Some(PATIENCE)).unwrap();
+        let service = Service {
+            port_space: PortSpace::Udp,
+            qp_type: QpType::Ud,
+        };
+        let id = channel.create_id(UserId(1), service).unwrap();
+        let nobody = "127.0.0.1:9".parse().unwrap();
+        channel.resolve_addr(id, None, nobody, PATIENCE).unwrap();
+        assert_eq!(next().event, EventType::AddrResolved);
+        channel.resolve_route(id, PATIENCE).unwrap();
+        assert_eq!(next().event, EventType::RouteResolved);
+        let hint = || CmEvent {
+            uid: UserId(1),
+            id,
+            event: EventType::Unreachable,
+            status: -ETIMEDOUT,
+            param: EventParam::None,
+            ece: Ece::default(),
+        };
+        for _ in 0..2 {
+            // As if its neighbour had another hardware address.
+            assert!(provider.core.state().dispatch(hint()).is_none());
+        }
+        let param = Default::default();
+        channel.connect(id, &param, Ece::default()).unwrap();
+        let deadline = crate::deadline::after(PATIENCE);
+        while provider.core.state().cm.state(id) != Ok(State::Closed) {
+            assert!(!crate::deadline::left(deadline).is_zero(), "no answer");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let told = [next(), next()].map(|event| (event.event, event.status));
+        let unsupported = SidrStatus::UNSUPPORTED.0.into();
+        let unreachable = EventType::Unreachable;
+        assert_eq!(
+            told,
+            [(unreachable, -ETIMEDOUT), (unreachable, unsupported)]
+        );
+        assert!(channel.take_event().is_err(), "one hint is queued once");
+    }
 }
