@@ -37,8 +37,10 @@ pub(crate) struct Lease {
 
 #[derive(Debug, Default)]
 struct Term {
-    /// `None` if the memory does not expire.
-    end: Option<Instant>,
+    /// Its key among the leases; `None` if the memory does not expire.
+    due: Option<(Instant, u64)>,
+    /// The process that has this entry (`fork::generation`).
+    process: u32,
     is_over: bool,
     regions: Vec<Weak<dyn Mr>>,
     /// Open windows on the regions, which prevent that these are withdrawn.
@@ -91,19 +93,39 @@ impl Lease {
         self.check()?;
         let mut due = DUE.lock();
         due.start()?;
-        self.term.lock().end = Some(at);
-        let number = due.made;
+        let key = (at, due.made);
         due.made += 1;
-        due.leases.insert((at, number), Arc::downgrade(&self.term));
+        let mut term = self.term.lock();
+        term.process = portolan_threads::fork::generation();
+        let earlier = term.due.replace(key);
+        drop(term);
+        earlier.and_then(|earlier| due.leases.remove(&earlier));
+        due.leases.insert(key, Arc::downgrade(&self.term));
         CHANGED.notify_all();
         Ok(())
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let term = self.term.lock();
+        let (key, process) = (term.due, term.process);
+        drop(term);
+        // A forked child has no thread that ends leases, and its copy of the lock may be held for ever.
+        if let Some(key) = key
+            && process == portolan_threads::fork::generation()
+        {
+            DUE.lock().leases.remove(&key);
+            // The thread ends after the last one.
+            CHANGED.notify_all();
+        }
     }
 }
 
 impl Term {
     /// Expires the lease, unless its expiry time was changed to a later one.
     fn end(&mut self, now: Instant) {
-        if self.end.is_some_and(|end| end <= now) {
+        if self.due.is_some_and(|(end, _)| end <= now) {
             self.is_over = true;
             self.withdraw();
         }
@@ -164,5 +186,31 @@ fn run() {
             term.lock().end(now);
         }
         due = DUE.lock();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// The entries of one lease. Other tests have leases, too.
+    fn entries(term: &Weak<Mutex<Term>>) -> usize {
+        let due = DUE.lock();
+        due.leases.values().filter(|each| each.ptr_eq(term)).count()
+    }
+
+    #[test]
+    fn a_lease_has_one_entry_however_often_it_is_renewed_and_none_after_its_end() {
+        let lease = Lease::default();
+        let term = Arc::downgrade(&lease.term);
+        for renewal in 0..1_000 {
+            let later = Duration::from_secs(3_600 + renewal);
+            lease.end_at(Instant::now() + later).unwrap();
+        }
+        assert_eq!(entries(&term), 1);
+        drop(lease);
+        assert_eq!(entries(&term), 0);
     }
 }
