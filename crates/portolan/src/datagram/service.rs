@@ -57,6 +57,8 @@ pub struct Service {
     turn: usize,
     /// Errors of dropped queue pairs that no arrival has reported yet, at most one for each device.
     failed: VecDeque<Error>,
+    /// A datagram goes before the next request, so that many requests do not keep out the data.
+    data_first: bool,
     ready: ReadySet,
 }
 
@@ -130,6 +132,7 @@ impl Service {
             devices: Vec::new(),
             turn: 0,
             failed: VecDeque::new(),
+            data_first: false,
             ready,
         })
     }
@@ -154,8 +157,14 @@ impl Service {
         if let Some(error) = self.failed.pop_front() {
             return Ok(Some(Arrival::Failed(error)));
         }
+        if std::mem::take(&mut self.data_first)
+            && let Some(arrival) = self.receive()
+        {
+            return Ok(Some(arrival));
+        }
         while let Some(event) = self.events.try_next_event()? {
             if let Some(arrival) = self.take_event(&event) {
+                self.data_first = true;
                 return Ok(Some(arrival));
             }
         }

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use portolan::Cause;
+use portolan::cm::EventChannel;
 use portolan::datagram::{Arrival, Options, Service, Socket};
 
 use crate::harness::*;
+use crate::low::*;
 
 /// The next datagram of a service, after exactly `asked` questions.
 fn next_datagram(
@@ -162,4 +164,38 @@ fn a_refusing_or_silent_address_delays_the_next_one_only_briefly() {
     let text = error.to_string();
     let refusal = &error.context.earlier[0];
     assert!(matches!(refusal.cause, Cause::SidrRefused(_)), "{text}");
+}
+
+#[test]
+fn requests_do_not_keep_a_service_from_its_datagrams() {
+    const REQUESTS: usize = 64;
+    let mut service = Service::bind("127.0.0.1:0", &Options::default()).unwrap();
+    let address = service.local_addr().unwrap();
+    let connecting = std::thread::spawn(move || {
+        Socket::connect(&address.to_string(), &Options::default()).unwrap()
+    });
+    assert!(matches!(
+        service.next_within(PATIENCE).unwrap(),
+        Arrival::Asked { .. }
+    ));
+    let (mut socket, reached) = connecting.join().unwrap();
+    socket.send(&reached.destination, b"data", None).unwrap();
+    socket.flush().unwrap();
+    let asking: Vec<_> = (0..REQUESTS)
+        .map(|_| {
+            let (channel, id) = routed_on(EventChannel::open().unwrap(), UDP, address);
+            id.connect(&param(b"")).unwrap();
+            (channel, id)
+        })
+        .collect();
+    // Messages between processes of a host need microseconds.
+    std::thread::sleep(SHORT);
+    let arrivals = [(); 2].map(|()| service.next_within(PATIENCE).unwrap());
+    let is_data = |arrival: &Arrival| matches!(arrival, Arrival::Datagram { .. });
+    assert!(arrivals.iter().any(is_data), "{arrivals:?}");
+    for _ in 1..REQUESTS {
+        let arrival = service.next_within(PATIENCE).unwrap();
+        assert!(matches!(arrival, Arrival::Asked { .. }), "{arrival:?}");
+    }
+    drop(asking);
 }
