@@ -53,9 +53,9 @@ impl CmId {
             let cause = Cause::InvalidState { expected, found };
             return Err(self.explain(Error::new(Step::Event, cause)));
         }
-        let moved = self.migrate(&EventChannel::open_on(self.provider())?, timeout);
+        self.move_to(&EventChannel::open_on(self.provider())?)?;
         self.set_synchronous(Some(timeout));
-        moved
+        self.counts().wait_acknowledged(Step::Event, timeout)
     }
 
     pub(super) fn set_synchronous(&self, timeout: Option<Duration>) {

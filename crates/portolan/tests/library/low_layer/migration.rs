@@ -113,3 +113,12 @@ fn an_id_cannot_migrate_to_another_providers_channel() {
         "it stays on its channel"
     );
 }
+
+#[test]
+fn an_id_that_does_not_move_does_not_become_synchronous() {
+    let id = CmId::new(&channel()).unwrap();
+    id.clone().destroy(PATIENCE).unwrap();
+    let error = id.migrate_to_synchronous(PATIENCE).unwrap_err();
+    assert!(matches!(error.cause, Cause::NoSuchObject(_)), "{error}");
+    assert!(!id.is_synchronous());
+}
