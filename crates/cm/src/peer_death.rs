@@ -37,14 +37,13 @@ impl Cm {
 
     /// The process at the other end of `id` is dead. The owner gets the events that a kernel's teardown would have
     /// caused: `Disconnected` for a connection, with the status -ECONNRESET (a disconnect by the peer has 0);
-    /// `Rejected` with the reason "timeout" (4) during the handshake; no event if the connection is already closed.
+    /// `Rejected` with the reason "timeout" (4) during the handshake; no event if the connection is already closed. A
+    /// death is reported only once, so the event is queued even if the queue is full.
     ///
     /// # Errors
-    /// `NoSuchObject`, `LimitReached`.
+    /// `NoSuchObject`.
     pub fn peer_died(&mut self, now: Duration, id: IdNumber) -> Result<()> {
-        let step = Step::Event;
-        self.begin(now, step)?;
-        match self.ids.find(id, step)?.state {
+        match self.ids.find(id, Step::Event)?.state {
             // As by a DREQ.
             State::Established => {
                 self.advance(now, id, Event::DreqReceived);

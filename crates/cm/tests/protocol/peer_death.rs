@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use portolan_cm::{Config, State};
 use portolan_provider::Cause;
-use portolan_provider::cm::{EventType, IdNumber};
+use portolan_provider::cm::{Ece, EventType, IdNumber};
 use portolan_provider::error::errno::ECONNRESET;
 use portolan_wire::cm::AttributeId;
 
@@ -124,4 +124,24 @@ fn other_blocks_and_other_hosts_are_not_affected() {
     let waiting = net.connecting(11, 0x11);
     let named = net.cm(0).ids_with_peer(|_, _| true);
     assert_eq!(named, [active], "{waiting} does not know its peer's id yet");
+}
+
+#[test]
+fn the_death_is_reported_while_messages_that_wait_to_be_sent_fill_the_queue() {
+    let mut net = Net::with_config(Config {
+        comm_id_block: BLOCK,
+        max_transmits_queued: 2,
+        ..Config::default()
+    });
+    net.listen(0);
+    let (active, _) = net.connected();
+    let other = net.resolved(11);
+    let now = net.now;
+    let cm = net.cm(0);
+    cm.connect(now, other, &param(0x11, b""), Ece::default())
+        .unwrap();
+    cm.peer_died(now, active).unwrap();
+    let event = cm.poll_event().expect("the end of the connection");
+    assert_eq!((event.id, event.event), (active, EventType::Disconnected));
+    assert_eq!(event.status, -ECONNRESET);
 }
