@@ -192,3 +192,36 @@ impl AsFd for EventChannel {
         self.shared.channel.as_fd()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use portolan_provider::cm::Service;
+    use portolan_provider::verbs::QpType;
+    use portolan_wire::addr::PortSpace;
+
+    use super::*;
+    use crate::software::own_group;
+
+    /// Longer than it takes on a busy machine.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// As in two threads: the second migrates the id while the first takes its event.
+    #[test]
+    fn an_event_that_is_being_taken_is_delivered_although_its_id_migrates() {
+        let provider = own_group::provider();
+        let open = || EventChannel::open_on(provider.clone()).unwrap();
+        let (from, to) = (open(), open());
+        let service = Service {
+            port_space: PortSpace::Tcp,
+            qp_type: QpType::Rc,
+        };
+        let id = CmId::with_service(&from, service).unwrap();
+        let destination = "127.0.0.1:7471".parse().unwrap();
+        id.resolve_addr(None, destination, PATIENCE).unwrap();
+        let raw = from.shared.channel.wait_event(Some(PATIENCE)).unwrap();
+        id.migrate(&to, PATIENCE).unwrap();
+        let event = from.deliver(raw).expect("the event that was taken");
+        assert_eq!(event.id().number(), id.number());
+        assert_eq!(event.event_type(), EventType::AddrResolved);
+    }
+}

@@ -1,7 +1,7 @@
 //! Destroys ids and moves them to other channels; both wait for acknowledgements.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use portolan_provider::cm::UserId;
@@ -29,8 +29,8 @@ impl CmId {
     /// Moves it to another channel, without waiting for acknowledgements.
     pub(crate) fn move_to(&self, to: &EventChannel) -> Result<()> {
         let mut channel = self.shared.channel.lock();
-        // Enroll at the new channel before events arrive there; leave the old one after its last
-        // event.
+        // Enroll at the new channel before events arrive there. Stay enrolled at the old one, whose
+        // last event another thread may be delivering.
         let members: Vec<UserId> = self.shared.memberships.lock().keys().copied().collect();
         let names = || members.iter().copied().chain([self.shared.uid]);
         names().for_each(|uid| to.shared.enroll(uid, &self.shared));
@@ -38,14 +38,18 @@ impl CmId {
             .shared
             .channel
             .migrate_id(&*channel.channel, self.number());
-        let left = match &moved {
-            Ok(_) => std::mem::replace(&mut *channel, to.shared.clone()),
-            Err(_) => to.shared.clone(),
-        };
-        if !Arc::ptr_eq(&left, &channel) {
-            names().for_each(|uid| left.forget(uid));
+        if Arc::ptr_eq(&to.shared, &channel) {
+            return moved.map(|_| ());
         }
-        moved.map(|_| ())
+        if let Err(error) = moved {
+            names().for_each(|uid| to.shared.forget(uid));
+            return Err(error);
+        }
+        let left = std::mem::replace(&mut *channel, to.shared.clone());
+        let mut former = self.shared.former.lock();
+        former.retain(|known| known.strong_count() > 0 && known.as_ptr() != Arc::as_ptr(&left));
+        former.push(Arc::downgrade(&left));
+        Ok(())
     }
 
     /// Destroys the id (`rdma_destroy_id(3)`, `rdma_destroy_ep(3)`). Waits at most for `timeout`
@@ -82,11 +86,11 @@ impl IdShared {
             owner.id_is_destroyed();
         }
         let channel = self.channel.lock().clone();
-        channel.forget(self.uid);
+        self.forget(self.uid);
         self.memberships
             .lock()
             .keys()
-            .for_each(|uid| channel.forget(*uid));
+            .for_each(|uid| self.forget(*uid));
         let destroyed = channel.channel.destroy_id(self.number);
         match qp {
             Some(own) if own.is_private => fail(&*own.qp),
@@ -94,5 +98,13 @@ impl IdShared {
             None => {}
         }
         destroyed.map(|_| ())
+    }
+
+    /// Ends the delivery of events with a number, on all channels.
+    pub(super) fn forget(&self, uid: UserId) {
+        self.channel.lock().forget(uid);
+        let former = self.former.lock();
+        let former = former.iter().filter_map(Weak::upgrade);
+        former.for_each(|channel| channel.forget(uid));
     }
 }

@@ -9,8 +9,8 @@ mod queue_pair;
 use portolan_threads::lock::Mutex;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use portolan_provider::cm::{
@@ -56,6 +56,8 @@ pub struct CmId {
 
 pub(in crate::cm) struct IdShared {
     pub(in crate::cm) channel: Mutex<Arc<ChannelIds>>,
+    /// The channels it has left. A thread may have taken an event of its from one and not delivered it yet.
+    former: Mutex<Vec<Weak<ChannelIds>>>,
     number: IdNumber,
     uid: UserId,
     service: Service,
@@ -280,7 +282,7 @@ impl CmId {
     }
 
     pub(super) fn disenroll(&self, uid: UserId) {
-        self.shared.channel.lock().forget(uid);
+        self.shared.forget(uid);
     }
 
     pub(super) fn explain(&self, error: Error) -> Error {
@@ -304,6 +306,7 @@ impl IdShared {
     ) -> Arc<Self> {
         let shared = Arc::new(Self {
             channel: Mutex::new(channel.clone()),
+            former: Mutex::default(),
             number,
             uid,
             service,
