@@ -114,7 +114,7 @@ impl Cm {
         query: QueryNumber,
         answer: core::result::Result<ResolvedAddress, i32>,
     ) -> Result<()> {
-        self.begin(now, Step::ResolveAddress)?;
+        self.begin_report(now, Step::ResolveAddress)?;
         let number = id;
         let id = self.ids.find_mut(id, Step::ResolveAddress)?;
         if id.query != query {

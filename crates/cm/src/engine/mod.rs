@@ -221,24 +221,31 @@ impl Cm {
     /// # Errors
     /// `LimitReached`.
     pub(crate) fn begin(&mut self, now: Duration, step: Step) -> Result<()> {
-        self.pace.refresh(now);
-        let (what, limit) = match self.full() {
-            None => return Ok(()),
-            Some(DropReason::EventsFull) => {
-                ("events waiting to be taken", self.config.max_events_queued)
-            }
-            Some(_) => (
+        self.begin_report(now, step)?;
+        match self.full() {
+            None => Ok(()),
+            Some(_) => Err(limit_reached(
+                step,
                 "messages waiting to be sent",
                 self.config.max_transmits_queued,
-            ),
-        };
-        Err(Error::new(
-            step,
-            Cause::LimitReached {
-                what,
-                limit: limit as u64,
-            },
-        ))
+            )),
+        }
+    }
+
+    /// Starts a command that sends no message, but reports an event, which needs room.
+    ///
+    /// # Errors
+    /// `LimitReached`.
+    pub(crate) fn begin_report(&mut self, now: Duration, step: Step) -> Result<()> {
+        self.pace.refresh(now);
+        match self.full() {
+            Some(DropReason::EventsFull) => Err(limit_reached(
+                step,
+                "events waiting to be taken",
+                self.config.max_events_queued,
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Queues a message. Only the last messages of a listener's children can find the queue full.
@@ -361,4 +368,9 @@ impl Cm {
             .map(|_| block | self.comm_ids.draw())
             .find(|comm_id| *comm_id != 0 && !self.ids.has_comm_id(*comm_id))
     }
+}
+
+fn limit_reached(step: Step, what: &'static str, limit: usize) -> Error {
+    let limit = limit as u64;
+    Error::new(step, Cause::LimitReached { what, limit })
 }

@@ -159,7 +159,7 @@ impl Cm {
         membership: MembershipNumber,
         answer: core::result::Result<(), i32>,
     ) -> Result<()> {
-        self.begin(now, Step::JoinMulticast)?;
+        self.begin_report(now, Step::JoinMulticast)?;
         let member = self.groups.members.get_mut(&membership);
         let Some(member) = member.filter(|member| member.progress == Progress::Asked) else {
             return Ok(());

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use portolan_cm::{Cm, Config, GroupQuery, Membership, MembershipNumber, TableSizes};
-use portolan_provider::cm::{EventType, IdNumber, JoinKind, UserId};
+use portolan_provider::cm::{Ece, EventType, IdNumber, JoinKind, UserId};
 use portolan_provider::error::Cause;
 use portolan_provider::error::errno::ENODEV;
 use portolan_provider::verbs::AhAttr;
@@ -397,4 +397,32 @@ fn an_answer_for_which_there_is_no_room_may_be_given_again() {
     cm.poll_event().expect("the first");
     cm.group_joined(NOW, second.number, Ok(())).unwrap();
     cm.poll_event().expect("the second");
+}
+
+#[test]
+fn a_join_is_answered_while_messages_that_wait_to_be_sent_fill_the_queue() {
+    let mut net = Net::with_config(Config {
+        max_transmits_queued: 2,
+        ..Config::default()
+    });
+    net.service = UDP;
+    let asking = net.resolved(10);
+    let id = net.cm(0).create_id(UserId(1), UDP).unwrap();
+    let (now, destination) = (net.now, SocketAddr::new(group(), PORT));
+    net.cm(0)
+        .resolve_addr(now, id, None, destination, Duration::from_secs(1))
+        .unwrap();
+    net.drain();
+    net.expect(0, EventType::AddrResolved);
+    let cm = net.cm(0);
+    cm.connect(now, asking, &param(0x10, b""), Ece::default())
+        .unwrap();
+    for (answer, told) in [
+        (Ok(()), EventType::MulticastJoin),
+        (Err(ENODEV), EventType::MulticastError),
+    ] {
+        let membership = asked(cm, id, JoinKind::FullMember);
+        cm.group_joined(now, membership.number, answer).unwrap();
+        assert_eq!(cm.poll_event().map(|event| event.event), Some(told));
+    }
 }

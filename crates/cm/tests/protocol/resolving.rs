@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use portolan_cm::{MadPath, Query, ResolvedAddress, State};
+use portolan_cm::{Config, MadPath, Query, ResolvedAddress, State};
 use portolan_provider::cm::{Ece, EventParam, EventType, IdOption, Service, UserId};
 use portolan_provider::error::errno;
 use portolan_provider::verbs::{QpState, QpType};
@@ -250,4 +250,27 @@ fn each_port_space_serves_the_queue_pairs_that_linux_gives_it() {
             }
         }
     }
+}
+
+#[test]
+fn an_address_is_answered_while_messages_that_wait_to_be_sent_fill_the_queue() {
+    let mut net = Net::with_config(Config {
+        max_transmits_queued: 2,
+        ..Config::default()
+    });
+    let connecting = net.resolved(10);
+    let id = net.cm(0).create_id(UserId(11), RC).unwrap();
+    let (now, destination) = (net.now, SocketAddr::new(ip(1), PORT));
+    let cm = net.cm(0);
+    cm.resolve_addr(now, id, None, destination, Duration::from_secs(1))
+        .unwrap();
+    cm.connect(now, connecting, &param(0x10, b""), Ece::default())
+        .unwrap();
+    let Some(Query::Address { query, .. }) = cm.poll_query() else {
+        panic!("a query")
+    };
+    cm.address_resolved(now, id, query, Err(errno::EHOSTUNREACH))
+        .unwrap();
+    let event = cm.poll_event().expect("the answer");
+    assert_eq!((event.id, event.event), (id, EventType::AddrError));
 }
