@@ -255,12 +255,15 @@ impl Queues {
         Ok(self.collect()? > 0 || !self.arrived.is_empty())
     }
 
-    /// As [`Queues::arm`], for a caller that waits for room to send; returns whether there is room already.
-    pub(super) fn arm_for_room(&mut self) -> Result<bool> {
+    /// As [`Queues::arm`], for a caller that waits for sends; returns whether one has ended meanwhile. Datagrams that are
+    /// not taken do not keep it from sleeping.
+    pub(super) fn arm_for_sends(&mut self) -> Result<bool> {
         while self.channel.take_event()?.is_some() {}
         self.cq.arm(false)?;
-        self.collect()?;
-        Ok(!self.free.is_empty())
+        let free = self.free.len();
+        // All of them: the descriptor of a kernel's device reports only later ones.
+        while self.collect()? > 0 {}
+        Ok(self.free.len() > free)
     }
 
     /// The channel whose descriptor becomes readable after [`Queues::arm`].
@@ -308,5 +311,93 @@ impl Drop for Queues {
     fn drop(&mut self) {
         // Destroy the queue pair first, so that no posted buffer is in use when it is freed.
         let _ = self.qp.destroy();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rustix::time::{ClockId, clock_gettime};
+
+    use super::*;
+    use crate::cm::EventChannel;
+    use crate::datagram::socket::{Socket, UDP, send_until};
+    use crate::deadline;
+    use crate::software::own_group;
+
+    /// Longer than it takes on a busy machine.
+    const PATIENCE: Duration = Duration::from_secs(60);
+    /// How long the tests wait for room that there will not be.
+    const WAIT: Duration = Duration::from_millis(500);
+
+    /// Queues whose only send buffer stays posted, with a datagram that is not taken, and an address.
+    fn full() -> (EventChannel, CmId, Queues, Destination) {
+        let channel = EventChannel::open_on(own_group::provider()).unwrap();
+        let id = CmId::with_service(&channel, UDP).unwrap();
+        let destination = "127.0.0.1:7471".parse().unwrap();
+        id.resolve_addr(None, destination, PATIENCE).unwrap();
+        channel.next_event_within(PATIENCE).unwrap();
+        let mut queues = Queues::new(&id, &Options::default().send_depth(1)).unwrap();
+        let itself = queues.towards(&id.addresses().unwrap(), queues.qpn());
+        let itself = itself.unwrap();
+        assert!(queues.send(&itself, b"unread", None).unwrap());
+        let deadline = deadline::after(PATIENCE);
+        while queues.arrived.is_empty() || queues.free.is_empty() {
+            assert!(!deadline::left(deadline).is_zero(), "no datagram");
+            queues.collect().unwrap();
+        }
+        queues.free.clear();
+        (channel, id, queues, itself)
+    }
+
+    fn processor_time() -> Duration {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    }
+
+    #[test]
+    fn a_send_that_waits_for_room_sleeps_although_a_datagram_is_not_taken() {
+        let (_channel, _id, mut queues, to) = full();
+        let before = processor_time();
+        let late = send_until(&mut queues, &to, b"", None, deadline::after(WAIT));
+        assert!(matches!(late.unwrap_err().cause, Cause::TimedOut { .. }));
+        let used = processor_time() - before;
+        assert!(used < WAIT / 10, "{used:?} of processor time");
+    }
+
+    #[test]
+    fn a_flush_that_waits_sleeps_although_a_datagram_is_not_taken() {
+        let (channel, id, queues, _) = full();
+        let mut socket = Socket::new(queues, id, channel).unwrap();
+        let before = processor_time();
+        let late = socket.flush_until(deadline::after(WAIT));
+        assert!(matches!(late.unwrap_err().cause, Cause::TimedOut { .. }));
+        let used = processor_time() - before;
+        assert!(used < WAIT / 10, "{used:?} of processor time");
+    }
+
+    #[cfg(feature = "tokio")]
+    #[test]
+    fn a_task_that_waits_for_room_sleeps_although_a_datagram_is_not_taken() {
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let (channel, id, queues, to) = full();
+            let socket = Socket::new(queues, id, channel).unwrap();
+            let runtime = ::tokio::runtime::Builder::new_current_thread();
+            let runtime = { runtime }.enable_all().build().unwrap();
+            runtime.block_on(async {
+                let mut socket = crate::tasks::AsyncSocket::new(socket).unwrap();
+                let sent = ::tokio::time::timeout(WAIT, socket.send(&to, b"", None));
+                tell.send(sent.await.is_err()).unwrap();
+                let flushed = ::tokio::time::timeout(WAIT, socket.flush());
+                tell.send(flushed.await.is_err()).unwrap();
+            });
+        });
+        for _ in 0..2 {
+            // A task that does not sleep never lets the timer run.
+            let waited = told.recv_timeout(PATIENCE);
+            assert!(waited.expect("the task sleeps"), "there is no room");
+        }
     }
 }

@@ -240,6 +240,13 @@ impl Service {
         is_ready
     }
 
+    /// As [`Service::arm`], for a caller that waits only for sends of the queue pair `qpn`.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn arm_for_sends(&mut self, qpn: Qpn) -> Result<bool> {
+        let on = self.devices.iter_mut().find(|on| on.queues.qpn() == qpn);
+        on.ok_or_else(no_queue_pair)?.queues.arm_for_sends()
+    }
+
     /// Posts a datagram from the queue pair `qpn` if a send buffer is free; returns whether one was.
     ///
     /// # Errors

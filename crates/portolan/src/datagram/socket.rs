@@ -153,12 +153,15 @@ impl Socket {
     /// # Errors
     /// `WorkFailed` if the queue pair is in error.
     pub fn flush(&mut self) -> Result<()> {
-        let deadline = deadline::after(SEND_TIMEOUT);
+        self.flush_until(deadline::after(SEND_TIMEOUT))
+    }
+
+    pub(super) fn flush_until(&mut self, deadline: Instant) -> Result<()> {
         while !self.queues.is_drained()? {
             if deadline::left(deadline).is_zero() {
                 return Err(timed_out(Step::PostSend, SEND_TIMEOUT));
             }
-            if !self.queues.arm()? {
+            if !self.queues.arm_for_sends()? {
                 wait_for(&[self.queues.as_fd()], deadline)?;
             }
         }
@@ -225,11 +228,18 @@ impl Socket {
     ///
     /// Call it after a check that found nothing ([`Socket::try_receive`], [`Socket::try_send`],
     /// [`Socket::is_flushed`]). If it returns `false`, wait until the descriptor is readable and check again.
+    /// A datagram that was not taken counts as available.
     ///
     /// # Errors
     /// As for [`Socket::try_receive`].
     pub fn arm(&mut self) -> Result<bool> {
         self.queues.arm()
+    }
+
+    /// As [`Socket::arm`], for a caller that waits only for sends.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn arm_for_sends(&mut self) -> Result<bool> {
+        self.queues.arm_for_sends()
     }
 
     /// The sender of a datagram, as a destination for the answer.
@@ -256,12 +266,21 @@ pub(super) fn send(
     data: &[u8],
     imm_data: Option<u32>,
 ) -> Result<()> {
-    let deadline = deadline::after(SEND_TIMEOUT);
+    send_until(queues, to, data, imm_data, deadline::after(SEND_TIMEOUT))
+}
+
+pub(super) fn send_until(
+    queues: &mut Queues,
+    to: &Destination,
+    data: &[u8],
+    imm_data: Option<u32>,
+    deadline: Instant,
+) -> Result<()> {
     while !queues.send(to, data, imm_data)? {
         if deadline::left(deadline).is_zero() {
             return Err(timed_out(Step::PostSend, SEND_TIMEOUT));
         }
-        if !queues.arm()? {
+        if !queues.arm_for_sends()? {
             wait_for(&[queues.as_fd()], deadline)?;
         }
     }

@@ -127,7 +127,7 @@ impl AsyncSocket {
     ) -> Result<()> {
         let deadline = deadline::after(SEND_TIMEOUT);
         while !self.get_mut().try_send(to, data, imm_data)? {
-            within(deadline, Step::PostSend, self.changed()).await?;
+            within(deadline, Step::PostSend, self.sent()).await?;
         }
         Ok(())
     }
@@ -139,7 +139,7 @@ impl AsyncSocket {
     pub async fn flush(&mut self) -> Result<()> {
         let deadline = deadline::after(SEND_TIMEOUT);
         while !self.get_mut().is_flushed()? {
-            within(deadline, Step::PostSend, self.changed()).await?;
+            within(deadline, Step::PostSend, self.sent()).await?;
         }
         Ok(())
     }
@@ -170,6 +170,18 @@ impl AsyncSocket {
         if self.get_mut().arm()? {
             return Ok(());
         }
+        self.readable().await
+    }
+
+    /// Waits until a send may have ended.
+    async fn sent(&mut self) -> Result<()> {
+        if self.get_mut().arm_for_sends()? {
+            return Ok(());
+        }
+        self.readable().await
+    }
+
+    async fn readable(&self) -> Result<()> {
         let readable = self.socket.readable().await;
         readable.map_err(runtime_error)?.clear_ready();
         Ok(())
@@ -274,7 +286,7 @@ impl AsyncService {
     ) -> Result<()> {
         let deadline = deadline::after(SEND_TIMEOUT);
         while !self.get_mut().try_send(qpn, to, data, imm_data)? {
-            within(deadline, Step::PostSend, self.changed()).await?;
+            within(deadline, Step::PostSend, self.sent(qpn)).await?;
         }
         Ok(())
     }
@@ -284,6 +296,18 @@ impl AsyncService {
         if self.get_mut().arm() {
             return Ok(());
         }
+        self.readable().await
+    }
+
+    /// Waits until a send of the queue pair `qpn` may have ended.
+    async fn sent(&mut self, qpn: Qpn) -> Result<()> {
+        if self.get_mut().arm_for_sends(qpn)? {
+            return Ok(());
+        }
+        self.readable().await
+    }
+
+    async fn readable(&self) -> Result<()> {
         let readable = self.service.readable().await;
         readable.map_err(runtime_error)?.clear_ready();
         Ok(())

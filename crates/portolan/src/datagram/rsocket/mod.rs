@@ -238,7 +238,7 @@ impl Rsocket {
             if !waits {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
-            if !queues.arm_for_room()? {
+            if !queues.arm_for_sends()? {
                 // Only for room: datagrams that have arrived do not end it.
                 let channel = queues.channel().clone();
                 drop(state);
