@@ -21,7 +21,12 @@ const WORD_BYTES: usize = 8;
 /// Memory that peers may read or write at any time while it exists, within its access rights.
 ///
 /// Every peer that knows its key and is connected in the same domain ([`Domain`](crate::Domain)) can access it.
-/// Connections without a domain share one for each device. Keys cannot be guessed.
+/// Connections without a domain share one for each device.
+///
+/// Software devices draw keys at random. Those of the kernel's devices come from their drivers, and a connected peer may
+/// guess them: Linux's rdma_rxe makes a key of the region's index and one random byte (`rxe_mr_init` in
+/// `drivers/infiniband/sw/rxe/rxe_mr.c`). Separate peers that do not trust each other by a [`Domain`](crate::Domain)
+/// for each, or give each a [`Window`](crate::Window).
 ///
 /// Access ends when the memory is revoked ([`SharedMemory::revoke`]) or dropped, at a set time
 /// ([`SharedMemory::expire_at`]), or with the last connection of its domain. A domain of one connection ends with it.
