@@ -9,7 +9,7 @@
 //! use portolan::infiniband::PortManager;
 //! use std::time::Duration;
 //!
-//! let devices = portolan_sa::umad::devices()?;
+//! let devices = portolan::sa::umad::devices()?;
 //! let mut port = PortManager::open(&devices[0])?;
 //! while let Some(event) = port.next_event(Duration::from_secs(1))? {
 //!     println!("{}", event.event);
