@@ -14,8 +14,9 @@
 //!
 //! # A tutorial
 //!
-//! **1. Listen and connect.** A [`Listener`] accepts or rejects requests, a [`Connector`] makes them. Each has one
-//! deadline, in [`Options`]. All steps below run between these two ends:
+//! **1. Listen and connect.** A [`Listener`] accepts or rejects requests, a [`Connector`] makes them.
+//! [`Options::timeout`] limits the whole connect, or the whole accept of one request. All steps below run between
+//! these two ends:
 //!
 //! ```
 //! use portolan::{Connector, Listener};
@@ -176,7 +177,8 @@
 //! # What most programs need
 //!
 //! * [`Listener`] and [`Connector`] create a [`Connection`], which sends and receives messages, and reads and writes
-//!   remote memory. Each call has a deadline from [`Options`].
+//!   remote memory. [`Options::timeout`] limits connecting and accepting. Later calls wait without a limit: the
+//!   `…_within` forms take one, and a [`Keepalive`] ends the wait for a dead peer.
 //! * [`Buffer`] and [`SharedMemory`] are memory that a device may access. A peer uses a [`RemoteMemory`] to access a
 //!   [`SharedMemory`].
 //! * [`Stream`] and [`StreamListener`] are byte streams, with the interface of `TcpStream` and `TcpListener`.

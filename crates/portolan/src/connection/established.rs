@@ -192,7 +192,8 @@ impl Connection {
         })
     }
 
-    /// Waits for the next message in the connection's own receives.
+    /// Waits for the next message in the connection's own receives, without a limit. If a peer on another host dies
+    /// without a disconnect, only a [`Keepalive`](crate::Keepalive) ends the wait.
     ///
     /// # Errors
     /// The connection ended and all messages are taken: [`Error::is_disconnected`] if a side ended it or the peer died.

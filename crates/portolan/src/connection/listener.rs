@@ -252,7 +252,7 @@ impl Listener {
         &self.left_out
     }
 
-    /// Waits for the next request.
+    /// Waits for the next request, without a limit.
     ///
     /// A connect returns only when its request is accepted. One thread that calls [`Connector::connect`] and then `accept`
     /// waits for itself until the connect's deadline: call them in two threads or tasks, as in the

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 ///
 /// If the connection is idle and nothing has arrived for `interval`, it probes the peer with an
 /// RDMA write of zero bytes (as rsockets does). The peer's device acknowledges it without its
-/// program. Posted work needs no probe: the queue pair's own retries end it.
+/// program. Posted sends, writes, reads and atomics need no probe: the queue pair's own retries end them.
 ///
 /// Probes are sent while a thread or task waits on the connection; otherwise at the next wait.
 ///

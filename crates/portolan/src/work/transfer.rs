@@ -80,7 +80,9 @@ impl Transfer {
 
     /// Waits for the transfer to complete.
     ///
-    /// If the peer dies, the queue pair's own retries end the transfer.
+    /// If the peer dies, a send, write, read or atomic ends when the queue pair's retries run out. A posted receive has no
+    /// retries: it ends if the peer was a process of this host or its kernel disconnects for it, and otherwise only with a
+    /// [`Keepalive`](crate::Keepalive).
     ///
     /// # Errors
     /// The work failed.
