@@ -16,7 +16,11 @@ use portolan_provider::Result;
 use portolan_provider::traits::{Device, Pd};
 use portolan_provider::verbs::Instance;
 
-/// The devices of the process's provider, by index.
+/// The devices of the process's provider, by index: of the pinned one ([`provider::pin`](crate::provider::pin)),
+/// otherwise the software devices.
+///
+/// [`provider::kernel_provider`](crate::provider::kernel_provider) has the kernel's devices, and
+/// [`provider::towards`](crate::provider::towards) finds the provider of a route.
 ///
 /// ```
 /// for device in portolan::devices()? {

@@ -184,7 +184,8 @@
 //! * [`Stream`] and [`StreamListener`] are byte streams, with the interface of `TcpStream` and `TcpListener`.
 //! * [`datagram`] has sockets for messages of one packet, to services and to multicast groups.
 //! * [`resolve()`] finds addresses, sources, routes and devices, like `rdma_getaddrinfo(3)`.
-//! * [`devices`](devices()) lists the RDMA devices.
+//! * [`devices`](devices()) lists the software devices, or those of the pinned provider.
+//!   [`provider::kernel_provider`] has those of the kernel.
 //! * `tasks` (the feature `tokio`) has the async forms of connections, events and datagrams, and [`stream`] those of
 //!   streams. [`Connector`] and [`Incoming`] themselves connect and accept asynchronously, and
 //!   [`resolve_async`](resolve::resolve_async) resolves with any runtime.
