@@ -20,8 +20,9 @@ mod text;
 use std::io::{self, BufWriter};
 use std::process::{ExitCode, Termination};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Parser;
+use portolan::provider::Choice;
 
 use args::{Cli, Command};
 use exit::Outcome;
@@ -52,7 +53,19 @@ fn finish(cli: &Cli) -> ExitCode {
 
 fn run(cli: &Cli) -> Result<Outcome> {
     let global = &cli.global;
-    if let Some(choice) = global.provider {
+    let always_software = match &cli.command {
+        Command::Demo(_) => Some("demo"),
+        Command::Bench(_) => Some("bench"),
+        _ => None,
+    };
+    let pinned = match (always_software, global.provider) {
+        (Some(name), Some(Choice::Kernel)) => {
+            bail!("`{name}` always uses the software device; omit --provider kernel")
+        }
+        (Some(_), _) => Some(Choice::Software),
+        (None, given) => given,
+    };
+    if let Some(choice) = pinned {
         portolan::provider::pin(Some(choice));
     }
     let theme = Theme::for_stdout(global.color, global.ascii);

@@ -44,6 +44,22 @@ fn the_demonstration_uses_the_software_device_whatever_is_pinned() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = stdout(&output);
+    assert!(text.contains("127.0.0.1  from source 127.0.0.1"), "{text}");
+}
+
+#[test]
+fn commands_that_always_use_the_software_device_refuse_to_be_pinned_to_the_kernels() {
+    for command in [&["demo"][..], &["bench", "connect"]] {
+        let refused = run(&[&["--provider", "kernel"], command].concat());
+        let (text, complaint) = (stdout(&refused), stderr(&refused));
+        assert_eq!(refused.status.code(), Some(2), "{text}{complaint}");
+        assert_eq!(text, "");
+        let expected = format!("`{}` always uses the software device", command[0]);
+        assert!(complaint.contains(&expected), "{complaint}");
+    }
+    let same = run(&["--provider", "software", "demo", "--json"]);
+    assert_eq!(same.status.code(), Some(0), "{}", stderr(&same));
 }
 
 #[test]
