@@ -124,3 +124,29 @@ fn unsafe_code_differs_from_words_about_it() {
         "#![forbid(unsafe_code)]\n// unsafe would be\nfn safe() {}"
     ));
 }
+
+/// The commands in code font that run an example, on one line of a text.
+fn example_commands(line: &str) -> impl Iterator<Item = &str> {
+    let quoted = line.split('`').skip(1).step_by(2);
+    quoted.filter(|text| text.starts_with("cargo run") && text.contains("--example"))
+}
+
+/// `cargo run` without a package runs the default member's, the command's.
+#[test]
+fn a_command_that_runs_an_example_names_its_package() {
+    let root = Workspace::here().unwrap().root;
+    let mut files = Vec::new();
+    sources(&root.join("crates/portolan"), &mut files);
+    let (mut seen, mut wrong) = (0, Vec::new());
+    for file in &files {
+        let text = fs::read_to_string(file).unwrap();
+        for command in text.lines().flat_map(example_commands) {
+            seen += 1;
+            if !command.contains("-p portolan ") {
+                wrong.push(format!("{}: {command}", file.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "add -p portolan: {wrong:#?}");
+    assert!(seen >= 15, "{seen} commands");
+}

@@ -1,8 +1,8 @@
 //! Moves a large block to another process of this host: by one RDMA write into shared memory, by TCP, and by memcpy within
 //! the process, by turns. Prints the rates.
 //!
-//! `cargo run --release --example bulk [MIB]` moves 64 MiB, or as many as given. The program starts itself again as the
-//! sender: memory of the same process would be no comparison.
+//! `cargo run --release -p portolan --example bulk [MIB]` moves 64 MiB, or as many as given. The program starts
+//! itself again as the sender: memory of the same process would be no comparison.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,6 +1,7 @@
 //! A chat in a multicast group: everybody who joins hears everybody.
 //!
-//! `chat GROUP [LOCAL ADDRESS]` reads lines from stdin, for example `cargo run --example chat --features tokio -- 239.1.7.21`.
+//! `chat GROUP [LOCAL ADDRESS]` reads lines from stdin:
+//! `cargo run -p portolan --example chat --features tokio -- 239.1.7.21`.
 //! Without arguments two members greet each other over loopback.
 
 use std::net::{IpAddr, SocketAddr};

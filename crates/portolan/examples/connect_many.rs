@@ -1,6 +1,6 @@
 //! The low layer in a runtime: a thousand connects, all with one event channel and one task.
 //!
-//! `cargo run --example connect_many --features tokio`
+//! `cargo run -p portolan --example connect_many --features tokio`
 //!
 //! Each id goes through the steps of `rdma_cm(7)`: its address is resolved, its route, and it connects. An event ends each
 //! step and says which id's. A queue pair of one's own, of any kind, belongs between route and connect

@@ -1,6 +1,6 @@
 //! Selects a device by name: `mlx5_0` on a machine with several devices, or `sw_lo` on one without RDMA hardware.
 //!
-//! `cargo run --example device_by_name` lists the devices and uses the software loopback device;
+//! `cargo run -p portolan --example device_by_name` lists the devices and uses the software loopback device;
 //! `device_by_name NAME` uses another one. The listener and the connector bind to the device's own address, so that no
 //! other device is selected.
 

@@ -1,6 +1,6 @@
 //! A blocking echo: a server thread returns each message, a client checks what comes back.
 //!
-//! `cargo run --example echo`
+//! `cargo run -p portolan --example echo`
 
 use std::thread;
 use std::time::Duration;

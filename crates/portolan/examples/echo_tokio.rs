@@ -1,6 +1,6 @@
 //! An echo for tokio: one task per connection, a hundred messages from each of ten clients.
 //!
-//! `cargo run --example echo_tokio --features tokio`
+//! `cargo run -p portolan --example echo_tokio --features tokio`
 
 use portolan::tasks::{AsyncConnection, AsyncListener};
 use portolan::{Connector, Error, Options};

@@ -1,6 +1,6 @@
 //! Copies a file with one RDMA write. The receiver shares memory of the file's size, and the sender fills it.
 //!
-//! `cargo run --example file_copy` copies a file that it creates; `file_copy receive ADDRESS FILE` and
+//! `cargo run -p portolan --example file_copy` copies a file that it creates; `file_copy receive ADDRESS FILE` and
 //! `file_copy send FILE ADDRESS` run one end.
 //!
 //! Only the devices copy the file's bytes: the sender turns the vector that it read into the buffer that it sends, and the

@@ -1,6 +1,6 @@
 //! A key-value store whose clients read without the server's help: GET is an RDMA read, PUT is a message.
 //!
-//! `cargo run --example key_value` runs both ends; `key_value serve ADDRESS`, `key_value get ADDRESS KEY` and
+//! `cargo run -p portolan --example key_value` runs both ends; `key_value serve ADDRESS`, `key_value get ADDRESS KEY` and
 //! `key_value put ADDRESS KEY VALUE` run one end.
 //!
 //! The table is an array of slots in memory that peers may read. A slot contains an entry and its hash. If the hash

@@ -1,6 +1,6 @@
 //! An echo without tokio: connections and listeners in the runtime of smol, `async-io`.
 //!
-//! `cargo run --example other_runtimes`
+//! `cargo run -p portolan --example other_runtimes`
 //!
 //! Any runtime and event loop that waits for a descriptor will do. A connection's is armed before each look.
 

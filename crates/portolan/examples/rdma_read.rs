@@ -1,7 +1,7 @@
 //! An RDMA read: one side shares memory and says where it is, the other reads it without the first
 //! one's doing.
 //!
-//! `cargo run --example rdma_read`
+//! `cargo run -p portolan --example rdma_read`
 
 use std::thread;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! A log in another program's memory. Writers append with atomics and RDMA writes, without the owner's help.
 //!
-//! `cargo run --example remote_log` runs an owner and writers; `remote_log keep ADDRESS` runs only an owner, and
+//! `cargo run -p portolan --example remote_log` runs an owner and writers; `remote_log keep ADDRESS` runs only an owner, and
 //! `remote_log append ADDRESS TEXT` only a writer.
 //!
 //! The first word of the log counts the bytes in use. A writer adds the length of its record to the word with an

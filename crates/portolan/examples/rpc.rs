@@ -1,6 +1,6 @@
 //! Remote procedure calls: many calls at once over one connection, each with an answer of its own.
 //!
-//! `cargo run --example rpc --features tokio` runs both ends; `rpc serve ADDRESS` and `rpc call ADDRESS TEXT` run one.
+//! `cargo run -p portolan --example rpc --features tokio` runs both ends; `rpc serve ADDRESS` and `rpc call ADDRESS TEXT` run one.
 //!
 //! A call is a message with its number as immediate data. The answer has the same number, so answers may come in any order.
 

@@ -1,6 +1,6 @@
 //! Talks to a C program: rping, an example of librdmacm.
 //!
-//! `cargo run --example with_c` runs both ends in Rust. `with_c serve 0.0.0.0:7174` serves
+//! `cargo run -p portolan --example with_c` runs both ends in Rust. `with_c serve 0.0.0.0:7174` serves
 //! `rping -c -a ADDRESS -C 3 -v`, and `with_c ping ADDRESS` is a client of `rping -s -C 1`.
 //!
 //! In rping's protocol the client describes its source memory in a message: address, key and length in network byte

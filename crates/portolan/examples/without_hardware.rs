@@ -1,6 +1,6 @@
 //! Tests an RDMA program without RDMA hardware. Each test has its own network.
 //!
-//! `cargo run --example without_hardware`
+//! `cargo run -p portolan --example without_hardware`
 //!
 //! The software device needs no setup and no root. A provider with its own UDP port and name is isolated from all other
 //! processes, so tests can run in parallel. The provider's usage at the end shows whether a test has leaked anything.

@@ -1,6 +1,6 @@
 //! A queue of jobs that workers take with atomics, without the owner's help.
 //!
-//! `cargo run --example work_queue`
+//! `cargo run -p portolan --example work_queue`
 //!
 //! The owner shares a counter and an array of results. A worker takes the next job by adding one to the counter, and
 //! writes the job's result to its place in the array.

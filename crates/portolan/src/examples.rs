@@ -1,4 +1,4 @@
-//! The programs in the package's folder `examples`, with their sources. Each runs with `cargo run --example NAME`; those
+//! The programs in the package's folder `examples`, with their sources. Each runs with `cargo run -p portolan --example NAME`; those
 //! for tokio need `--features tokio`.
 
 /// Declares a page for each program.
