@@ -38,6 +38,30 @@ fn the_exit_code_and_the_count_show_whether_there_are_problems() {
 }
 
 #[test]
+fn a_wrong_list_of_trusted_users_has_a_finding_of_its_own() {
+    let doctor = portolan()
+        .args(["doctor", "--json"])
+        .env("PORTOLAN_TRUST", "alice")
+        .output();
+    let doctor = doctor.unwrap();
+    assert_eq!(doctor.status.code(), Some(1), "{}", stderr(&doctor));
+    let told = &objects(&stdout(&doctor))[0];
+    let findings = told["findings"].as_array().unwrap();
+    let of_code = |code: &str| findings.iter().find(|finding| finding["code"] == code);
+    assert_eq!(of_code("group-unusable"), None);
+    let found = of_code("trust-unknown").unwrap();
+    assert_eq!(found["severity"], "problem");
+    assert_eq!(found["remedy"], "unset PORTOLAN_TRUST");
+    for text in [&found["text"], &told["udp_port"]["trust_error"]] {
+        let text = text.as_str().unwrap();
+        assert!(
+            text.contains("PORTOLAN_TRUST") && text.contains("alice"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn the_option_and_the_variable_pin_the_provider_and_the_text_names_which() {
     let (_, told) = doctor(&["--provider", "software"]);
     assert_eq!(

@@ -214,6 +214,8 @@ pub(super) struct PortGid {
 #[derive(Clone, Debug, Default)]
 pub(super) struct UdpPort {
     pub(super) number: u16,
+    /// Why `PORTOLAN_TRUST` is invalid, so that programs do not get the port.
+    pub(super) trust_error: Option<String>,
     /// The processes that share it by Portolan's rules, or why that is unknown.
     pub(super) group: Option<Result<PortGroup, String>>,
     /// Sockets on it, in this network namespace.

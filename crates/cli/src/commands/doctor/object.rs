@@ -117,6 +117,7 @@ fn port(port: &UdpPort) -> Value {
         "number": port.number,
         "group": group,
         "group_error": error,
+        "trust_error": port.trust_error,
         "sockets": sockets.collect::<Vec<_>>(),
     })
 }

@@ -13,7 +13,9 @@ use super::{ROCE_PORT, Root};
 
 pub(super) fn look(root: &Root, timeout: Duration, unseen: &mut Vec<Unseen>) -> UdpPort {
     let mut config = StackConfig::default().group;
-    let seen = provider::trust().and_then(|trust| {
+    let trust = provider::trust();
+    let trust_error = trust.as_ref().err().map(ToString::to_string);
+    let seen = trust.and_then(|trust| {
         config.trust = trust;
         survey(&config, timeout)
     });
@@ -61,6 +63,7 @@ pub(super) fn look(root: &Root, timeout: Duration, unseen: &mut Vec<Unseen>) -> 
     });
     UdpPort {
         number: config.port,
+        trust_error,
         group,
         sockets: sockets.collect(),
     }

@@ -41,6 +41,12 @@ pub(super) fn judge(facts: &Facts, findings: &mut Findings) {
 }
 
 fn judge_port(facts: &Facts, is_used: bool, findings: &mut Findings) {
+    if let Some(why) = &facts.port.trust_error {
+        let finding = Finding::new("trust-unknown", why, "unset PORTOLAN_TRUST");
+        findings.problem_if(is_used, finding);
+        // Whom the holders would share with is unknown, so report none.
+        return;
+    }
     let members = match &facts.port.group {
         Some(Err(why)) => {
             let text = format!("UDP port 4791 cannot be shared: {why}");

@@ -110,6 +110,16 @@ pub(super) fn cases() -> Vec<Case> {
             },
         ),
         case(
+            ("trust-unknown", Problem),
+            "expected numbers of users",
+            "unset PORTOLAN_TRUST",
+            healthy(),
+            |f| {
+                f.port.trust_error = Some("expected numbers of users".into());
+                f.port.sockets.push(socket(process(), 1000));
+            },
+        ),
+        case(
             ("hardware-takes-port", Problem),
             "mlx5_0 (mlx5_core)",
             "unset",
