@@ -182,3 +182,26 @@ fn a_membership_is_followed_until_interrupted_and_a_failed_join_has_a_reason() {
         .unwrap();
     assert_eq!(output.status.code(), Some(2), "no group");
 }
+
+#[test]
+fn private_data_that_no_answer_can_carry_is_refused_at_once() {
+    let listen = |args: &[&str], len: usize| {
+        let data = "x".repeat(len);
+        let common = ["events", "listen", "127.0.0.1:0", "--timeout", "0.1"];
+        let output = run(&[&common[..], args, &["--private-data", &data]].concat());
+        (output.status.code(), stderr(&output))
+    };
+    for (args, max) in [
+        (&["--accept"][..], 196),
+        (&["--accept", "--ud"], 136),
+        (&["--reject"], 148),
+        (&["--reject", "--ud"], 136),
+    ] {
+        let (code, complaint) = listen(args, max);
+        assert_eq!(code, Some(0), "{args:?}: {complaint}");
+        let (code, complaint) = listen(args, max + 1);
+        assert_eq!(code, Some(2), "{args:?}: {complaint}");
+        let expected = format!("at most {max} fit");
+        assert!(complaint.contains(&expected), "{args:?}: {complaint}");
+    }
+}

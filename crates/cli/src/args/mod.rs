@@ -36,6 +36,9 @@ const MAX_REPLY_DATA: usize = 196;
 
 /// Text after every help page.
 const AFTER_HELP: &str = "\
+/// Maximum private data of a rejection (IBTA 12.6.7), and of a datagram service's answers (rdma_accept(3), UD).
+pub(crate) const MAX_REJECT_DATA: usize = 148;
+pub(crate) const MAX_SERVICE_REPLY_DATA: usize = 136;
 Environment:
   PORTOLAN_PROVIDER=software|kernel  pin the provider, as --provider does (demo always uses software)
   PORTOLAN_TRUST=UID,…|anyone        other users whose processes may share UDP port 4791 with this one's

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::ensure;
 use portolan::resolve::parse_endpoint;
 
 /// An address with a port; names are looked up later.
@@ -19,6 +20,20 @@ pub(super) fn private_data<const MAX_LEN: usize>(text: &str) -> Result<String, S
         len if len > MAX_LEN => Err(format!("{len} bytes; at most {MAX_LEN} fit")),
         _ => Ok(text.to_owned()),
     }
+}
+
+/// Private data whose limit depends on an option.
+pub(crate) fn private_data_with(
+    text: &str,
+    option: &str,
+    max_len: usize,
+) -> anyhow::Result<Vec<u8>> {
+    let len = text.len();
+    ensure!(
+        len <= max_len,
+        "--private-data: {len} bytes; with {option} at most {max_len} fit"
+    );
+    Ok(text.as_bytes().to_vec())
 }
 
 /// Seconds as a decimal number.

@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use portolan::Cause;
 use portolan::datagram::{Arrival, Datagram, Destination, Options, Service};
 use portolan::wire::addr::Qpn;
 
 use super::{immediate, report};
-use crate::args::ListenArgs;
+use crate::args::values::private_data_with;
+use crate::args::{ListenArgs, MAX_SERVICE_REPLY_DATA};
 use crate::commands::loopback;
 use crate::decode::trace::Side;
 use crate::exit::Outcome;
@@ -20,8 +21,6 @@ use crate::record::{self, Recorder};
 
 /// Maximum delay until Ctrl-C is noticed.
 const INTERRUPT_CHECK: Duration = Duration::from_millis(100);
-/// Maximum private data of an answer (rdma_accept(3), UD).
-const MAX_ANSWER_DATA: usize = 136;
 /// Maximum number of received datagrams, and of answers, that are queued.
 const DEPTH: u32 = 512;
 /// Maximum number of remembered senders; beyond it all are forgotten and resolved again.
@@ -39,12 +38,7 @@ pub(crate) fn run(args: &ListenArgs, output: &mut Output) -> Result<Outcome> {
 }
 
 fn serve(args: &ListenArgs, recorder: &Recorder, output: &mut Output) -> Result<Outcome> {
-    let private_data = args.private_data.as_bytes().to_vec();
-    ensure!(
-        private_data.len() <= MAX_ANSWER_DATA,
-        "--private-data: {} bytes; with --ud at most {MAX_ANSWER_DATA} fit",
-        private_data.len()
-    );
+    let private_data = private_data_with(&args.private_data, "--ud", MAX_SERVICE_REPLY_DATA)?;
     let interrupt = Interrupt::install()?;
     let options = Options::default()
         .send_depth(DEPTH)

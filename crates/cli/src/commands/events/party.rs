@@ -14,7 +14,10 @@ use portolan::resolve::{resolve, resolve_passive};
 use portolan::wire::addr::PortSpace;
 
 use super::held::Held;
-use crate::args::{EventsConnectArgs, EventsJoinArgs, EventsListenArgs};
+use crate::args::values::private_data_with;
+use crate::args::{
+    EventsConnectArgs, EventsJoinArgs, EventsListenArgs, MAX_REJECT_DATA, MAX_SERVICE_REPLY_DATA,
+};
 use crate::exit::Outcome;
 
 /// Maximum number of requests and connections that a listener holds. Beyond it, requests are rejected; if it does not
@@ -65,13 +68,18 @@ enum Answer {
 
 impl Listening {
     pub(super) fn start(args: &EventsListenArgs) -> Result<(EventChannel, Listening)> {
+        let private_data = match (args.ud, args.reject) {
+            (true, _) => private_data_with(&args.private_data, "--ud", MAX_SERVICE_REPLY_DATA)?,
+            (false, true) => private_data_with(&args.private_data, "--reject", MAX_REJECT_DATA)?,
+            // The longest that the option takes.
+            (false, false) => args.private_data.clone().into_bytes(),
+        };
         let address = first_address(resolve_passive(&args.address)?, &args.address)?;
         let channel = EventChannel::open_on(provider::at(address)?.provider)?;
-        let private_data = args.private_data.as_bytes();
         let answer = if args.accept {
-            Answer::Accept(conn_param(private_data))
+            Answer::Accept(conn_param(&private_data))
         } else if args.reject {
-            Answer::Reject(private_data.to_vec())
+            Answer::Reject(private_data)
         } else {
             Answer::None
         };
