@@ -22,8 +22,9 @@ pub(crate) fn run(args: &CcEnvArgs, output: &mut Output) -> Result<Outcome> {
     let libraries = Libraries::find(args.libraries)?;
     // The linker needs the links.
     libraries.prepare()?;
-    let descriptions = libraries
-        .is_installed()
+    // They describe the full set alone.
+    let is_described = libraries.is_installed() && args.libraries == LibrarySet::Full;
+    let descriptions = is_described
         .then(|| libraries.folder().join(DESCRIPTIONS).canonicalize().ok())
         .flatten();
     let environment = Environment {

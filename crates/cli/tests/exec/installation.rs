@@ -21,6 +21,8 @@ impl Installation {
             ("libibverbs.so", "full/libibverbs.so.1"),
             ("librdmacm.so", "full/librdmacm.so"),
             ("librdmacm.so", "full/librdmacm.so.1"),
+            ("librdmacm.so", "rdmacm/librdmacm.so"),
+            ("librdmacm.so", "rdmacm/librdmacm.so.1"),
             // Any library shows whether the loader finds it.
             ("librdmacm.so", "rsocket/librspreload.so.1"),
         ] {
@@ -86,4 +88,19 @@ fn a_shell_parses_the_options_of_cc_env_to_folders_with_a_space_in_their_names()
     );
     let output = installation.shell(&script);
     assert!(output.status.success(), "{}", stderr(&output));
+}
+
+#[test]
+fn pkg_config_is_pointed_only_to_descriptions_of_the_same_libraries() {
+    let installation = Installation::new("descriptions");
+    fs::create_dir(installation.0.join("lib/portolan/pkgconfig")).unwrap();
+    let told = |set: &str| {
+        let output = installation.shell(&format!("\"$1\" cc-env --libraries {set}"));
+        assert!(output.status.success(), "{}", stderr(&output));
+        stdout(&output)
+    };
+    assert!(told("full").contains("PKG_CONFIG_PATH"));
+    let alone = told("rdmacm");
+    assert!(alone.contains("lib/portolan/rdmacm"), "{alone}");
+    assert!(!alone.contains("PKG_CONFIG_PATH"), "{alone}");
 }
