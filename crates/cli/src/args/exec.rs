@@ -39,7 +39,7 @@ pub(crate) struct ExecArgs {
     /// Turn the program's TCP sockets into rsockets; peers without rsockets get TCP
     #[arg(long)]
     pub(crate) sockets: bool,
-    /// Leave /sys/class/infiniband as it is
+    /// Leave /sys/class/infiniband and /dev/infiniband as they are, and make no namespaces
     #[arg(long)]
     pub(crate) no_sysfs: bool,
     /// Print what would be set, without running the program

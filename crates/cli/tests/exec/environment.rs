@@ -194,6 +194,18 @@ fn our_libraries_precede_the_environments_and_a_dry_run_prints_everything() {
     assert!(told["program"].as_str().unwrap().ends_with("/sh"), "{told}");
     let listed = told["sysfs"].as_array().unwrap();
     assert!(listed.iter().any(|name| name == "sw_lo"), "{told}");
+    let nodes = told["dev_infiniband"].as_array().unwrap();
+    assert_eq!(nodes.len(), listed.len(), "{told}");
+
+    let own = stdout(&run(&["exec", "--dry-run", "sh"]));
+    for place in ["/sys/class/infiniband", "/dev/infiniband"] {
+        let line = own.lines().find(|line| line.starts_with(place));
+        let line = line.unwrap_or_else(|| panic!("{own}"));
+        assert!(
+            line.contains("if this user may have a mount namespace"),
+            "{line}"
+        );
+    }
 
     let machines = run(&["exec", "--libraries", "rdmacm", "--dry-run", "sh"]);
     let text = stdout(&machines);

@@ -26,7 +26,7 @@ use libraries::{Libraries, Preload};
 use namespace::Hidden;
 use program::{Missing, Program};
 pub(crate) use trial::run as run_trial;
-use view::{CLASS, View};
+use view::View;
 
 /// The variable with the dynamic loader's first search folders.
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
@@ -183,8 +183,9 @@ fn tell(
     shows_view: bool,
     output: &mut Output,
 ) -> Result<()> {
-    let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
+    let views = view::views(devices);
     if output.json {
+        let [class, nodes] = &views;
         let environment = variables
             .iter()
             .map(|(name, value)| ((*name).to_owned(), value.to_string_lossy().into()));
@@ -192,7 +193,8 @@ fn tell(
             "type": "exec",
             "program": program.path.to_string_lossy(),
             "environment": serde_json::Map::from_iter(environment),
-            "sysfs": shows_view.then_some(names),
+            "sysfs": shows_view.then(|| class.names()),
+            "dev_infiniband": shows_view.then(|| nodes.names()),
         }))?;
         return Ok(());
     }
@@ -201,8 +203,13 @@ fn tell(
         output.line(&format!("{name}={}", value.display()))?;
     }
     if shows_view {
-        let names = names.join(", ");
-        output.line(&format!("{CLASS}  {names}, for the program alone"))?;
+        for view in &views {
+            let names = view.names().join(", ");
+            output.line(&format!(
+                "{}  {names}, for the program alone, if this user may have a mount namespace",
+                view.place
+            ))?;
+        }
     }
     Ok(())
 }

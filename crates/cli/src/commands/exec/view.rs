@@ -16,8 +16,18 @@ pub(super) struct View {
     pub(super) use_of_it: &'static str,
 }
 
+impl View {
+    /// The names that it shows in its place.
+    pub(super) fn names(&self) -> Vec<&str> {
+        let names = self.tree.iter().map(|(path, _)| path.split('/').next());
+        let mut names: Vec<&str> = names.flatten().collect();
+        names.dedup();
+        names
+    }
+}
+
 /// The folder in which programs find devices without libibverbs.
-pub(super) const CLASS: &str = "/sys/class/infiniband";
+const CLASS: &str = "/sys/class/infiniband";
 /// Programs check here whether they may open a device.
 const NODES: &str = "/dev/infiniband";
 
