@@ -31,6 +31,16 @@ impl LibrarySet {
     }
 }
 
+/// Text after the help of `exec`.
+pub(crate) const EXEC_AFTER_HELP: &str = "\
+Environment of the program:
+  PORTOLAN_HOLD_REQUESTS_MS=N       hold back connection requests, for C servers with room for one
+  PORTOLAN_SOCKETS_PORTS=80,443     with --sockets: ports that become rsockets; !22,53 for all but these
+  PORTOLAN_SOCKETS_CONFIG=FILE      with --sockets: rules to read instead of /etc/rdma/rsocket/preload_config
+  PORTOLAN_SOCKETS_TIMEOUT_MS=2000  with --sockets: how long a connect waits for an rsocket before it uses TCP
+  PORTOLAN_SOCKETS_REPORT=FILE|-    with --sockets: append how many connections were rsockets and TCP
+docs/c-programs.md and docs/sockets.md explain them";
+
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ExecArgs {
     /// Which libraries the program gets

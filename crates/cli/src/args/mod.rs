@@ -10,6 +10,7 @@ pub(crate) mod values;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 
 use portolan::provider::Choice;
@@ -22,28 +23,31 @@ use crate::terminal::ColorChoice;
 pub(crate) use events::{
     EventsArgs, EventsConnectArgs, EventsJoinArgs, EventsListenArgs, FollowArgs, Whose,
 };
+use exec::EXEC_AFTER_HELP;
 pub(crate) use exec::{CcEnvArgs, ExecArgs, LibrarySet};
 pub(crate) use mcast::{GroupArgs, McastArgs, McastCommand, McastJoinArgs, McastSendArgs};
 pub(crate) use resolve::ResolveArgs;
 pub(crate) use service::{
     PathArgs, PortArgs, ServiceArgs, ServiceCommand, ServiceListArgs, ServiceNamedArgs,
+    ServiceRegisterArgs,
 };
 
 /// Maximum private data of a connection request, in addition to rdma_cm's own header, and of a reply (rdma_connect(3),
 /// rdma_accept(3)).
 const MAX_REQUEST_DATA: usize = 56;
 const MAX_REPLY_DATA: usize = 196;
-
-/// Text after every help page.
-const AFTER_HELP: &str = "\
 /// Maximum private data of a rejection (IBTA 12.6.7), and of a datagram service's answers (rdma_accept(3), UD).
 pub(crate) const MAX_REJECT_DATA: usize = 148;
 pub(crate) const MAX_SERVICE_REPLY_DATA: usize = 136;
+
+/// Text after the help of the whole command.
+const AFTER_HELP: &str = "\
 Environment:
-  PORTOLAN_PROVIDER=software|kernel  pin the provider, as --provider does (demo always uses software)
+  PORTOLAN_PROVIDER=software|kernel  pin the provider, as --provider does (demo and bench always use software)
   PORTOLAN_TRUST=UID,…|anyone        other users whose processes may share UDP port 4791 with this one's
-  PORTOLAN_LOCAL=off                 send packets to other processes of this host by UDP, not through memory
-  NO_COLOR                           no colors, if set and not empty";
+  PORTOLAN_LOCAL=memory|off          send packets to other processes of this host through memory (default), or by UDP
+  NO_COLOR                           no colors, if set and not empty
+`portolan exec --help` lists the variables of C and socket programs";
 
 /// RDMA connections on any Linux machine, with or without RDMA hardware.
 ///
@@ -64,8 +68,9 @@ pub(crate) struct Global {
     /// Write one JSON object per line, for machines
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// Pin the provider; otherwise the route to the destination, or the listening address, decides
-    #[arg(long, global = true, value_name = "PROVIDER", value_parser = provider)]
+    /// Pin the provider; otherwise the route to the destination, or the listening address, decides. demo and bench always
+    /// use software
+    #[arg(long, global = true, value_name = "PROVIDER", value_parser = providers())]
     pub(crate) provider: Option<Choice>,
     /// Print more details
     #[arg(long, short, global = true)]
@@ -78,11 +83,13 @@ pub(crate) struct Global {
     pub(crate) ascii: bool,
 }
 
-/// A provider by its name.
-fn provider(text: &str) -> Result<Choice, String> {
-    let mut all = [Choice::Software, Choice::Kernel].into_iter();
-    let found = all.find(|choice| choice.name() == text);
-    found.ok_or_else(|| "expected software or kernel".into())
+/// Parses a provider's name.
+fn providers() -> impl TypedValueParser<Value = Choice> {
+    let all = [Choice::Software, Choice::Kernel];
+    PossibleValuesParser::new(all.map(Choice::name)).try_map(move |text| {
+        let found = all.into_iter().find(|choice| choice.name() == text);
+        found.ok_or("no such provider")
+    })
 }
 
 #[derive(Debug, Subcommand)]
@@ -100,7 +107,7 @@ pub(crate) enum Command {
     /// The second process of `demo`
     #[command(hide = true)]
     DemoPeer,
-    /// List RDMA devices: addresses, state, limits
+    /// List the software devices, or the kernel's with --provider kernel: addresses, state, limits
     ///
     /// With --watch it runs until interrupted and prints changes: devices added or removed with their network
     /// interfaces, addresses, and link states.
@@ -117,6 +124,7 @@ pub(crate) enum Command {
     /// The program uses our librdmacm.so.1 and libibverbs.so.1 instead of the machine's. It sees the devices in
     /// /sys/class/infiniband if the system allows a private mount namespace. It keeps its user, its terminal, its
     /// signals and its exit code. Exits with 127 if PROGRAM does not exist, with 126 if it cannot be run.
+    #[command(after_help = EXEC_AFTER_HELP)]
     Exec(ExecArgs),
     /// The trial run of `exec`
     #[command(hide = true)]
@@ -165,8 +173,9 @@ pub(crate) enum Command {
     Service(ServiceArgs),
     /// Measure connects, latency, bandwidth and storms, compared with plain sockets
     ///
-    /// Uses two processes on the loopback interface; the first starts the second. Yardstick and subject are measured in
-    /// turns; the median of the rounds' ratios is printed.
+    /// Uses two processes on the loopback interface; the first starts the second. `resolve` uses one process, and `storm`
+    /// one more for each of its senders. Yardstick and subject are measured in turns; the median of the rounds' ratios is
+    /// printed.
     #[command(subcommand)]
     Bench(BenchCommand),
     /// The second process of `bench`
@@ -329,6 +338,46 @@ mod tests {
     fn the_help_lists_the_exit_codes() {
         let help = Cli::command().render_long_help().to_string();
         assert!(help.contains("Exit codes:"), "{help}");
+    }
+
+    /// The help page of a command.
+    fn help(path: &[&str]) -> String {
+        let args = std::iter::once("portolan").chain(path.iter().copied());
+        let shown = Cli::try_parse_from(args.chain(["--help"])).unwrap_err();
+        shown.to_string()
+    }
+
+    #[test]
+    fn the_help_of_each_command_lists_the_providers() {
+        for path in [&[][..], &["ping"], &["mcast", "join"]] {
+            let help = help(path);
+            assert!(
+                help.contains("[possible values: software, kernel]"),
+                "{help}"
+            );
+        }
+        assert!(Cli::try_parse_from(["portolan", "--provider", "hardware", "ps"]).is_err());
+    }
+
+    #[test]
+    fn removing_a_service_has_no_options_of_a_registration() {
+        let service = ["portolan", "service", "remove", "NAME", "1"];
+        assert!(Cli::try_parse_from(service).is_ok());
+        for option in [&["--keep"][..], &["--lease", "10"]] {
+            let args = service.iter().chain(option);
+            assert!(Cli::try_parse_from(args).is_err(), "{option:?}");
+            let mut register = service.to_vec();
+            register[2] = "register";
+            assert!(Cli::try_parse_from(register.iter().chain(option)).is_ok());
+        }
+    }
+
+    #[test]
+    fn the_help_of_exec_names_the_variables_for_programs() {
+        let help = help(&["exec"]);
+        for name in ["PORTOLAN_HOLD_REQUESTS_MS", "PORTOLAN_SOCKETS_PORTS"] {
+            assert!(help.contains(name), "{help}");
+        }
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub(crate) enum ServiceCommand {
     /// List services; exits with 1 if a requested one is not registered
     List(ServiceListArgs),
     /// Register a service of a port
-    Register(ServiceNamedArgs),
+    Register(ServiceRegisterArgs),
     /// Remove a service; exits with 1 if it is not registered
     Remove(ServiceNamedArgs),
 }
@@ -71,14 +71,20 @@ pub(crate) struct ServiceNamedArgs {
     /// GID of the port that offers it; by default that of the port used
     #[arg(long, value_name = "GID")]
     pub(crate) gid: Option<String>,
-    /// Seconds that a registration lasts
-    #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) lease: u32,
-    /// Keep running, renew the registration, and remove it when interrupted (register)
-    #[arg(long)]
-    pub(crate) keep: bool,
     #[command(flatten)]
     pub(crate) port: PortArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ServiceRegisterArgs {
+    #[command(flatten)]
+    pub(crate) service: ServiceNamedArgs,
+    /// Seconds that the registration lasts
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) lease: u32,
+    /// Keep running, renew the registration, and remove it when interrupted
+    #[arg(long)]
+    pub(crate) keep: bool,
 }
 
 /// A number, decimal or hexadecimal with `0x`.

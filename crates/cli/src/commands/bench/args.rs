@@ -98,7 +98,7 @@ pub(crate) struct StormArgs {
     #[arg(long, value_name = "N", default_value_t = 16,
           value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) senders: u32,
-    /// Rounds of the senders, and milliseconds of each
+    /// Rounds of the senders
     #[arg(long, value_name = "N", default_value_t = 5,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,

@@ -10,7 +10,9 @@ use serde_json::json;
 
 use super::administrator::client;
 use super::path::gid;
-use crate::args::{ServiceArgs, ServiceCommand, ServiceListArgs, ServiceNamedArgs};
+use crate::args::{
+    ServiceArgs, ServiceCommand, ServiceListArgs, ServiceNamedArgs, ServiceRegisterArgs,
+};
 use crate::exit::Outcome;
 use crate::interrupt::Interrupt;
 use crate::output::{Output, complain};
@@ -66,22 +68,26 @@ fn list(args: &ServiceListArgs, output: &mut Output) -> Result<Outcome> {
     })
 }
 
-fn register(args: &ServiceNamedArgs, output: &mut Output) -> Result<Outcome> {
-    let (client, port) = client(&args.port, None)?;
-    let record = record(args, &port)?;
+fn register(args: &ServiceRegisterArgs, output: &mut Output) -> Result<Outcome> {
+    let timeout = args.service.port.timeout;
+    let (client, port) = client(&args.service.port, None)?;
+    let record = ServiceRecord {
+        lease_s: args.lease,
+        ..record(&args.service, &port)?
+    };
     if !args.keep {
-        let set = client.set_service(&key(&record).lease_s(record.lease_s), args.port.timeout)?;
+        let set = client.set_service(&key(&record).lease_s(record.lease_s), timeout)?;
         tell(&set, output)?;
         return Ok(Outcome::Good);
     }
     let interrupt = Interrupt::install()?;
-    let registration = client.register(record, args.port.timeout)?;
+    let registration = client.register(record, timeout)?;
     tell(registration.record(), output)?;
     output.flush()?;
     while !interrupt.is_raised() {
         std::thread::sleep(INTERVAL);
     }
-    registration.withdraw(args.port.timeout)?;
+    registration.withdraw(timeout)?;
     Ok(Outcome::Good)
 }
 
@@ -90,7 +96,7 @@ fn remove(args: &ServiceNamedArgs, output: &mut Output) -> Result<Outcome> {
     let record = record(args, &port)?;
     match client.delete_service(&key(&record), args.port.timeout) {
         Ok(_) => {
-            tell(&record, output)?;
+            tell_with(&record, None, output)?;
             Ok(Outcome::Good)
         }
         Err(none) if none.says_none() => {
@@ -101,6 +107,7 @@ fn remove(args: &ServiceNamedArgs, output: &mut Output) -> Result<Outcome> {
     }
 }
 
+/// The record of a service, without its lease.
 fn record(args: &ServiceNamedArgs, port: &Port) -> Result<ServiceRecord> {
     let of_port = || {
         port.gid()
@@ -114,7 +121,6 @@ fn record(args: &ServiceNamedArgs, port: &Port) -> Result<ServiceRecord> {
         service_id: ServiceId(args.id),
         gid,
         pkey: PKey::DEFAULT,
-        lease_s: args.lease,
         name: name_field(&args.name)?,
         ..ServiceRecord::default()
     })
@@ -134,13 +140,15 @@ fn name_field(name: &str) -> Result<[u8; 64]> {
 }
 
 fn tell(record: &ServiceRecord, output: &mut Output) -> Result<()> {
+    tell_with(record, Some(record.lease_s), output)
+}
+
+/// Prints a record. `lease_s` is `None` if it has no lease any more.
+fn tell_with(record: &ServiceRecord, lease_s: Option<u32>, output: &mut Output) -> Result<()> {
     let name = record
         .name()
         .map_or_else(|| "?".to_owned(), |name| name.escape_debug().to_string());
-    let lease = match record.lease_s {
-        ServiceRecord::LEASE_FOR_EVER => None,
-        seconds => Some(seconds),
-    };
+    let is_for_ever = lease_s == Some(ServiceRecord::LEASE_FOR_EVER);
     if output.json {
         output.object(&json!({
             "type": "service",
@@ -148,16 +156,17 @@ fn tell(record: &ServiceRecord, output: &mut Output) -> Result<()> {
             "id": format!("{:#018x}", record.service_id.0),
             "gid": record.gid.to_string(),
             "pkey": format!("{:#06x}", record.pkey.0),
-            "lease_s": lease,
+            "lease_s": lease_s.filter(|_| !is_for_ever),
         }))?;
         return Ok(());
     }
-    let lease = lease.map_or_else(
-        || "for ever".to_owned(),
-        |seconds| format!("for {seconds} s"),
-    );
+    let lease = match lease_s {
+        None => String::new(),
+        Some(_) if is_for_ever => ", for ever".to_owned(),
+        Some(seconds) => format!(", for {seconds} s"),
+    };
     output.line(&format!(
-        "{:#018x}  {name}  at {}, P_Key {:#06x}, {lease}",
+        "{:#018x}  {name}  at {}, P_Key {:#06x}{lease}",
         record.service_id.0, record.gid, record.pkey.0
     ))?;
     Ok(())
