@@ -136,7 +136,7 @@ fn ps_shows_how_packets_travel_and_why() {
             let mut objects = objects.iter();
             let of = objects.find(|object| object["qpn"] == ping["qp"])?;
             let words = |key: &str| of[key].as_str().map(str::to_owned);
-            Some((words("way"), words("why_socket")))
+            Some((words("way"), words("why")))
         };
         Some((way(&by_memory)?, way(&by_socket)?))
     };

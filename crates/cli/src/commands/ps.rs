@@ -156,9 +156,9 @@ fn way_text(way: &SurveyedWay) -> String {
         SurveyedWay::Memory => ", through memory".to_owned(),
         SurveyedWay::Rings { why } => format!(
             ", through memory, the program's own by packets: {}",
-            why.escape_debug()
+            word(why)
         ),
-        SurveyedWay::Socket { why } => format!(", by socket: {}", why.escape_debug()),
+        SurveyedWay::Socket { why } => format!(", by socket: {}", word(why)),
         other => format!(", by {other:?}"),
     }
 }
@@ -202,7 +202,7 @@ fn objects(seen: &Survey, output: &mut Output) -> Result<()> {
     for member in &seen.members {
         let connections = member.report.iter().flat_map(|report| &report.connections);
         for connection in connections {
-            let (way, why_socket) = match &connection.way {
+            let (way, why) = match &connection.way {
                 None => (None, None),
                 Some(SurveyedWay::Memory) => (Some("memory"), None),
                 Some(SurveyedWay::Rings { why }) => (Some("rings"), Some(why)),
@@ -218,7 +218,7 @@ fn objects(seen: &Survey, output: &mut Output) -> Result<()> {
                 "state": connection.state,
                 "qpn": connection.qpn.map(Qpn::value),
                 "way": way,
-                "why_socket": why_socket,
+                "why": why,
             }))?;
         }
     }
@@ -260,4 +260,21 @@ fn address_text(address: Option<SocketAddr>) -> String {
 
 fn count(number: usize, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_printed_as_they_are_within_their_line() {
+        let why = || "the user's \"limit\"\n".to_owned();
+        for way in [
+            SurveyedWay::Rings { why: why() },
+            SurveyedWay::Socket { why: why() },
+        ] {
+            let text = way_text(&way);
+            assert!(text.ends_with("the user's \"limit\"\\n"), "{text}");
+        }
+    }
 }
