@@ -303,7 +303,7 @@ fn limits(facts: &Facts) -> String {
         .soft
         .map_or_else(|| "unlimited".to_owned(), text::bytes);
     let exempt = if limit.is_exempt {
-        ", which does not hold for this process"
+        "; this process is exempt (CAP_IPC_LOCK)"
     } else {
         ""
     };
