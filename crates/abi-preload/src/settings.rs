@@ -106,18 +106,33 @@ fn read_rules(wrong: &mut Vec<String>) -> String {
     }
 }
 
-/// Notes the first line that is neither a rule, a comment nor empty.
+/// Notes the first line that is neither a rule, a comment nor empty, and how many such lines follow.
 fn note_wrong_rules(text: &str, path: &Path, wrong: &mut Vec<String>) {
     let is_wrong = |line: &str| {
-        let is_left_out = line.starts_with('#') || line.trim().is_empty();
+        let is_left_out = is_comment(line) || line.trim().is_empty();
         !is_left_out && rule(line).is_none()
     };
-    if let Some((number, line)) = (1..).zip(text.lines()).find(|(_, line)| is_wrong(line)) {
-        wrong.push(format!(
-            "{}, line {number}: {line:?} is not `program domain type protocol` and is ignored",
-            path.display()
-        ));
-    }
+    let mut lines = (1..).zip(text.lines()).filter(|(_, line)| is_wrong(line));
+    let Some((number, line)) = lines.next() else {
+        return;
+    };
+    let others = match lines.count() {
+        0 => String::new(),
+        1 => ", like 1 line after it".to_owned(),
+        count => format!(", like {count} lines after it"),
+    };
+    let consequence = match text.lines().any(|line| rule(line).is_some()) {
+        true => "",
+        false => "; no line is left, so all TCP sockets become rsockets",
+    };
+    wrong.push(format!(
+        "{}, line {number}: {line:?} is not `program domain type protocol` and is ignored{others}{consequence}",
+        path.display()
+    ));
+}
+
+fn is_comment(line: &str) -> bool {
+    line.trim_start().starts_with('#')
 }
 
 /// How long a connect tries to find an rsocket.
@@ -165,7 +180,7 @@ struct Rule<'a> {
 
 /// Parses a line. `None` for comments and invalid rules.
 fn rule(line: &str) -> Option<Rule<'_>> {
-    if line.starts_with('#') {
+    if is_comment(line) {
         return None;
     }
     let mut words = line.split_whitespace();
@@ -292,6 +307,38 @@ mod tests {
         for (said, begin) in wrong.iter().zip(named) {
             assert!(said.starts_with(begin), "{said}");
         }
+    }
+
+    #[test]
+    fn a_comment_may_be_indented() {
+        let mut wrong = Vec::new();
+        let text = "  # curl inet stream\n\t# redis * * *\n";
+        note_wrong_rules(text, Path::new("/f"), &mut wrong);
+        assert_eq!(wrong, Vec::<String>::new());
+        assert!(admits("\t# redis * * *\n", "nc", AF_INET));
+    }
+
+    #[test]
+    fn the_first_wrong_line_is_named_and_the_others_are_counted() {
+        let named = |text: &str| {
+            let mut wrong = Vec::new();
+            note_wrong_rules(text, Path::new("/f"), &mut wrong);
+            assert_eq!(wrong.len(), 1);
+            wrong.remove(0)
+        };
+        let one = named("redis * * *\nx\n");
+        assert!(one.starts_with("/f, line 2: \"x\" is not"), "{one}");
+        assert!(one.ends_with("and is ignored"), "{one}");
+        let three = named("x\nredis * * *\ny\nz a b c\n");
+        assert!(
+            three.ends_with("and is ignored, like 2 lines after it"),
+            "{three}"
+        );
+        let all = named("x\n");
+        assert!(
+            all.ends_with("; no line is left, so all TCP sockets become rsockets"),
+            "{all}"
+        );
     }
 
     #[test]
