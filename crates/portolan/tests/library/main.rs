@@ -16,6 +16,7 @@ mod connections;
 mod datagrams;
 mod deadlines;
 mod death;
+mod descriptor_counts;
 #[cfg(feature = "tokio")]
 mod descriptors;
 mod events;

@@ -6,7 +6,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 
 use portolan::cm::EventChannel;
+use portolan::provider::local_memory;
 use portolan::provider::traits::Provider;
+use portolan::software::SoftwareConfig;
 use portolan::{Access, Connection, Incoming, Listener, RemoteMemory, SharedMemory};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -15,6 +17,8 @@ use crate::low::*;
 
 /// Environment variable with the UDP port whose group to join.
 const GROUP_VARIABLE: &str = "PORTOLAN_TEST_LIBRARY_GROUP";
+/// Environment variable with the value of `PORTOLAN_LOCAL` for a peer.
+const LOCAL_VARIABLE: &str = "PORTOLAN_LOCAL";
 /// Prefix of a peer's output lines, because the test runner prints too.
 const MARK: &str = "@peer ";
 
@@ -29,6 +33,11 @@ pub(crate) struct Peer {
 impl Peer {
     /// Starts a process in the group of a UDP port. It has joined when this returns.
     pub(crate) fn start(port: u16) -> Self {
+        Self::start_with(port, "")
+    }
+
+    /// Starts it with this `PORTOLAN_LOCAL`.
+    pub(crate) fn start_with(port: u16, local: &str) -> Self {
         let test = [
             "--ignored",
             "--exact",
@@ -38,6 +47,7 @@ impl Peer {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(test)
             .env(GROUP_VARIABLE, port.to_string())
+            .env(LOCAL_VARIABLE, local)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -152,6 +162,13 @@ struct Deeds {
     connections: Vec<Connection>,
     memory: Vec<SharedMemory>,
     services: Vec<Passive>,
+    /// Number of descriptors before the process joined.
+    descriptors_before: usize,
+}
+
+/// Number of this process's descriptors, with the one that counts.
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
 impl Deeds {
@@ -177,6 +194,7 @@ impl Deeds {
                 .unwrap()
                 .count()
                 .to_string()),
+            "descriptors" => Ok((descriptors() - self.descriptors_before).to_string()),
             other => panic!("unknown command: {other}"),
         };
         outcome.unwrap_or_else(|error| format!("error {} {error}", error.errno()))
@@ -260,9 +278,14 @@ fn peer_process() {
     let Ok(port) = std::env::var(GROUP_VARIABLE) else {
         return;
     };
-    let provider: std::sync::Arc<dyn Provider> = start(port.parse().unwrap());
+    let mut deeds = Deeds {
+        descriptors_before: descriptors(),
+        ..Deeds::default()
+    };
+    let mut config = SoftwareConfig::default();
+    config.stack.local_memory = local_memory().unwrap();
+    let provider: std::sync::Arc<dyn Provider> = start_with(port.parse().unwrap(), config);
     println!("{MARK}joined");
-    let mut deeds = Deeds::default();
     for command in std::io::stdin().lines() {
         let answer = deeds.carry_out(&provider, &command.unwrap());
         println!("{MARK}{answer}");
