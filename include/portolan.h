@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * Declares calls of Portolan's libraries that rdma-core's headers lack: those of RDMACM_1.4 (in rdma-core since version 60),
- * and ibv_gid_reachable (in no version). Use it with Portolan's own headers, or rdma-core's of any version.
+ * and ibv_gid_reachable (in no version). Use it with Portolan's own headers, or rdma-core's of any version. repoll_create,
+ * repoll_ctl and repoll_wait are in Portolan's rdma/rsocket.h only.
  *
  * All calls are in librdmacm.so.1: link with -lrdmacm -libverbs.
  */

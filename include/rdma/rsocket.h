@@ -19,7 +19,10 @@
 extern "C" {
 #endif
 
-/* A stream of IPv4, IPv6 or InfiniBand, which no other call than these takes. */
+/*
+ * A socket for the calls of this header only: a stream (SOCK_STREAM) of IPv4, IPv6 or InfiniBand (AF_IB), or a datagram socket
+ * (SOCK_DGRAM) of IPv4 or IPv6.
+ */
 int rsocket(int domain, int type, int protocol);
 int rbind(int socket, const struct sockaddr *addr, socklen_t addrlen);
 int rlisten(int socket, int backlog);
