@@ -30,7 +30,9 @@ struct Shared {
 }
 
 impl Interrupt {
-    /// Starts handling SIGINT and SIGTERM.
+    /// Starts handling SIGINT and SIGTERM. Before, a signal ends the process at once. So a command calls this after the
+    /// steps that may wait long and leave nothing to report, such as joining a group, or runs them by
+    /// [`Interrupt::unless_raised`].
     ///
     /// # Errors
     ///

@@ -23,8 +23,8 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(50);
 ///
 /// The provider cannot start, or a device cannot be queried.
 pub(crate) fn run(args: &DevicesArgs, output: &mut Output) -> Result<Outcome> {
-    let interrupt = args.watch.then(Interrupt::install).transpose()?;
     let provider = portolan::provider::default_provider()?;
+    let interrupt = args.watch.then(Interrupt::install).transpose()?;
     let mut known = list()?;
     for listed in &known {
         listed.print(provider.name(), None, output)?;

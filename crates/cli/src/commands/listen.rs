@@ -47,8 +47,8 @@ pub(crate) fn run(args: &ListenArgs, output: &mut Output) -> Result<Outcome> {
         .build()?;
     record::during(&args.record, args.trace, output, |recorder, output| {
         runtime.block_on(async {
-            let interrupt = Interrupt::install()?;
             let listener = AsyncListener::bind(&args.address).await?;
+            let interrupt = Interrupt::install()?;
             serve(args, listener, recorder, &interrupt, output).await
         })
     })

@@ -39,12 +39,12 @@ pub(crate) fn run(args: &ListenArgs, output: &mut Output) -> Result<Outcome> {
 
 fn serve(args: &ListenArgs, recorder: &Recorder, output: &mut Output) -> Result<Outcome> {
     let private_data = private_data_with(&args.private_data, "--ud", MAX_SERVICE_REPLY_DATA)?;
-    let interrupt = Interrupt::install()?;
     let options = Options::default()
         .send_depth(DEPTH)
         .receive_depth(DEPTH)
         .private_data(private_data);
     let mut service = Service::bind(&args.address, &options)?;
+    let interrupt = Interrupt::install()?;
     let local = service.local_addr()?;
     output.listening(local)?;
     loopback::warn_listener(local);

@@ -25,19 +25,21 @@ const INTERRUPT_CHECK: Duration = Duration::from_millis(100);
 ///
 /// The address cannot be listened on or resolved; the output cannot be written.
 pub(crate) fn run(args: &EventsArgs, output: &mut Output) -> Result<Outcome> {
-    let interrupt = Interrupt::install()?;
     let outcome = match &args.whose {
         Whose::Listen(args) => {
             let (channel, mut listening) = Listening::start(args)?;
+            let interrupt = Interrupt::install()?;
             output.listening(listening.local_addr()?)?;
             follow(&channel, &mut listening, &args.follow, &interrupt, output)
         }
         Whose::Connect(args) => {
             let (channel, mut connecting) = Connecting::start(args)?;
+            let interrupt = Interrupt::install()?;
             follow(&channel, &mut connecting, &args.follow, &interrupt, output)
         }
         Whose::Join(args) => {
             let (channel, mut joining) = Joining::start(args)?;
+            let interrupt = Interrupt::install()?;
             follow(&channel, &mut joining, &args.follow, &interrupt, output)
         }
     };

@@ -15,7 +15,6 @@ use super::{INTERRUPT_CHECK, enter};
 use crate::args::McastJoinArgs;
 use crate::commands::datagrams::message;
 use crate::exit::Outcome;
-use crate::interrupt::Interrupt;
 use crate::output::Output;
 
 /// Maximum number of senders tracked separately; datagrams of others are counted together.
@@ -45,8 +44,7 @@ impl Sender {
 }
 
 pub(super) fn run(args: &McastJoinArgs, output: &mut Output) -> Result<Outcome> {
-    let interrupt = Interrupt::install()?;
-    let (mut socket, _joined) = enter(&args.group, JoinKind::FullMember, output)?;
+    let (mut socket, _joined, interrupt) = enter(&args.group, JoinKind::FullMember, output)?;
     let started = Instant::now();
     let mut received = 0;
     let mut senders: HashMap<(IpAddr, Qpn), Sender> = HashMap::new();

@@ -17,6 +17,7 @@ use serde_json::json;
 
 use crate::args::{GroupArgs, McastArgs, McastCommand};
 use crate::exit::Outcome;
+use crate::interrupt::Interrupt;
 use crate::output::Output;
 
 /// Maximum delay until Ctrl-C is noticed.
@@ -38,9 +39,14 @@ pub(crate) fn run(args: &McastArgs, output: &mut Output) -> Result<Outcome> {
     outcome
 }
 
-fn enter(args: &GroupArgs, kind: JoinKind, output: &mut Output) -> Result<(Socket, Joined)> {
+fn enter(
+    args: &GroupArgs,
+    kind: JoinKind,
+    output: &mut Output,
+) -> Result<(Socket, Joined, Interrupt)> {
     let options = Options::default().send_depth(DEPTH).receive_depth(DEPTH);
     let (socket, joined) = Socket::join(args.group, args.bind, kind, &options)?;
+    let interrupt = Interrupt::install()?;
     let local = socket.local_addr().map(|local| local.ip().to_string());
     let (group, destination) = (joined.group, &joined.destination);
     if output.json {
@@ -66,5 +72,5 @@ fn enter(args: &GroupArgs, kind: JoinKind, output: &mut Output) -> Result<(Socke
         ))?;
     }
     output.flush()?;
-    Ok((socket, joined))
+    Ok((socket, joined, interrupt))
 }

@@ -10,16 +10,14 @@ use super::{INTERRUPT_CHECK, enter};
 use crate::args::McastSendArgs;
 use crate::commands::datagrams::{immediate, message};
 use crate::exit::Outcome;
-use crate::interrupt::Interrupt;
 use crate::output::Output;
 
 pub(super) fn run(args: &McastSendArgs, output: &mut Output) -> Result<Outcome> {
-    let interrupt = Interrupt::install()?;
     let kind = match args.send_only {
         true => JoinKind::SendOnlyFullMember,
         false => JoinKind::FullMember,
     };
-    let (mut socket, joined) = enter(&args.group, kind, output)?;
+    let (mut socket, joined, interrupt) = enter(&args.group, kind, output)?;
     let size = args.size as usize;
     ensure!(
         size <= socket.mtu(),
