@@ -351,7 +351,8 @@ impl Stream {
             .flush(Wait::Until(Some(deadline::after(timeout))))
     }
 
-    /// The id. It does not expose its queue pair, because the safety of the buffers depends on it.
+    /// The id. It does not expose its queue pair, because the safety of the buffers depends on it. Destroying it breaks
+    /// the stream: reads return what has arrived and then fail.
     pub fn id(&self) -> &CmId {
         &self.core().id
     }

@@ -113,6 +113,33 @@ fn closing_fails_if_the_peer_dies_before_it_has_the_data_although_it_has_ended_i
 }
 
 #[test]
+fn destroying_a_streams_id_ends_the_waits_of_both_ends() {
+    let (mut destroyed, mut peer) = streams();
+    peer.write_all(b"words").unwrap();
+    eventually("the words arrive", || destroyed.ready().unread_bytes == 5);
+    let id = destroyed.id().clone();
+    let mut other = destroyed.clone();
+    std::thread::scope(|scope| {
+        let mut words = Vec::new();
+        let reading = scope.spawn(move || (other.read_to_end(&mut words), words));
+        std::thread::sleep(Duration::from_millis(50));
+        id.destroy(PATIENCE).unwrap();
+        let (ended, words) = reading.join().unwrap();
+        let error = ended.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+        assert_eq!(words, b"words");
+    });
+    let error = destroyed.write(b"x").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+    assert!(destroyed.ready().failed);
+    let reason = destroyed.take_error().unwrap().unwrap();
+    assert!(reason.to_string().contains("closed"), "{reason}");
+    let error = peer.read(&mut [0]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+    destroyed.close(PATIENCE).unwrap_err();
+}
+
+#[test]
 #[ignore = "runs as a process of its own, started by another test"]
 fn peer_process() {
     let Ok(port) = std::env::var(GROUP_VARIABLE) else {

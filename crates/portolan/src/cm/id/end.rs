@@ -68,6 +68,11 @@ impl CmId {
         }
         Ok(())
     }
+
+    /// Whether the program has destroyed it. Its queue pair fails after this is so.
+    pub(crate) fn is_destroyed(&self) -> bool {
+        self.shared.released.load(Ordering::Acquire)
+    }
 }
 
 impl IdShared {

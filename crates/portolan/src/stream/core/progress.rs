@@ -127,6 +127,11 @@ impl Core {
                 let cause = Cause::WorkFailed(completion.status);
                 self.fail(state, Error::new(Step::Transfer, cause));
             }
+            Reaped::Flushed if self.id.is_destroyed() => {
+                // No event follows.
+                state.is_hung_up = true;
+                self.fail(state, Error::new(Step::Transfer, Cause::Closed));
+            }
             // The event or the failed work that follows has the reason.
             Reaped::Flushed => state.has_flushed_receives = true,
             Reaped::Message { number, place } => {
