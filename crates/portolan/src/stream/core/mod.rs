@@ -26,7 +26,7 @@ use portolan_threads::spin::Spin;
 use locked::Locked;
 pub use own_wait::SocketSleep;
 use readiness::Readiness;
-use ready::EndWaits;
+use ready::Waits;
 pub use ready::{Direction, Ready};
 pub(crate) use signal::Signal;
 #[cfg(feature = "tokio")]
@@ -92,10 +92,8 @@ struct State {
     waiters: u32,
     /// The directions that an event loop found not ready.
     wanted: [bool; 2],
-    /// Number of the program's threads that wait for each direction by the descriptor.
-    awaited: [u32; 2],
-    /// Who waits for an end of the stream.
-    end_waits: EndWaits,
+    /// The waits by the descriptor.
+    waits: Waits,
     is_ringing: bool,
     /// The directions for which a notification is requested, since the last completion and the last drive.
     is_prepared: [bool; 2],
@@ -161,8 +159,7 @@ impl Core {
                 is_driven: false,
                 waiters: 0,
                 wanted: [false; 2],
-                awaited: [0; 2],
-                end_waits: EndWaits::default(),
+                waits: Waits::default(),
                 is_ringing: false,
                 is_prepared: [false; 2],
                 has_flushed_receives: false,
@@ -423,20 +420,13 @@ impl Core {
     pub(crate) fn begin_wait(&self, directions: [bool; 2]) -> Ready {
         let mut state = self.lock();
         let ready = self.prepare(&mut state, directions);
-        for (awaited, is_wanted) in state.awaited.iter_mut().zip(directions) {
-            *awaited += u32::from(is_wanted);
-        }
-        state.end_waits.begin(ready);
+        state.waits.begin(directions, ready);
         ready
     }
 
     /// Ends what [`Core::begin_wait`] began, which returned `seen`.
     pub(crate) fn end_wait(&self, directions: [bool; 2], seen: Ready) {
-        let mut state = self.lock();
-        for (awaited, is_wanted) in state.awaited.iter_mut().zip(directions) {
-            *awaited -= u32::from(is_wanted);
-        }
-        state.end_waits.end(seen);
+        self.lock().waits.end(directions, seen);
     }
 
     /// Prepares the descriptor of [`Core::readiness`] for a wait for these directions. Returns which of them are
@@ -448,13 +438,13 @@ impl Core {
     fn prepare(&self, state: &mut State, directions: [bool; 2]) -> Ready {
         // What its caller wanted before, it now looks for itself.
         state.wanted = [false; 2];
-        state.end_waits.forget_wanted();
+        state.waits.forget_wanted();
         self.advance(state, false);
         state.wanted = directions;
         self.rest(state, directions[Direction::Write as usize]);
         self.check(state);
         let ready = Ready::of(state);
-        state.end_waits.want(ready);
+        state.waits.want(ready);
         ready
     }
 
@@ -462,7 +452,7 @@ impl Core {
     pub(crate) fn forget_owner(&self) {
         let mut state = self.lock();
         state.wanted = [false; 2];
-        state.end_waits.forget_wanted();
+        state.waits.forget_wanted();
     }
 
     /// As [`Core::is_flushed`], and prepares the descriptor for a wait until it is so.
@@ -483,7 +473,7 @@ impl Core {
         };
         let mut state = self.lock();
         state.wanted = [false; 2];
-        state.end_waits.forget_wanted();
+        state.waits.forget_wanted();
         let is_called = !state.is_driven && signal.lower();
         if is_called {
             // A thread that waits by the descriptor may not have seen it yet.
@@ -496,7 +486,7 @@ impl Core {
         let [read, write] = directions;
         let found = Ready::of(&state);
         // The call may have been for such a thread, and there is no next one until it is requested.
-        let arms = arms || is_called && state.end_waits.has_threads();
+        let arms = arms || is_called && state.waits.has_threads();
         if !arms && (read && found.readable || write && found.writable) {
             return Some(found);
         }
@@ -505,7 +495,7 @@ impl Core {
         self.handled(&mut state, any, has_events);
         state.wanted = directions;
         let ready = Ready::of(&state);
-        state.end_waits.want(ready);
+        state.waits.want(ready);
         Some(ready)
     }
 

@@ -152,7 +152,7 @@ impl Core {
     /// Drives the device. The caller handles what arrives for the stream, so its descriptor need not tell, unless somebody
     /// else waits for it. Returns whether events may have arrived that it did not tell.
     pub(super) fn drive_quietly(&self, state: &State, signal: &Signal, own: &OwnWait) -> bool {
-        let is_alone = !state.is_driven && state.wanted == [false; 2] && state.end_waits.is_empty();
+        let is_alone = !state.is_driven && state.wanted == [false; 2] && state.waits.is_empty();
         match is_alone {
             true => signal.quietly(|| own.device.drive()),
             false => {

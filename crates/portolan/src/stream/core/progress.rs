@@ -237,14 +237,14 @@ impl Core {
         if let Some(call) = self.on_found.get() {
             call(ready);
         }
-        let mut is_news = state.end_waits.has_news(ready);
+        let mut is_news = state.waits.has_news(ready);
         for direction in [Direction::Read, Direction::Write] {
             if ready.is(direction) {
                 let waker = state.wakers[direction as usize].take();
                 state.woken[direction as usize] = waker.or(state.woken[direction as usize].take());
             }
             let at = direction as usize;
-            let is_awaited = state.wanted[at] || state.awaited[at] > 0;
+            let is_awaited = state.wanted[at] || state.waits.has_thread_for(direction);
             is_news |= is_awaited && ready.is(direction);
         }
         if !is_news {

@@ -4,8 +4,8 @@ use portolan_rsocket::Phase;
 
 use super::State;
 
-/// Number of different [`Ready::ends`].
-const ENDS: usize = 8;
+/// What of a stream has ended: [`Ready::read_closed`], [`Ready::hung_up`], [`Ready::failed`].
+type Ends = [bool; 3];
 
 /// The direction that a caller waits for; [`Ready`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,11 +72,8 @@ impl Ready {
         }
     }
 
-    /// What has ended, as a number below [`ENDS`].
-    fn ends(self) -> usize {
-        let ends = [self.read_closed, self.hung_up, self.failed];
-        ends.into_iter()
-            .fold(0, |number, end| number << 1 | usize::from(end))
+    fn ends(self) -> Ends {
+        [self.read_closed, self.hung_up, self.failed]
     }
 
     /// Whether a direction is ready.
@@ -88,17 +85,17 @@ impl Ready {
     }
 }
 
-/// The waits of threads and of an event loop, by the ends of the stream that each has seen. Every wait hears of a further
-/// end, because poll(2) reports `POLLHUP` and `POLLERR` unasked.
+/// The waits of threads and of an event loop by the descriptor, with the ends of the stream that each has seen. Every wait
+/// hears of a further end, because poll(2) reports `POLLHUP` and `POLLERR` unasked.
 #[derive(Debug, Default)]
-pub(super) struct EndWaits {
+pub(super) struct Waits {
     /// What an event loop has seen.
-    wanted: Option<usize>,
-    /// Number of threads that wait by the descriptor, by what they have seen.
-    awaited: [u32; ENDS],
+    wanted: Option<Ends>,
+    /// The directions that each thread waits for, if any, and what it has seen.
+    threads: Vec<([bool; 2], Ends)>,
 }
 
-impl EndWaits {
+impl Waits {
     /// An event loop has seen this, and waits.
     pub(super) fn want(&mut self, seen: Ready) {
         self.wanted = Some(seen.ends());
@@ -109,19 +106,28 @@ impl EndWaits {
         self.wanted = None;
     }
 
-    /// A thread has seen this, and waits by the descriptor.
-    pub(super) fn begin(&mut self, seen: Ready) {
-        self.awaited[seen.ends()] += 1;
+    /// A thread has seen this, and waits.
+    pub(super) fn begin(&mut self, directions: [bool; 2], seen: Ready) {
+        self.threads.push((directions, seen.ends()));
     }
 
-    /// A thread that has seen this waits no longer.
-    pub(super) fn end(&mut self, seen: Ready) {
-        self.awaited[seen.ends()] -= 1;
+    /// Such a thread waits no longer.
+    pub(super) fn end(&mut self, directions: [bool; 2], seen: Ready) {
+        let ended = (directions, seen.ends());
+        if let Some(at) = self.threads.iter().position(|thread| *thread == ended) {
+            self.threads.swap_remove(at);
+        }
     }
 
-    /// Whether threads wait by the descriptor.
+    /// Whether threads wait.
     pub(super) fn has_threads(&self) -> bool {
-        self.awaited != [0; ENDS]
+        !self.threads.is_empty()
+    }
+
+    /// Whether a thread waits for this direction.
+    pub(super) fn has_thread_for(&self, direction: Direction) -> bool {
+        let mut threads = self.threads.iter();
+        threads.any(|(directions, _)| directions[direction as usize])
     }
 
     /// Whether there is no wait.
@@ -132,7 +138,7 @@ impl EndWaits {
     /// Whether a wait has seen other ends than those of `now`.
     pub(super) fn has_news(&self, now: Ready) -> bool {
         let now = now.ends();
-        self.wanted.is_some_and(|seen| seen != now)
-            || (0..ENDS).any(|seen| seen != now && self.awaited[seen] > 0)
+        let threads = self.threads.iter().map(|(_, seen)| seen);
+        self.wanted.iter().chain(threads).any(|seen| *seen != now)
     }
 }

@@ -29,7 +29,7 @@ impl Core {
     ) -> io::Result<T> {
         let mut state = self.lock();
         state.wanted[direction as usize] = false;
-        state.end_waits.forget_wanted();
+        state.waits.forget_wanted();
         // A call that need not wait does not drive the device: the device would leave what arrives next to a poller,
         // and such a caller may not come again.
         let any = self.collect(&mut state, Drive::No);
@@ -268,6 +268,7 @@ impl State {
             || self.waiters > 0
             // A task may wait for the flush.
             || self.wakers[write].is_some()
-            || (self.wanted[write] || self.awaited[write] > 0) && !Ready::of(self).writable
+            || (self.wanted[write] || self.waits.has_thread_for(Direction::Write))
+                && !Ready::of(self).writable
     }
 }
