@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
@@ -17,12 +17,14 @@ use portolan_roce::io::{DeviceChange, Gsi, ReceivedMad, SoftDevice, Stack, Tap, 
 use crate::harness::{End, Nobody, PATIENCE, Shape, config, stack, until};
 
 const LOOPBACK: &str = "127.0.0.1";
+/// The message of the panics.
+const REQUESTED: &str = "a panic requested by the test";
 
 /// Panics on one thread when the device is about to report an established connection, with a queue pair locked.
 fn panic_when_established(device: &SoftDevice, here: impl Fn() -> bool + Send + Sync + 'static) {
     let wants = move |event: &AsyncEvent| {
         let is_meant = matches!(event, AsyncEvent::CommEst(_)) && here();
-        assert!(!is_meant, "a panic requested by the test");
+        assert!(!is_meant, "{REQUESTED}");
         false
     };
     let listener = device.listen_async(wants).unwrap();
@@ -66,22 +68,54 @@ fn exchange(ends: &[End; 2]) {
     b.expect(2);
 }
 
+/// A connection manager that stops the progress thread when told.
+#[derive(Debug, Default)]
+struct Stops(Mutex<Option<(Sender<()>, Receiver<()>)>>);
+
+impl Stops {
+    /// Stops the progress thread of this stack until the returned value is dropped.
+    fn stop(&self, stack: &Stack) -> Sender<()> {
+        let (stopped, here) = channel();
+        let (resume, until) = channel();
+        *self.0.lock().unwrap() = Some((stopped, until));
+        stack.wake();
+        here.recv_timeout(PATIENCE).unwrap();
+        resume
+    }
+}
+
+impl Gsi for Stops {
+    fn mad(&self, _: ReceivedMad<'_>) {}
+    fn next_timeout(&self) -> Option<Duration> {
+        let asked = self.0.lock().unwrap().take();
+        if let Some((stopped, until)) = asked {
+            stopped.send(()).unwrap();
+            // The other end is dropped.
+            until.recv().unwrap_err();
+        }
+        None
+    }
+    fn timeout(&self) {}
+}
+
 #[test]
 fn a_panic_of_a_poller_fails_only_the_queue_pair_that_it_served() {
     let config = config();
-    let stacks = [stack(&config), stack(&config)];
+    let stops = Arc::new(Stops::default());
+    let (gsi, nobody) = (stops.clone(), Arc::new(Nobody));
+    let start = || Stack::start(config.clone(), gsi, Box::new(Nobody), nobody).unwrap();
+    let stacks = [stack(&config), start()];
     let bystanders = connect(&stacks);
     let poller = thread::current().id();
     let (device, _) = stacks[1].device_of(LOOPBACK.parse().unwrap(), 0).unwrap();
     panic_when_established(&device, move || thread::current().id() == poller);
-    // The progress thread may take the packet instead; then try again.
-    let broken = (0..1000).find_map(|_| {
-        let [a, b] = hear_in_rtr(&stacks);
-        a.post(1, SendOp::Send, a.sge(0, 100));
-        let polled = catch_unwind(AssertUnwindSafe(|| b.expect(7)));
-        polled.is_err().then_some([a, b])
-    });
-    let [_a, b] = broken.expect("the poller never took the packet itself");
+    let [a, b] = hear_in_rtr(&stacks);
+    // Otherwise the progress thread may take the packet.
+    let stopped = stops.stop(&stacks[1]);
+    a.post(1, SendOp::Send, a.sge(0, 100));
+    let panic = catch_unwind(AssertUnwindSafe(|| b.expect(7))).unwrap_err();
+    assert_eq!(panic.downcast_ref::<String>().unwrap(), REQUESTED);
+    drop(stopped);
     until("the queue pair is in error", || {
         b.qp.query().unwrap().0.state == QpState::Err
     });
@@ -159,7 +193,7 @@ struct Panics(AtomicUsize);
 impl Tap for Panics {
     fn packet(&self, _: &TappedPacket<'_>) {
         self.0.fetch_add(1, Ordering::Relaxed);
-        panic!("a panic requested by the test");
+        panic!("{REQUESTED}");
     }
 }
 
