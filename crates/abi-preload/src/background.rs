@@ -55,6 +55,8 @@ struct Service {
     put_off: Mutex<VecDeque<(Instant, u64)>>,
     /// Places to call. Locked last of all locks.
     woken: Mutex<Vec<u64>>,
+    /// Locked while the thread has a task.
+    calling: Mutex<()>,
 }
 
 impl Place {
@@ -133,6 +135,13 @@ impl Drop for Place {
     }
 }
 
+/// Waits until the thread has let go of the task that it calls. The caller holds no locks of tasks.
+pub(crate) fn await_task() {
+    if let Ok(service) = service() {
+        drop(service.calling.lock());
+    }
+}
+
 /// Once, because the task decides when it can do more.
 fn once() -> epoll::EventFlags {
     epoll::EventFlags::IN | epoll::EventFlags::ONESHOT
@@ -171,6 +180,7 @@ fn service() -> Result<&'static Service> {
             tasks: Mutex::default(),
             put_off: Mutex::default(),
             woken: Mutex::default(),
+            calling: Mutex::default(),
         })
     })
 }
@@ -211,6 +221,7 @@ impl Service {
     }
 
     fn call(&self, place: u64) {
+        let _calling = self.calling.lock();
         let task = self.tasks.lock().get(&place).cloned();
         if let Some(task) = task.and_then(|task| task.upgrade()) {
             task.ready(place);

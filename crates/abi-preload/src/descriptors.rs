@@ -20,7 +20,7 @@ use crate::epoll::{self, INSTANCES};
 use crate::inside::Inside;
 use crate::settings::settings;
 use crate::socket::{Kind, Listening, Phase, SOCKETS, Socket, enter, leave, put};
-use crate::{handover, real, report};
+use crate::{handover, listen, real, report};
 
 /// Whether this library has an object for the number. Costs two loads.
 #[inline]
@@ -158,8 +158,12 @@ pub(crate) fn release(number: c_int) {
         return;
     }
     let _inside = Inside::enter();
+    let socket = SOCKETS.get(number).filter(|socket| socket.owner.is_owner());
+    let ending = socket.as_deref().and_then(listen::ending);
+    drop(socket);
     // What ends closes descriptors, where a thread could be cancelled.
     guard::value((), || release_owned(number));
+    listen::ended(ending);
 }
 
 fn release_owned(number: c_int) {
@@ -234,6 +238,7 @@ pub(crate) fn duplicate_to(number: c_int, new: c_int, call: impl FnOnce() -> c_i
         true => SOCKETS.get(new).filter(|former| former.owner.is_owner()),
         false => None,
     };
+    let ending = former.as_deref().and_then(listen::ending);
     let made = match &former {
         Some(former) => former.replace(new, call),
         None => call(),
@@ -241,6 +246,7 @@ pub(crate) fn duplicate_to(number: c_int, new: c_int, call: impl FnOnce() -> c_i
     if made == new {
         guard::value((), || drop(former));
         release(new);
+        listen::ended(ending);
         duplicate(number, new);
     }
     made

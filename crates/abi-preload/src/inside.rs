@@ -21,6 +21,11 @@ impl Inside {
     pub(crate) fn is_entered() -> bool {
         CALLS.get() != 0
     }
+
+    /// As [`Inside::is_entered`], for a caller that is in a call itself.
+    pub(crate) fn is_nested() -> bool {
+        CALLS.get() > 1
+    }
 }
 
 impl Drop for Inside {

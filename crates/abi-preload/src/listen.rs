@@ -4,7 +4,7 @@
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use libc::{POLLIN, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, pollfd, sockaddr, socklen_t};
@@ -15,13 +15,13 @@ use rustix::io::Errno;
 use socket2::SockAddr;
 
 use crate::backlog::{Backlog, Newcomer};
-use crate::inside::asleep;
+use crate::inside::{Inside, asleep};
 use crate::settings::settings;
 use crate::sharing::{Guest, Host};
 use crate::socket::{Kind, Listening, Phase, Socket, enter};
 use crate::table::Table;
 use crate::wait::{OnSignal, wait_for, wait_kernel};
-use crate::{inheritance, names, options, real, report};
+use crate::{background, inheritance, names, options, real, report};
 
 /// Interval between attempts to listen on a port that another process holds.
 const RETRY: Duration = Duration::from_secs(1);
@@ -157,6 +157,25 @@ fn open(socket: &Socket, number: c_int, is_used: bool) -> Option<Arc<Backlog>> {
     }
 }
 
+/// The listener of a socket, before what may end it. `None` if a thread of the program must not wait for that.
+pub(crate) fn ending(socket: &Socket) -> Option<Weak<Backlog>> {
+    if socket.kind() != Kind::Listening || Inside::is_nested() {
+        return None;
+    }
+    match &*socket.phase.lock() {
+        Phase::Listening(listening) => listening.backlog.as_ref().map(Arc::downgrade),
+        _ => None,
+    }
+}
+
+/// After what may have ended a listener: waits until the background thread accepts no more connections for it. A client that
+/// connects from here on fails, as with TCP.
+pub(crate) fn ended(listener: Option<Weak<Backlog>>) {
+    if listener.is_some_and(|listener| listener.strong_count() > 0) {
+        background::await_task();
+    }
+}
+
 /// `shutdown` of a listening socket, which ends the listening and waiting `accept` calls. `None` if the socket does not
 /// listen, or `how` leaves it listening (`SHUT_WR`).
 pub(crate) fn shutdown(socket: &Socket, number: c_int, how: c_int) -> Option<c_int> {
@@ -166,11 +185,13 @@ pub(crate) fn shutdown(socket: &Socket, number: c_int, how: c_int) -> Option<c_i
     // SAFETY: shutdown(2) takes no pointers.
     let answer = unsafe { real::shutdown(number, how) };
     if answer == 0 {
-        let ended = std::mem::replace(&mut *socket.phase.lock(), Phase::Nothing);
+        let ending = ending(socket);
+        let former = std::mem::replace(&mut *socket.phase.lock(), Phase::Nothing);
         socket.set_kind(Kind::Fresh);
         socket.tell_change();
         // Rejects the connections that wait.
-        drop(ended);
+        drop(former);
+        ended(ending);
     }
     Some(answer)
 }

@@ -136,6 +136,11 @@ fn numbers_of_streams_that_system_calls_close_are_those_of_the_next_files() {
 }
 
 #[test]
+fn no_connect_that_begins_after_the_close_of_a_listener_succeeds() {
+    same_on_both(&Folder::with("closing", "closing.c"), "", "");
+}
+
+#[test]
 fn connections_and_processes_end_and_options_hold_as_on_tcp() {
     let report = same_on_both(&Folder::with("ends", "ends.c"), WITH_VETH, "");
     // The 40 clients with a file, the one that exits in poll, and the 40 that exit in a signal handler.
