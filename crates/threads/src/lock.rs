@@ -44,11 +44,6 @@ impl<T: ?Sized> Mutex<T> {
         })
     }
 
-    /// Returns whether a thread panicked while holding the lock and the value is not repaired yet.
-    pub fn is_broken(&self) -> bool {
-        self.0.is_poisoned()
-    }
-
     /// Locks unless another thread holds the lock.
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
@@ -156,14 +151,14 @@ mod tests {
         let lock = broken();
         *lock.lock() += 1;
         assert_eq!(lock.try_lock().as_deref(), Some(&2));
-        assert!(lock.is_broken());
+        assert!(lock.0.is_poisoned());
     }
 
     #[test]
     fn state_left_by_a_panic_is_repaired_once() {
         let lock = broken();
         assert_eq!(*lock.lock_or_mend(|value| *value = 7), 7);
-        assert!(!lock.is_broken());
+        assert!(!lock.0.is_poisoned());
         assert_eq!(*lock.lock_or_mend(|value| *value = 8), 7);
     }
 

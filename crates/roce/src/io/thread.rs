@@ -131,6 +131,7 @@ impl Worker {
             }
             panics += 1;
             self.host.progress.sleep().end();
+            self.host.progress.panicked();
             let react = if panics < PANICS_MAX {
                 Self::replace_devices
             } else {
@@ -197,7 +198,7 @@ impl Worker {
         }
         self.policy.awake(found, busy_polled);
         if self.host.progress.take_panicked() {
-            self.host.settle_broken();
+            self.host.mend_after_panic();
         }
         self.tell_of_established();
         self.call_links();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use portolan_provider::traits::{Device, Qp};
 use portolan_provider::verbs::{
@@ -17,6 +17,12 @@ use portolan_roce::io::{DeviceChange, Gsi, ReceivedMad, SoftDevice, Stack, Tap, 
 use crate::harness::{End, Nobody, PATIENCE, Shape, config, stack, until};
 
 const LOOPBACK: &str = "127.0.0.1";
+/// Nothing is sent twice, which could wake a thread that missed it the first time.
+const NEVER: u8 = 0;
+/// If nobody polls for so long, the progress thread sleeps.
+const A_WHILE: Duration = Duration::from_millis(50);
+/// More than a wake-up takes, and less than the progress thread sleeps without one.
+const AWAKE_WITHIN: Duration = Duration::from_secs(5);
 /// The message of the panics.
 const REQUESTED: &str = "a panic requested by the test";
 
@@ -38,6 +44,7 @@ fn hear_in_rtr(stacks: &[Arc<Stack>; 2]) -> [End; 2] {
     // What is to arrive are packets.
     let shape = Shape {
         in_file: false,
+        timeout: NEVER,
         ..Shape::default()
     };
     let [a, b] = [&stacks[0], &stacks[1]].map(|stack| End::new(stack, ip, shape));
@@ -52,6 +59,7 @@ fn connect(stacks: &[Arc<Stack>; 2]) -> [End; 2] {
     // What is to arrive are packets.
     let shape = Shape {
         in_file: false,
+        timeout: NEVER,
         ..Shape::default()
     };
     let ends = [&stacks[0], &stacks[1]].map(|stack| End::new(stack, ip, shape));
@@ -98,6 +106,14 @@ impl Gsi for Stops {
     fn timeout(&self) {}
 }
 
+/// Exchanges messages until the link through memory is up, if there is one.
+fn use_memory(ends: &[End; 2]) {
+    for _ in 0..10 {
+        exchange(ends);
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn a_panic_of_a_poller_fails_only_the_queue_pair_that_it_served() {
     let config = config();
@@ -109,6 +125,7 @@ fn a_panic_of_a_poller_fails_only_the_queue_pair_that_it_served() {
     let poller = thread::current().id();
     let (device, _) = stacks[1].device_of(LOOPBACK.parse().unwrap(), 0).unwrap();
     panic_when_established(&device, move || thread::current().id() == poller);
+    use_memory(&bystanders);
     let [a, b] = hear_in_rtr(&stacks);
     // Otherwise the progress thread may take the packet.
     let stopped = stops.stop(&stacks[1]);
@@ -124,7 +141,10 @@ fn a_panic_of_a_poller_fails_only_the_queue_pair_that_it_served() {
         seen.extend(b.device.take_async_event().unwrap());
         seen.contains(&AsyncEvent::QpFatal(b.qp.qpn()))
     });
+    thread::sleep(A_WHILE);
+    let started = Instant::now();
     exchange(&bystanders);
+    assert!(started.elapsed() < AWAKE_WITHIN, "{:?}", started.elapsed());
     exchange(&connect(&stacks));
 }
 
@@ -155,7 +175,9 @@ fn a_panic_of_the_progress_thread_is_a_fatal_error_of_its_devices_which_are_repl
     let fatal = device
         .listen_async(|event| *event == AsyncEvent::DeviceFatal)
         .unwrap();
-    let [_, bystander] = connect(&stacks);
+    let bystanders = connect(&stacks);
+    use_memory(&bystanders);
+    let [_, bystander] = bystanders;
     bystander.receive(3, bystander.sge(0, 100));
     bystander.cq.arm(false).unwrap();
     let [a, b] = hear_in_rtr(&stacks);
@@ -180,10 +202,13 @@ fn a_panic_of_the_progress_thread_is_a_fatal_error_of_its_devices_which_are_repl
     });
     // The thread continues: it alone serves an end that sleeps.
     let [a, b] = connect(&stacks);
+    thread::sleep(A_WHILE);
     b.receive(2, b.sge(0, 100));
     b.cq.arm(false).unwrap();
+    let posted = Instant::now();
     a.post(1, SendOp::Send, a.sge(0, 100));
     assert_eq!(b.wait().wr_id, 2);
+    assert!(posted.elapsed() < AWAKE_WITHIN, "{:?}", posted.elapsed());
 }
 
 /// Panics at its first packet.

@@ -179,11 +179,6 @@ impl QpCore {
         })
     }
 
-    /// Whether a thread panicked while it held the lock, and no thread has locked it since.
-    pub(crate) fn is_broken(&self) -> bool {
-        self.state.is_broken()
-    }
-
     /// Whether a completion of it may be queued. Those of an XRC domain's receives belong to their shared receive queue.
     pub(crate) fn may_have_completions(&self) -> bool {
         match &self.completes {

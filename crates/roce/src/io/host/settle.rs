@@ -155,10 +155,15 @@ impl Host {
         state.engine.complete_memory_operation(outcome);
     }
 
-    /// Settles the failed queue pairs that a thread panicked with, so that their owners are notified.
-    pub(crate) fn settle_broken(&self) {
-        for qp in self.qps.all().iter().filter(|qp| qp.is_broken()) {
-            self.resume(qp);
+    /// After a panic of a thread. Settles all queue pairs, so that the owners of failed ones are notified. Any thread may have
+    /// locked those meanwhile, so they cannot be told apart. Frees the room of what the thread read from a ring.
+    pub(crate) fn mend_after_panic(&self) {
+        for qp in self.qps.all() {
+            self.resume(&qp);
+        }
+        if let Some(links) = &self.links {
+            self.receiver.lock().release_rings(links.head_page());
+            self.look_at_rings_again();
         }
     }
 

@@ -163,6 +163,16 @@ impl<Q> Receiver<Q> {
         begins
     }
 
+    /// Frees the room of what a thread had read when it panicked. The writers take the reader for busy until then, and do not
+    /// wake it.
+    pub(crate) fn release_rings(&self, head_page: &HeadPage) {
+        for incoming in &self.incoming {
+            if incoming.reader.release(head_page) {
+                incoming.bell.ring();
+            }
+        }
+    }
+
     /// Whether any ring has packets.
     pub(crate) fn has_more(&self) -> bool {
         self.incoming

@@ -78,7 +78,7 @@ pub(crate) struct Progress {
     /// The thread that waits for the rings instead of the progress thread.
     ring_waiter: RingWaiter,
     last_polls: LastPolls,
-    /// A thread of the program panicked, possibly with queue pairs locked.
+    /// A thread panicked, possibly with queue pairs locked.
     panicked: AtomicBool,
 }
 
@@ -396,13 +396,13 @@ impl Progress {
         );
     }
 
-    /// Makes the thread look for queue pairs that a panic has broken.
+    /// Makes the thread mend what a panic has broken.
     pub(crate) fn panicked(&self) {
         self.panicked.store(true, Ordering::SeqCst);
         self.wake();
     }
 
-    /// Whether to look for such queue pairs; clears the flag.
+    /// Whether a thread has panicked; clears the flag.
     pub(crate) fn take_panicked(&self) -> bool {
         self.panicked.load(Ordering::SeqCst) && self.panicked.swap(false, Ordering::SeqCst)
     }
