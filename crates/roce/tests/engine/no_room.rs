@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use portolan_provider::verbs::{QpAttr, QpAttrMask, QpState, SendOp, WcStatus};
+use portolan_provider::verbs::{QpAttr, QpAttrMask, QpState, QpType, SendOp, WcStatus};
 use portolan_wire::timer::cm_timeout_us;
 
 use crate::harness::*;
@@ -135,4 +135,80 @@ fn no_time_runs_for_a_request_that_is_not_to_be_sent() {
     assert_eq!(sends(pair.left()).len(), 1);
     without_room(&mut pair, MS);
     assert_eq!(sends(pair.left())[1], (2, WcStatus::RetryExcErr));
+}
+
+/// How long messages without acknowledgements wait for room.
+const WAIT: Duration = Duration::from_secs(1);
+
+fn unreliable() -> Pair {
+    Pair::new(Options {
+        qp_type: QpType::Uc,
+        ..Options::default()
+    })
+}
+
+#[test]
+fn messages_without_acknowledgements_are_lost_after_a_second_without_room() {
+    let mut pair = unreliable();
+    post_send(&mut pair, 1);
+    post_send(&mut pair, 2);
+    without_room(&mut pair, WAIT - MS);
+    assert_eq!(sends(pair.left()), []);
+    without_room(&mut pair, MS);
+    assert_eq!(sends(pair.left()), [(1, OK), (2, OK)]);
+    assert_eq!(pair.left().qp.poll_timeout(), None);
+    // There is still no room.
+    post_send(&mut pair, 3);
+    without_room(&mut pair, Duration::ZERO);
+    assert_eq!(sends(pair.left()).len(), 3);
+    // There is room, so the next one waits again.
+    let place = piece(pair.right(), 0, 64);
+    post_recv(pair.right(), 7, &[place]);
+    post_recv(pair.right(), 8, &[place]);
+    post_send(&mut pair, 4);
+    pair.run();
+    assert_eq!(receives(pair.right()), [(7, OK)]);
+    post_send(&mut pair, 5);
+    without_room(&mut pair, WAIT - MS);
+    assert_eq!(sends(pair.left()).len(), 4);
+    pair.run();
+    assert_eq!(receives(pair.right()), [(7, OK), (8, OK)]);
+    assert_eq!(sends(pair.left()).len(), 5);
+}
+
+#[test]
+fn a_message_whose_last_packets_find_no_room_is_lost_whole() {
+    let mut pair = unreliable();
+    let places = [0, 10_000].map(|at| piece(pair.right(), at, 5000));
+    post_recv(pair.right(), 7, &places[..1]);
+    post_recv(pair.right(), 8, &places[1..]);
+    pair.left().fill(0, 64, 3);
+    let long = piece(pair.left(), 0, 5000);
+    post(pair.left(), 1, SendOp::Send, &[long]);
+    let first = pair.hosts[0].next_packet(pair.now).unwrap();
+    let now = pair.now;
+    pair.right().receive(now, &first);
+    without_room(&mut pair, WAIT);
+    assert_eq!(sends(pair.left()), [(1, OK)]);
+    post_send(&mut pair, 2);
+    pair.run();
+    assert_eq!(receives(pair.right()), [(7, OK)]);
+    assert_eq!(pair.right().bytes(0, 64), pattern(64, 3));
+    assert_eq!(sends(pair.left()), [(1, OK), (2, OK)]);
+}
+
+#[test]
+fn a_message_that_is_not_to_be_sent_is_not_lost_for_want_of_room() {
+    let mut pair = unreliable();
+    post_send(&mut pair, 1);
+    without_room(&mut pair, MS);
+    let attr = QpAttr {
+        state: QpState::Sqd,
+        ..pair.left().qp.query().0
+    };
+    pair.left().qp.modify(&attr, QpAttrMask::STATE).unwrap();
+    pair.left().drain();
+    without_room(&mut pair, 2 * WAIT);
+    assert_eq!(sends(pair.left()), []);
+    assert_eq!(pair.left().qp.poll_timeout(), None);
 }

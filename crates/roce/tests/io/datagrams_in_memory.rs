@@ -4,13 +4,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portolan_provider::verbs::{SendOp, WcStatus};
+use portolan_provider::verbs::{QpType, SendOp, WcStatus};
 use portolan_roce::io::{Stack, Way};
 use portolan_wire::Qpn;
 use portolan_wire::timer::cm_timeout_us;
 use rustix::process::Signal;
 
-use crate::harness::{PATIENCE, config, expect, pattern, stack, until};
+use crate::harness::{End, PATIENCE, config, expect, pattern, stack, until};
 use crate::process;
 use crate::ud_end::UdEnd;
 
@@ -149,8 +149,23 @@ fn a_request_that_waits_for_room_in_a_ring_fails_when_the_process_that_reads_it_
     assert!(posted.elapsed() >= all_tries, "{:?}", posted.elapsed());
 }
 
+#[test]
+fn a_message_of_an_unreliable_connection_to_a_process_that_stays_stopped_is_lost_after_a_while() {
+    let (stack, connected, _peer) = with_full_ring();
+    let end = End::of_type(&stack, connected.ip, process::SHAPE, QpType::Uc);
+    let (attr, _) = connected.qp.query().unwrap();
+    end.connect(end.ip, attr.dest_qpn, process::SHAPE);
+    let posted = Instant::now();
+    end.post(9, SendOp::Send, end.sge(0, 64));
+    end.expect(9);
+    let took = posted.elapsed();
+    assert!(took >= Duration::from_secs(1), "{took:?}");
+    let way = stack.way_of(end.qp.qpn());
+    assert!(matches!(way, Some(Way::Memory | Way::Rings(_))), "{way:?}");
+}
+
 /// An end that sends through memory to a process that is stopped, and whose ring is full.
-fn with_full_ring() -> (Arc<Stack>, crate::harness::End, process::Peer) {
+fn with_full_ring() -> (Arc<Stack>, End, process::Peer) {
     let (stack, connected, peer, end, theirs) = with_process();
     let way = stack.way_of(connected.qp.qpn());
     assert!(matches!(way, Some(Way::Memory | Way::Rings(_))), "{way:?}");

@@ -3,16 +3,22 @@
 use core::time::Duration;
 
 use super::QueuePair;
+use super::service::Service;
 
 impl QueuePair {
     /// Does everything due at `now`. Calling it early is harmless.
     pub fn handle_timeout(&mut self, now: Duration) {
-        let Some(halves) = self.service.reliable_mut() else {
-            return;
-        };
-        halves.responder.send_delayed(Some(now));
         let (qpn, out) = (self.config.qpn, &mut self.outbox);
         let state = self.attr.state;
+        let halves = match &mut self.service {
+            Service::Rc(halves) => halves,
+            Service::Uc(halves) => {
+                halves.sender().on_timeout(state, now, qpn, out);
+                return self.note_drained();
+            }
+            Service::Ud(_) => return,
+        };
+        halves.responder.send_delayed(Some(now));
         let result = halves.requester.on_timeout(state, now, qpn, out);
         if let Err(broken) = result {
             halves.broken(broken);
@@ -24,7 +30,11 @@ impl QueuePair {
     /// call.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Duration> {
-        let halves = self.service.reliable()?;
+        let halves = match &self.service {
+            Service::Rc(halves) => halves,
+            Service::Uc(halves) => return halves.next_timeout(self.attr.state),
+            Service::Ud(_) => return None,
+        };
         let timeouts = [
             halves.requester.next_timeout(),
             halves.responder.next_timeout(),
@@ -34,14 +44,18 @@ impl QueuePair {
 
     /// The host has no room to send the next packet or record. Until it has, the timer runs: a request fails when the time
     /// for an answer is over, although it was never sent. `anew`: there was room since the last call, but others took it, so
-    /// that time starts again. On a service without acknowledgements, requests wait without a limit.
+    /// that time starts again. On an unreliable connection, requests are lost after a second, as packets are on the
+    /// wire. Datagrams wait for sockets only, which have no such time.
     pub fn wait_for_room(&mut self, now: Duration, anew: bool) {
-        let state = self.attr.state;
-        if let Some(halves) = self.service.reliable_mut() {
-            if anew {
-                halves.requester.note_room();
+        match &mut self.service {
+            Service::Rc(halves) => {
+                if anew {
+                    halves.requester.note_room();
+                }
+                halves.requester.wait_for_room(self.attr.state, now);
             }
-            halves.requester.wait_for_room(state, now);
+            Service::Uc(halves) => halves.sender().wait_for_room(now, anew),
+            Service::Ud(_) => {}
         }
     }
 

@@ -1,16 +1,18 @@
 //! Services without acknowledgements: unreliable connections (UC) and datagrams (UD; IBTA 9.8).
 //!
 //! A request is complete once it is sent. A packet that is lost or invalid is dropped with its whole message, without a
-//! report. So there are no timers, no window and no responses; only the sender's socket and pacing limit it.
+//! report. So there are no window and no responses; only the sender's socket or ring and pacing limit it. The only timer is
+//! that of a connection whose ring has no room.
 
 mod connected;
 mod datagram;
 mod send;
 
 use alloc::sync::Arc;
+use core::time::Duration;
 
 use portolan_provider::Result;
-use portolan_provider::verbs::{QpAttr, RecvWr, WcStatus};
+use portolan_provider::verbs::{QpAttr, QpState, RecvWr, WcStatus};
 use portolan_wire::rocev2::Packet;
 use portolan_wire::{Psn, Qpn};
 
@@ -78,6 +80,11 @@ impl Unacknowledged {
     /// Whether it has a request and has not begun.
     pub(super) fn is_about_to_start(&self) -> bool {
         self.sender.posted() > 0 && !self.sender.has_begun()
+    }
+
+    /// When requests that wait for room are lost.
+    pub(super) fn next_timeout(&self, state: QpState) -> Option<Duration> {
+        self.sender.next_timeout(state)
     }
 
     /// Whether a packet with this PSN is the peer's next one (UC).

@@ -2,6 +2,7 @@
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use portolan_provider::verbs::{Mtu, QpAttr, QpInit, QpState, SendData, SendOp, SendWr, WcStatus};
 use portolan_provider::{Error, Result, Step};
@@ -17,6 +18,10 @@ use crate::engine::qp::requester::{Built, Source};
 use crate::engine::qp::segment::{self, SgeCursor};
 use crate::engine::qp::send_queue::{EntryData, SendEntry, SendQueue, total_length};
 use crate::engine::{LocalAccessError, Path, Segment};
+
+/// How long the requests of a connection wait for room in the ring of a process that does not read. One that runs reads
+/// within milliseconds.
+const ROOM_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// A request failed because of its memory; the send queue must enter the error state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +43,8 @@ pub(in crate::engine::qp) struct Sender {
     /// All packets of the oldest entry were returned. It completes at the next poll, because until then the host may be
     /// reading its inline bytes.
     is_front_sent: bool,
+    /// Since when there has been no room for the next packet (UC).
+    no_room_since: Option<Duration>,
 }
 
 /// A packet, without its bytes.
@@ -57,6 +64,7 @@ impl Sender {
             next: 0,
             gather: SgeCursor::default(),
             is_front_sent: false,
+            no_room_since: None,
         }
     }
 
@@ -130,13 +138,12 @@ impl Sender {
         segments: &mut Vec<Segment>,
         out: &mut Outbox,
     ) -> core::result::Result<Option<(Built, Option<Path>)>, SendFailed> {
-        if core::mem::take(&mut self.is_front_sent) {
-            self.complete_front(WcStatus::Success, cx.qpn, out);
-        }
+        self.no_room_since = None;
+        self.complete_sent(cx.qpn, out);
         let Some(entry) = self.queue.front() else {
             return Ok(None);
         };
-        if cx.attr.state == QpState::Sqd && self.next <= entry.first {
+        if self.is_held_back(cx.attr.state, entry) {
             return Ok(None);
         }
         let part = match self.destinations.front() {
@@ -159,6 +166,53 @@ impl Sender {
         Ok(Some((Built { headers, source }, part.path)))
     }
 
+    /// Whether an entry must wait until the queue pair returns to RTS.
+    fn is_held_back(&self, state: QpState, entry: &SendEntry) -> bool {
+        state == QpState::Sqd && self.next <= entry.first
+    }
+
+    /// Whether the oldest entry can be sent or completed.
+    fn waits(&self, state: QpState) -> bool {
+        let front = self.queue.front();
+        self.is_front_sent
+            || matches!(state, QpState::Rts | QpState::Sqd)
+                && front.is_some_and(|entry| !self.is_held_back(state, entry))
+    }
+
+    /// The next packet finds no room. `anew`: there was some since the last call.
+    pub(in crate::engine::qp) fn wait_for_room(&mut self, now: Duration, anew: bool) {
+        if anew {
+            self.no_room_since = None;
+        }
+        self.no_room_since.get_or_insert(now);
+    }
+
+    pub(super) fn next_timeout(&self, state: QpState) -> Option<Duration> {
+        let since = self.no_room_since.filter(|_| self.waits(state));
+        since.map(|since| since + ROOM_WAIT_MAX)
+    }
+
+    /// Completes the requests that have waited for room too long. They are lost, as packets are on the wire.
+    pub(in crate::engine::qp) fn on_timeout(
+        &mut self,
+        state: QpState,
+        now: Duration,
+        qpn: Qpn,
+        out: &mut Outbox,
+    ) {
+        while self.next_timeout(state).is_some_and(|due| due <= now) {
+            self.is_front_sent = false;
+            self.complete_front(WcStatus::Success, qpn, out);
+        }
+    }
+
+    /// Completes the oldest entry if all its packets were returned.
+    fn complete_sent(&mut self, qpn: Qpn, out: &mut Outbox) {
+        if core::mem::take(&mut self.is_front_sent) {
+            self.complete_front(WcStatus::Success, qpn, out);
+        }
+    }
+
     /// Whether all started requests are complete.
     pub(in crate::engine::qp) fn is_drained(&self) -> bool {
         let is_begun = self.queue.front().is_some_and(|it| it.first < self.next);
@@ -167,9 +221,7 @@ impl Sender {
 
     /// Completes all requests in order: sent ones with success, the others with a flush error.
     pub(super) fn flush(&mut self, qpn: Qpn, out: &mut Outbox) {
-        if core::mem::take(&mut self.is_front_sent) {
-            self.complete_front(WcStatus::Success, qpn, out);
-        }
+        self.complete_sent(qpn, out);
         while self.queue.len() > 0 {
             self.complete_front(WcStatus::WrFlushErr, qpn, out);
         }
