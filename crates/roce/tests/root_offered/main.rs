@@ -6,27 +6,27 @@
 #[allow(dead_code, reason = "shared with the tests that need no root")]
 mod harness;
 
-use std::fs::File;
-use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
-use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+mod by_hand;
+mod pulled;
+
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use portolan_port_sharing::{LinkMessage, PortGroup, PrivateFd, Trust};
+use portolan_port_sharing::Trust;
 use portolan_provider::verbs::{RemoteAddr, SendOp};
 use portolan_roce::io::StackConfig;
 use portolan_wire::Qpn;
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
+use by_hand::Member;
 use harness::*;
 
 const ALICE: u32 = 40_001;
-/// Bytes of a head page, and of a table of rights (`crates/roce/src/io/net/shm`).
-const HEAD_PAGE_LEN: usize = 20_480;
+/// Bytes of a table of rights, and the places of its keys (`crates/roce/src/io/net/shm`).
 const KEYS_AT: usize = 4096 + 4096 * 16;
 const TABLE_LEN: usize = KEYS_AT + 2048 * 64;
+/// Numbers of a memory file: the first one, and the program's memory.
+const FIRST_FILE: u32 = 0;
+const PROGRAM: u32 = u32::MAX;
 const RKEY: u32 = 0x1234_5678;
 /// Queue pairs that connect one after another. The link comes up meanwhile, and the later ones use it.
 const ENDS: usize = 20;
@@ -35,17 +35,8 @@ const MEANWHILE: Duration = Duration::from_millis(500);
 /// All remote rights, as bits of the table.
 const RIGHTS: u32 = 7;
 
-/// Creates a memory file that is sealed against shrinking.
-fn memory_file(bytes: &[u8]) -> File {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let file = File::from(memfd_create("offered", flags).unwrap());
-    file.write_all_at(bytes, 0).unwrap();
-    fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
-    file
-}
-
 /// Builds a table of rights that gives the queue pairs' peers every remote right to 1 GiB of memory.
-fn table(qps: impl Iterator<Item = (Qpn, Qpn)>, tag: u32) -> Vec<u8> {
+fn table(qps: impl Iterator<Item = (Qpn, Qpn)>, tag: u32, memory: u32) -> Vec<u8> {
     let mut bytes = vec![0; TABLE_LEN];
     let mut put = |at: usize, word: &[u8]| bytes[at..][..word.len()].copy_from_slice(word);
     put(0, &1u32.to_ne_bytes());
@@ -57,7 +48,7 @@ fn table(qps: impl Iterator<Item = (Qpn, Qpn)>, tag: u32) -> Vec<u8> {
     }
     let key = KEYS_AT + ((RKEY ^ RKEY >> 16) as usize % 2048) * 64;
     // Version, key, protection domain, rights, file.
-    for (place, word) in [1, RKEY, 1, RIGHTS, 0].into_iter().enumerate() {
+    for (place, word) in [1, RKEY, 1, RIGHTS, memory].into_iter().enumerate() {
         put(key + place * 4, &word.to_ne_bytes());
     }
     // The length; the address stays 0.
@@ -94,41 +85,20 @@ fn is_asked_for_memory(uid: u32) -> bool {
     std::thread::scope(|scope| {
         let offering = scope.spawn(|| {
             become_user(uid);
-            let nobody = Arc::new(Nobody);
-            let group = PortGroup::join(config.group.clone(), Box::new(Nobody), nobody).unwrap();
-            let links = group.link_members().unwrap();
-            let first = group.block().first_qpn();
+            let member = Member::join(&config.group);
+            let first = member.first_qpn();
             say.send(first).unwrap();
-            let link = until_some("a call", || links.accept().unwrap());
-            let mut buffer = [0; 8];
-            let mut hear = || match link.receive(&mut buffer).unwrap() {
-                LinkMessage::Message(len, files) => Some((buffer[..len].to_vec(), files)),
-                LinkMessage::Nothing => None,
-                LinkMessage::Closed => panic!("the link ended"),
-            };
-            let (hello, files): (Vec<u8>, Vec<PrivateFd>) = until_some("its ring", &mut hear);
-            let ring = File::from(files[0].as_fd().try_clone_to_owned().unwrap());
-            let head_page = memory_file(&[0; HEAD_PAGE_LEN]);
-            let theirs = (first..).map(Qpn::new);
-            let rights = memory_file(&table(theirs.zip(owns.iter().copied()), tag()));
-            let (bell, _own_end) = UnixStream::pair().unwrap();
-            let files = [head_page.as_fd(), bell.as_fd(), rights.as_fd()];
-            link.send(&[hello[0], 0], &files).unwrap();
-            // The first record's mark, which comes after the writer's page.
-            let written = || {
-                let mut mark = [0; 4];
-                ring.read_exact_at(&mut mark, 4096).unwrap();
-                u32::from_ne_bytes(mark)
-            };
+            let theirs = (first..).map(Qpn::new).zip(owns.iter().copied());
+            let called = member.accept(&table(theirs, tag(), FIRST_FILE));
             // Different threads send the request and the packets, so wait a while after the first packet.
             let mut packets_at = None;
             until_some("packets, or the question for memory", || {
-                if let Some((message, _)) = hear()
-                    && message.starts_with(&[hello[0], 1])
+                if let Some(message) = called.receive()
+                    && message.starts_with(&[called.hello[0], 1])
                 {
                     return Some(true);
                 }
-                if written() > 0 {
+                if called.first_mark() > 0 {
                     let at: Instant = *packets_at.get_or_insert_with(Instant::now);
                     return (at.elapsed() > MEANWHILE).then_some(false);
                 }

@@ -308,6 +308,11 @@ fn drain_compact<Q>(
         let record = match reader.compact() {
             Ok(Some(record)) => record,
             Ok(None) => match reader.pull() {
+                // It neither copies this process's memory nor is copied from.
+                Ok(Some(_)) if !asker.is_trusted_with_memory() => {
+                    result = Err(Broken);
+                    break;
+                }
                 Ok(Some(pull)) => {
                     count += 1;
                     sink.pull(reader.from(), &pull, asker);

@@ -4,6 +4,7 @@ use portolan_wire::Psn;
 
 use super::*;
 use crate::engine::CompactWrite;
+use crate::io::net::shm::pull::{Answer, PullKind};
 use crate::io::net::shm::ring::Writer;
 
 #[test]
@@ -69,6 +70,37 @@ fn bytes_that_a_process_without_rights_says_it_has_placed_break_its_ring() {
             &mut TakesAll,
         );
         assert_eq!(result, expected, "{len} bytes, {pid:?}");
+    }
+}
+
+#[test]
+fn a_request_or_an_answer_about_copies_of_a_process_without_rights_breaks_its_ring() {
+    let head_page = HeadPage::create().unwrap();
+    let (pending, file) = Writer::create().unwrap();
+    let from = Block::members().next().unwrap();
+    let mut reader = Reader::open(file.as_fd(), from, 3, &head_page)
+        .unwrap()
+        .unwrap();
+    let mut writer = pending.open(head_page.file().unwrap(), 3).unwrap().unwrap();
+    for (pid, expected) in [(Some(1), Ok(())), (None, Err(Broken))] {
+        let pull = Pull {
+            dest_qp: Qpn::new(5),
+            tag: 0,
+            id: 1,
+            kind: PullKind::Answer(Answer::Done),
+        };
+        assert_eq!(writer.pull(&pull), Ok(true));
+        let _ = writer.publish();
+        let asker = Asker::new(reader.mapping(), pid);
+        let (_, result) = drain_compact(
+            &mut reader,
+            &asker,
+            &mut None,
+            4791,
+            &Monitor::default(),
+            &mut TakesAll,
+        );
+        assert_eq!(result, expected, "{pid:?}");
     }
 }
 
