@@ -1,8 +1,10 @@
 //! Writes that the peer's process is asked to copy.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use portolan_port_sharing::{GroupConfig, Trust};
+use portolan_provider::error::errno;
 use portolan_provider::verbs::{RemoteAddr, SendOp, WcStatus};
 use portolan_roce::io::{Stack, Way};
 use portolan_wire::Qpn;
@@ -77,4 +79,26 @@ fn an_answer_of_a_user_who_is_trusted_for_the_port_alone_completes_no_write() {
         });
     });
     assert_eq!(end.poll().status, WcStatus::RetryExcErr);
+}
+
+#[test]
+fn memory_stays_registered_while_it_is_copied_for_a_queue_pair_that_is_destroyed() {
+    let (asking, asked) = Asking::new();
+    let Asking { stack, end, .. } = &asking;
+    let target = &asking.target;
+    let copying = target.call(stack.block(), target.block()).unwrap();
+    copying.announce(Some(asked));
+    end.qp.destroy().unwrap();
+    assert!(!asking.called.waits(asked));
+    let other = end.memory.register(&end.pd, ALL_RIGHTS);
+    other.deregister().unwrap();
+    let busy = end.mr.deregister().unwrap_err();
+    assert_eq!(busy.errno(), errno::EBUSY);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(1));
+            copying.announce(None);
+        });
+        end.mr.deregister().unwrap();
+    });
 }

@@ -19,10 +19,10 @@ impl QueuePair {
         }
     }
 
-    /// Whether the oldest request names a region of this side's memory.
-    pub fn is_oldest_of(&self, lkey: u32) -> bool {
-        let halves = self.service.reliable();
-        halves.is_some_and(|halves| halves.requester.is_oldest_of(lkey))
+    /// The keys of this side's memory in the oldest request.
+    pub fn oldest_lkeys(&self) -> impl Iterator<Item = u32> {
+        let halves = self.service.reliable().into_iter();
+        halves.flat_map(|halves| halves.requester.oldest_lkeys())
     }
 
     /// Whether this side's memory of the oldest request is registered: what the peer has read belongs to the request.

@@ -21,6 +21,7 @@ use crate::io::host::pieces;
 use crate::io::host::queue_pair::{LockedQp, Pulled, QpCore};
 use crate::io::net::shm::peer_memory::PeerMemory;
 use crate::io::net::shm::pull::{Answer, Ask, Asker, PULL_PIECES_MAX, Pull, PullKind};
+use crate::io::net::shm::rights::StillCopying;
 use crate::io::net::transmit::SendSocket;
 
 /// Shorter writes are faster as packets in the ring.
@@ -32,7 +33,12 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(1);
 impl Host {
     /// Asks the peer to copy the part of the next request from `done` on, if it is a long write. Returns whether it is
     /// asked.
-    pub(super) fn ask_to_pull(&self, link: &SendSocket, state: &mut LockedQp, done: u32) -> bool {
+    pub(super) fn ask_to_pull(
+        &self,
+        link: &SendSocket,
+        state: &mut LockedQp,
+        done: u32,
+    ) -> bool {
         let can_pull = |peer: &&PeerMemory| peer.why_not_pulled().is_none();
         let Some(peer) = link.peer_memory().filter(can_pull) else {
             return false;
@@ -76,12 +82,14 @@ impl Host {
             return false;
         }
         ring.publish();
+        let lkeys = state.engine.oldest_lkeys().collect();
         state.engine.hold_requests();
         // While the table is locked: a deregistration finds it.
         self.pulling.lock().push(state.engine.qpn());
         drop(memory);
         state.pulled = Some(Pulled {
             id,
+            lkeys,
             slot,
             end: range.end,
             len,
@@ -93,46 +101,55 @@ impl Host {
     /// Stops waiting for the peer if the answer is overdue, or if the queue pair or the link has ended. Packets are sent
     /// then.
     pub(super) fn look_at_pull(&self, state: &mut LockedQp) {
-        let is_over = |pulled: Pulled| pulled.deadline <= state.latest;
+        let is_over = |pulled: &Pulled| pulled.deadline <= state.latest;
         let is_closed = state.link.as_ref().is_none_or(|link| link.is_closed());
-        if state.pulled.is_some_and(is_over) || is_closed || !state.engine.is_sending() {
+        if state.pulled.as_ref().is_some_and(is_over) || is_closed || !state.engine.is_sending() {
             self.end_pull(state);
         }
     }
 
-    /// Stops waiting for the peer, which does not begin to copy any more. Returns whether the request is still to be
-    /// completed.
+    /// Stops waiting for the peer, which does not begin to copy any more. A deregistration of the memory waits for a copy
+    /// that has begun. Returns whether the request is still to be completed.
     pub(crate) fn end_pull(&self, state: &mut LockedQp) -> bool {
         let Some(pulled) = state.pulled.take() else {
             return false;
         };
+        if let Some(peer) = state.link.as_ref().and_then(|link| link.peer_memory()) {
+            peer.end_pull(pulled.slot);
+        }
+        if let Some(links) = &self.links {
+            links.rights().note_ended_pull(pulled.id, pulled.lkeys);
+        }
+        // After the copy is noted: a deregistration finds one of the two.
         let mut pulling = self.pulling.lock();
         if let Some(at) = pulling.iter().position(|qpn| *qpn == state.engine.qpn()) {
             pulling.swap_remove(at);
         }
         drop(pulling);
-        if let Some(peer) = state.link.as_ref().and_then(|link| link.peer_memory()) {
-            peer.end_pull(pulled.slot);
-        }
         state.engine.release_requests()
     }
 
     /// Ends the requests to peers to copy out of a region that is no longer registered. Packets, which may not use it
-    /// either, decide. Returns the numbers of these requests: a peer may be in a copy.
-    pub(crate) fn end_pulls_of(&self, lkey: u32) -> Vec<u64> {
-        let mut ended = Vec::new();
+    /// either, decide. Waits for the copies that run.
+    ///
+    /// # Errors
+    /// Peers may still be in a copy. Call it again.
+    pub(crate) fn end_pulls_of(&self, lkey: u32) -> Result<(), StillCopying> {
+        let Some(links) = &self.links else {
+            return Ok(());
+        };
         let pulling = self.pulling.lock().clone();
         for qp in pulling.into_iter().filter_map(|qpn| self.qps.find(qpn)) {
             let mut state = qp.lock();
-            let Some(pulled) = state.pulled.filter(|_| state.engine.is_oldest_of(lkey)) else {
+            let is_of_it = |pulled: &Pulled| pulled.lkeys.contains(&lkey);
+            if !state.pulled.as_ref().is_some_and(is_of_it) {
                 continue;
-            };
-            ended.push(pulled.id);
+            }
             state.by_packets = self.end_pull(&mut state);
             let now = state.not_before(self.clock.recent());
             self.settle(&qp, &mut state, now);
         }
-        ended
+        links.rights().wait_for_pulls_of(lkey)
     }
 
     /// Takes a record from another process's ring.
@@ -194,7 +211,8 @@ impl Host {
     }
 
     fn take_answer(&self, qp: &QpCore, state: &mut LockedQp, id: u64, answer: Answer) {
-        let Some(pulled) = state.pulled.filter(|pulled| pulled.id == id) else {
+        let pulled = state.pulled.as_ref().filter(|pulled| pulled.id == id);
+        let Some(&Pulled { end, len, .. }) = pulled else {
             return;
         };
         let is_alive = self.end_pull(state);
@@ -203,14 +221,14 @@ impl Host {
             // Otherwise its memory was deregistered, so the peer may have read something else.
             (Answer::Done, _)
                 if is_alive
-                    && pulled.end == pulled.len
+                    && end == len
                     && state.engine.is_oldest_registered(&self.memory.read()) =>
             {
                 state.engine.complete_direct();
                 self.monitor.counters.carried_out_in_memory.up();
                 true
             }
-            (Answer::Done, Some(link)) if is_alive => self.ask_to_pull(link, state, pulled.end),
+            (Answer::Done, Some(link)) if is_alive => self.ask_to_pull(link, state, end),
             (Answer::Unreadable(why), Some(link)) => {
                 if let Some(peer) = link.peer_memory() {
                     peer.cannot_pull(why);

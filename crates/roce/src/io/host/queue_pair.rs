@@ -99,9 +99,11 @@ pub(crate) struct LinkWait {
 }
 
 /// A write that the peer is asked to copy.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Pulled {
     pub(crate) id: u64,
+    /// The keys of this side's memory.
+    pub(crate) lkeys: Vec<u32>,
     /// The place that shows the peer that this process waits.
     pub(crate) slot: u32,
     /// The end of the part that is asked for, and of the request.

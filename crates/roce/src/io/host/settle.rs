@@ -379,7 +379,7 @@ impl Host {
 
     #[inline]
     fn keep_timer(&self, qp: &QpCore, state: &mut LockedQp) {
-        let of_pull = state.pulled.map(|pulled| pulled.deadline);
+        let of_pull = state.pulled.as_ref().map(|pulled| pulled.deadline);
         let of_link = state.link_wait.next_look;
         let timeouts = [state.engine.poll_timeout(), of_pull, of_link];
         let Some(wanted) = timeouts.into_iter().flatten().min() else {

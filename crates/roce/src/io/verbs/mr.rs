@@ -27,8 +27,6 @@ pub struct SoftMr {
     region: Mutex<Option<Region>>,
     /// Its slot in the table of rights, and its pages if they are in a memory file, while peers may access it directly.
     given: Mutex<Option<(Slot, Option<Arc<SharedPages>>)>>,
-    /// Requests that peers may still be copying out of the region.
-    pulled: Mutex<Vec<u64>>,
     host: Arc<Host>,
     _permit: Permit,
 }
@@ -75,7 +73,6 @@ impl SoftMr {
             key,
             region: Mutex::new(Some(region)),
             given: Mutex::new(given),
-            pulled: Mutex::default(),
             host,
             _permit: permit,
         })
@@ -103,7 +100,8 @@ impl SoftMr {
         self.withdraw()?;
         self.host.memory.write().replace(self.key, changed)?;
         *region = Some(changed);
-        Ok(())
+        // One may have begun since.
+        self.host.end_pulls_of(self.key).map_err(in_use)
     }
 
     /// Withdraws peers' direct access, and what peers are asked to copy out of the region. After this returns, no peer accesses the region, except memory that is kept
@@ -122,15 +120,7 @@ impl SoftMr {
         }
         *given = None;
         drop(given);
-        let mut pulled = self.pulled.lock();
-        pulled.extend(self.host.end_pulls_of(self.key));
-        if let Some(links) = &self.host.links
-            && !pulled.is_empty()
-        {
-            links.rights().wait_for_pulls(&pulled).map_err(in_use)?;
-            pulled.clear();
-        }
-        Ok(())
+        self.host.end_pulls_of(self.key).map_err(in_use)
     }
 
     /// The region behind a trait object, if it belongs to the same stack.

@@ -109,10 +109,10 @@ impl Requester {
             && self.queue.front().is_some_and(|entry| entry.signaled)
     }
 
-    /// Whether the oldest request names a region of this side's memory.
-    pub(in crate::engine::qp) fn is_oldest_of(&self, lkey: u32) -> bool {
-        let mut sges = self.queue.front().into_iter().flat_map(SendEntry::sges);
-        sges.any(|sge| sge.lkey == lkey)
+    /// The keys of this side's memory in the oldest request.
+    pub(in crate::engine::qp) fn oldest_lkeys(&self) -> impl Iterator<Item = u32> {
+        let sges = self.queue.front().into_iter().flat_map(SendEntry::sges);
+        sges.map(|sge| sge.lkey)
     }
 
     /// Whether this side's memory of the oldest request may be used.

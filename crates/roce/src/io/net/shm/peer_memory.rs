@@ -42,8 +42,6 @@ struct Asked {
 struct Pulls {
     /// A bit for each place in use.
     taken: u64,
-    /// The last number.
-    last: u64,
     why_not: Option<WhyUnreadable>,
 }
 
@@ -215,9 +213,9 @@ impl PeerMemory {
             return None;
         }
         slots.taken |= 1 << slot;
-        slots.last += 1;
-        pull::show(&self.ring, slot, slots.last);
-        Some((slot, slots.last))
+        let id = pull::next_id();
+        pull::show(&self.ring, slot, id);
+        Some((slot, id))
     }
 
     /// Gives the place back. The other process does not begin to copy after this.

@@ -248,6 +248,12 @@ pub(super) fn testimony_of(ring: &Mapping) -> &Testimony {
     testimony.unwrap_or_else(|| unreachable!("a ring's file is longer"))
 }
 
+/// A number for a request, which no other request of this process has, whatever process it asks.
+pub(super) fn next_id() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
+}
+
 /// Shows that a request waits.
 pub(super) fn show(ring: &Mapping, number: u32, id: u64) {
     slot(ring, number).store(id, Ordering::Release);

@@ -91,6 +91,7 @@ pub(crate) struct Rights {
     gate: Mutex<Option<Gate>>,
     /// Held while a queue pair takes its slot.
     giving: Mutex<()>,
+    ended_pulls: Mutex<Vec<EndedPull>>,
     users: Mutex<Vec<Holder>>,
 }
 
@@ -110,9 +111,16 @@ struct Holder {
 impl Holder {
     /// Whether a copy that it announced may still run. A process of another namespace ended with its link.
     fn may_be_copying(&self) -> bool {
-        let is_announced = |hazard| hazard_of(&self.ring, hazard).announced() & ANNOUNCED != 0;
+        let is_announced = |hazard| hazard_of(&self.ring, hazard).announced() != 0;
         self.pid != 0 && (0..HAZARDS).any(is_announced) && !has_ended(self.pid)
     }
+}
+
+/// A request to copy out of this process's memory that does not wait any more, although its copy runs.
+#[derive(Debug)]
+struct EndedPull {
+    id: u64,
+    lkeys: Vec<u32>,
 }
 
 /// Processes that may still be in a copy, although no new one begins.
@@ -168,6 +176,7 @@ impl Rights {
                 held: Vec::new(),
             }),
             giving: Mutex::default(),
+            ended_pulls: Mutex::default(),
             users: Mutex::default(),
         })
     }
@@ -322,11 +331,25 @@ impl Rights {
         Ok(())
     }
 
-    /// Waits until no process copies what requests with these numbers, which are withdrawn, have asked for.
+    /// Notes that a request to copy out of regions is withdrawn, if a process copies what it asks for.
+    pub(crate) fn note_ended_pull(&self, id: u64, lkeys: Vec<u32>) {
+        let is_copied = |id: u64| !self.busy(|word| word == PULLS | id).is_empty();
+        if is_copied(id) {
+            let mut ended = self.ended_pulls.lock();
+            ended.retain(|pull| is_copied(pull.id));
+            ended.push(EndedPull { id, lkeys });
+        }
+    }
+
+    /// Waits until no process copies what withdrawn requests have asked for, out of one region.
     ///
     /// # Errors
     /// Processes may still be in a copy. Call it again.
-    pub(crate) fn wait_for_pulls(&self, ids: &[u64]) -> Result<(), StillCopying> {
+    pub(crate) fn wait_for_pulls_of(&self, lkey: u32) -> Result<(), StillCopying> {
+        let ended = self.ended_pulls.lock();
+        let of_region = ended.iter().filter(|pull| pull.lkeys.contains(&lkey));
+        let ids: Vec<u64> = of_region.map(|pull| pull.id).collect();
+        drop(ended);
         let is_it = |word| ids.iter().any(|id| word == PULLS | id);
         let busy = wait_until_out(self.busy(is_it), PASSED_PATIENCE, |user| {
             is_it(user.announced()) && !has_ended(user.pid)

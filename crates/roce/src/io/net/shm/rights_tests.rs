@@ -294,11 +294,17 @@ fn a_withdrawn_request_to_copy_out_of_memory_waits_for_its_own_copy_only() {
     two.rights
         .add_user(9, Arc::clone(&two.ring), sleeper.0.id());
     let announced = two.peer.announce_pull(7).unwrap();
-    two.rights.wait_for_pulls(&[6, 8]).unwrap();
-    let busy = two.rights.wait_for_pulls(&[7]).unwrap_err();
+    let (lkey, other) = (70, 60);
+    two.rights.note_ended_pull(7, vec![lkey]);
+    two.rights.note_ended_pull(6, vec![other]);
+    two.rights.wait_for_pulls_of(other).unwrap();
+    let busy = two.rights.wait_for_pulls_of(lkey).unwrap_err();
     assert!(busy.count > 0);
+    two.rights.remove_user(9);
+    let busy = two.rights.wait_for_pulls_of(lkey).unwrap_err();
+    assert!(busy.count > 0, "only its link has ended");
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| two.rights.wait_for_pulls(&[7]));
+        let waiting = scope.spawn(|| two.rights.wait_for_pulls_of(lkey));
         std::thread::sleep(Duration::from_millis(1));
         drop(announced);
         waiting.join().unwrap().unwrap();
