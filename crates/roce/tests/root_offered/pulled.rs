@@ -102,3 +102,10 @@ fn memory_stays_registered_while_it_is_copied_for_a_queue_pair_that_is_destroyed
         end.mr.deregister().unwrap();
     });
 }
+
+#[test]
+fn a_request_to_copy_is_withdrawn_when_the_link_ends() {
+    let (mut asking, asked) = Asking::new();
+    asking.called.end();
+    until("it does not wait any more", || !asking.called.waits(asked));
+}

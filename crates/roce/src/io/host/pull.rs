@@ -35,7 +35,7 @@ impl Host {
     /// asked.
     pub(super) fn ask_to_pull(
         &self,
-        link: &SendSocket,
+        link: &Arc<SendSocket>,
         state: &mut LockedQp,
         done: u32,
     ) -> bool {
@@ -89,6 +89,7 @@ impl Host {
         drop(memory);
         state.pulled = Some(Pulled {
             id,
+            link: Arc::clone(link),
             lkeys,
             slot,
             end: range.end,
@@ -114,7 +115,8 @@ impl Host {
         let Some(pulled) = state.pulled.take() else {
             return false;
         };
-        if let Some(peer) = state.link.as_ref().and_then(|link| link.peer_memory()) {
+        // The place shows the request even if the link has ended: what is in the ring may still be read.
+        if let Some(peer) = pulled.link.peer_memory_even_if_closed() {
             peer.end_pull(pulled.slot);
         }
         if let Some(links) = &self.links {

@@ -102,6 +102,8 @@ pub(crate) struct LinkWait {
 #[derive(Clone, Debug)]
 pub(crate) struct Pulled {
     pub(crate) id: u64,
+    /// The link to the peer, which may end before the request does.
+    pub(crate) link: Arc<SendSocket>,
     /// The keys of this side's memory.
     pub(crate) lkeys: Vec<u32>,
     /// The place that shows the peer that this process waits.

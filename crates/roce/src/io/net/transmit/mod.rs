@@ -290,9 +290,16 @@ impl SendSocket {
     /// The memory of the process at the other end of the ring, if this process may access it.
     #[inline]
     pub(crate) fn peer_memory(&self) -> Option<&PeerMemory> {
+        self.peer_memory_even_if_closed()
+            .filter(|_| !self.is_closed())
+    }
+
+    /// As [`peer_memory`](Self::peer_memory), but also after the link has ended.
+    #[inline]
+    pub(crate) fn peer_memory_even_if_closed(&self) -> Option<&PeerMemory> {
         match &self.outlet {
-            Outlet::Ring { memory, .. } if !self.is_closed() => memory.as_deref(),
-            _ => None,
+            Outlet::Ring { memory, .. } => memory.as_deref(),
+            Outlet::Socket(_) => None,
         }
     }
 
