@@ -90,6 +90,8 @@ fn is_asked_for_memory(uid: u32) -> bool {
             say.send(first).unwrap();
             let theirs = (first..).map(Qpn::new).zip(owns.iter().copied());
             let called = member.accept(&table(theirs, tag(), FIRST_FILE));
+            let is_trusted = uid == 0;
+            assert_eq!(called.testimony() == [0; 24], !is_trusted);
             // Different threads send the request and the packets, so wait a while after the first packet.
             let mut packets_at = None;
             until_some("packets, or the question for memory", || {
