@@ -140,3 +140,27 @@ fn memory_that_a_user_offers_who_is_trusted_for_the_port_alone_is_not_taken() {
     assert!(is_asked_for_memory(0), "the same user's is");
     assert!(!is_asked_for_memory(ALICE));
 }
+
+/// Places for the rings of other processes.
+const PLACES: usize = 256;
+
+#[test]
+fn the_rings_of_a_user_who_is_trusted_for_the_port_alone_leave_places_for_others() {
+    let mut config: StackConfig = config();
+    config.local_memory = true;
+    config.group.trust = Trust::Users(vec![ALICE]);
+    let stack = stack(&config);
+    std::thread::scope(|scope| {
+        let rings = scope.spawn(|| {
+            become_user(ALICE);
+            let member = Member::join(&config.group);
+            let call = |_| member.call(stack.block(), member.block());
+            let rings: Vec<_> = (0..PLACES).map_while(call).collect();
+            (member, rings)
+        });
+        let rings = rings.join().unwrap();
+        assert!(!rings.1.is_empty());
+        let member = Member::join(&config.group);
+        assert!(member.call(stack.block(), member.block()).is_some());
+    });
+}

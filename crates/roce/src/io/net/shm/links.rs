@@ -31,6 +31,8 @@ const ACCEPTS_PER_TURN: usize = 16;
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Maximum of accepted connections. Each may have a place on the head page.
 const ACCEPTED_MAX: usize = PLACES;
+/// Maximum of those of users who are trusted only for the port. There are fewer members, and each opens one.
+const STRANGERS_MAX: usize = PLACES / 2;
 /// How long a process that has called may say nothing if others wait for its place.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
 
@@ -350,10 +352,10 @@ impl LinkServer {
         for _ in 0..ACCEPTS_PER_TURN {
             match self.members.accept() {
                 Ok(Some(link)) => {
-                    if self.accepted() >= ACCEPTED_MAX {
+                    if !self.has_place_for(&link) {
                         self.forget_silent();
                     }
-                    if self.accepted() < ACCEPTED_MAX {
+                    if self.has_place_for(&link) {
                         let (link, stage) = (Arc::new(link), Stage::Accepted(Instant::now()));
                         numbers.push(self.keep(Connection { link, stage }));
                     }
@@ -381,12 +383,15 @@ impl LinkServer {
         self.last
     }
 
-    /// The number of accepted connections. This process opens at most one to each block.
-    fn accepted(&self) -> usize {
+    /// Whether one more connection may be accepted. Users who are trusted only for the port leave places to others.
+    fn has_place_for(&self, link: &MemberLink) -> bool {
         let is_accepted = |connection: &&Connection| {
             matches!(connection.stage, Stage::Accepted(_) | Stage::Reading(_))
         };
-        self.connections.values().filter(is_accepted).count()
+        let accepted = || self.connections.values().filter(is_accepted);
+        let strangers = accepted().filter(|other| !other.link.is_trusted_with_memory());
+        accepted().count() < ACCEPTED_MAX
+            && (link.is_trusted_with_memory() || strangers.count() < STRANGERS_MAX)
     }
 
     /// A place on the head page that no link uses.
