@@ -1,5 +1,6 @@
 //! A received datagram with its addresses, and the queue that delivers datagrams and death notices in order of arrival.
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
@@ -27,7 +28,7 @@ pub struct Datagram<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     bytes: Vec<u8>,
-    waiting: Vec<Waiting>,
+    waiting: VecDeque<Waiting>,
     datagrams: usize,
 }
 
@@ -63,7 +64,7 @@ impl Inbox {
             payload: &[],
             ..*datagram
         };
-        self.waiting.push(Waiting::Datagram {
+        self.waiting.push_back(Waiting::Datagram {
             header,
             payload: start..self.bytes.len(),
         });
@@ -72,9 +73,9 @@ impl Inbox {
 
     /// Appends a death notice. This never fails, because consecutive notices are merged.
     pub(super) fn push_peer_death(&mut self, blocks: BlockSet) {
-        match self.waiting.last_mut() {
+        match self.waiting.back_mut() {
             Some(Waiting::PeerDeath(earlier)) => earlier.add(blocks),
-            _ => self.waiting.push(Waiting::PeerDeath(blocks)),
+            _ => self.waiting.push_back(Waiting::PeerDeath(blocks)),
         }
     }
 
@@ -84,17 +85,17 @@ impl Inbox {
 
     /// Delivers everything in order of arrival and empties the inbox, keeping its memory.
     pub(super) fn deliver(&mut self, deliver: &mut dyn FnMut(Delivery<'_>)) {
-        for waiting in &self.waiting {
+        // An item is removed first, so that a panic does not deliver it again. The rest stays for the next call.
+        while let Some(waiting) = self.waiting.pop_front() {
             deliver(match waiting {
-                Waiting::PeerDeath(blocks) => Delivery::PeerDeath(*blocks),
+                Waiting::PeerDeath(blocks) => Delivery::PeerDeath(blocks),
                 Waiting::Datagram { header, payload } => {
-                    let payload = self.bytes.get(payload.clone()).unwrap_or_default();
-                    Delivery::Datagram(Datagram { payload, ..*header })
+                    let payload = self.bytes.get(payload).unwrap_or_default();
+                    Delivery::Datagram(Datagram { payload, ..header })
                 }
             });
         }
         self.bytes.clear();
-        self.waiting.clear();
         self.datagrams = 0;
     }
 }
@@ -131,6 +132,36 @@ mod tests {
         });
         assert_eq!(seen, [&b"one"[..], b"", b"three"]);
         assert!(inbox.is_empty());
+    }
+
+    #[test]
+    fn what_is_delivered_while_the_receiver_panics_is_not_delivered_again_and_the_rest_is() {
+        let mut inbox = Inbox::default();
+        let dead = BlockSet::from_bits(2);
+        assert!(inbox.push(&datagram(b"one")));
+        assert!(inbox.push(&datagram(b"two")));
+        inbox.push_peer_death(dead);
+        let mut seen = Vec::new();
+        let mut deliver = |inbox: &mut Inbox, panics_at: &[u8]| {
+            let delivered = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                inbox.deliver(&mut |delivery| match delivery {
+                    Delivery::Datagram(datagram) => {
+                        seen.push(datagram.payload.to_vec());
+                        assert_ne!(datagram.payload, panics_at);
+                    }
+                    Delivery::PeerDeath(blocks) => {
+                        assert_eq!(blocks, dead);
+                        seen.push(b"death".to_vec());
+                    }
+                });
+            }));
+            delivered.is_ok()
+        };
+        assert!(!deliver(&mut inbox, b"one"));
+        assert!(inbox.push(&datagram(b"three")));
+        assert!(deliver(&mut inbox, b""));
+        assert!(inbox.is_empty());
+        assert_eq!(seen, [&b"one"[..], b"two", b"death", b"three"]);
     }
 
     #[test]

@@ -207,10 +207,15 @@ impl PortGroup {
         if self.is_woken.swap(false, Ordering::AcqRel) {
             take_count(&self.wake);
         }
+        let _again = WakeIfPanics(self);
         let mut delivery = self.delivery.lock();
         let mut shared = self.lock();
         let turned = shared.state.turn(Instant::now());
-        std::mem::swap(&mut *delivery, &mut shared.state.context.inbox);
+        match delivery.is_empty() {
+            true => std::mem::swap(&mut *delivery, &mut shared.state.context.inbox),
+            // A panic interrupted the last call. What came since follows.
+            false => self.wake(),
+        }
         let mut shared = self.after_turn(shared, turned);
         let replayed = std::mem::take(&mut shared.state.context.replayed);
         drop(shared);
@@ -479,6 +484,17 @@ impl PortGroup {
         // If this thread has its answer, another thread must become the leader.
         self.answered.notify_one();
         shared
+    }
+}
+
+/// Makes a thread call [`PortGroup::process`] again if this call panics: deliveries may be left.
+struct WakeIfPanics<'a>(&'a PortGroup);
+
+impl Drop for WakeIfPanics<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.wake();
+        }
     }
 }
 
