@@ -247,7 +247,7 @@ impl PortGroup {
     /// * `GroupSilent`: the coordinator did not answer within `timeout`.
     /// * `TimedOut`: there was no coordinator within `timeout`.
     /// * `GroupNotTrusted`, `GroupDistrusts`, `GroupRefused`: no answer, because this process and the current
-    ///   coordinator do not trust each other.
+    ///   coordinator do not trust each other. Also `GroupRefused`, at once, if this process has [left](Self::leave).
     /// * `LimitReached`: [`REQUESTS_MAX`] requests are waiting.
     /// * `InvalidArgument`: more than [`REQUEST_BYTES_MAX`] bytes.
     /// * `Unsupported`: the process is a child forked since.
@@ -264,7 +264,7 @@ impl PortGroup {
                 break Some(answer);
             }
             let now = Instant::now();
-            if now >= deadline {
+            if now >= deadline || shared.state.has_left() {
                 break None;
             }
             shared = self.wait(shared, deadline - now);
@@ -370,7 +370,13 @@ impl PortGroup {
     /// sockets are closed, and requests fail.
     pub fn leave(&self) {
         self.sockets.iter().for_each(BlockSocket::vacate);
-        self.lock().state.leave();
+        let mut shared = self.lock();
+        shared.state.leave();
+        // Those that wait for answers.
+        self.answered.notify_all();
+        if shared.has_leader {
+            add_count(&self.nudge);
+        }
     }
 
     /// Enables direct connections between other members and this one, once.

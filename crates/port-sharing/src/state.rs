@@ -140,6 +140,11 @@ impl MemberState {
         self.shut_out = Some(Cause::GroupRefused("this process has left it".to_owned()));
     }
 
+    /// Whether this process has left the group for good.
+    pub(super) fn has_left(&self) -> bool {
+        matches!(self.role, Role::Left)
+    }
+
     /// Answers surveys of the current coordinator; surveys of a former one have lost their observer.
     pub(super) fn report(&mut self, surveys: &[u64], payloads: &[Vec<u8>]) {
         for survey in surveys {

@@ -9,6 +9,9 @@ use portolan_provider::Cause;
 
 use super::harness::*;
 
+/// Longer than a test takes that waits for nothing.
+const LONG: Duration = Duration::from_secs(20);
+
 #[test]
 fn coordinator_and_members_get_the_same_answers() {
     let config = config();
@@ -192,10 +195,9 @@ fn a_delivery_may_make_requests() {
     drop(coordinator);
 }
 
-#[test]
-fn a_request_without_an_answer_ends_at_its_deadline() {
+/// A coordinator that is not driven any more, and its member.
+fn silent_coordinator_and_member() -> (PortGroup, Member) {
     let config = config();
-    // A coordinator that is not driven.
     let coordinator = PortGroup::join(
         config.clone(),
         Box::new(Names::default()),
@@ -213,6 +215,30 @@ fn a_request_without_an_answer_ends_at_its_deadline() {
         driver.join().unwrap();
         member
     });
+    (coordinator, member)
+}
+
+#[test]
+fn requests_of_a_process_that_leaves_fail_at_once() {
+    let (_coordinator, member) = silent_coordinator_and_member();
+    let refused = || {
+        let error = member.group.request(b"echo", LONG).unwrap_err();
+        assert!(matches!(error.cause, Cause::GroupRefused(_)), "{error}");
+    };
+    let asked = Instant::now();
+    std::thread::scope(|scope| {
+        let _waiting = [(); 3].map(|()| scope.spawn(refused));
+        // They have begun to wait, or have not begun: the end is the same.
+        std::thread::sleep(Duration::from_millis(20));
+        member.group.leave();
+    });
+    refused();
+    assert!(asked.elapsed() < LONG / 2);
+}
+
+#[test]
+fn a_request_without_an_answer_ends_at_its_deadline() {
+    let (_coordinator, member) = silent_coordinator_and_member();
     let asked = Instant::now();
     let error = member
         .group
