@@ -250,7 +250,7 @@ impl MemberConnections {
             Ok(Message::Request {
                 id: request,
                 payload,
-            }) => match self.registry.asks(id, now) {
+            }) => match self.registry.asks(id, request, now) {
                 Ask::Answer(block) => {
                     let response = context.ask_service(block, payload);
                     let response = Message::Response {

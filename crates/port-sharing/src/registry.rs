@@ -10,6 +10,7 @@ use super::config::{
     STRANGERS_MAX,
 };
 use super::message::{Refusal, VERSION};
+use super::requests::RequestId;
 use super::trust::{Credentials, Own, Trust};
 
 /// Number of a connection to the coordinator; never reused in one process.
@@ -64,6 +65,8 @@ pub(super) enum Absent {
 struct Peer {
     credentials: Credentials,
     state: PeerState,
+    /// The last of the requests that it was asked to repeat, until it has repeated that one.
+    postponed: Option<RequestId>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,7 +167,12 @@ impl Registry {
         let state = PeerState::Stranger {
             until: now + HELLO_TIMEOUT,
         };
-        self.connections.insert(id, Peer { credentials, state });
+        let peer = Peer {
+            credentials,
+            state,
+            postponed: None,
+        };
+        self.connections.insert(id, peer);
         self.strangers += 1;
         Ok(())
     }
@@ -294,14 +302,29 @@ impl Registry {
         !self.missing.is_empty() && now < self.since + RETURN_TIME_MAX
     }
 
-    /// A member sent a request.
-    pub(super) fn asks(&self, id: ConnectionId, now: Instant) -> Ask {
-        match (self.member(id), self.grace(now)) {
-            (None, _) => Ask::Violation,
+    /// A member sent a request. A request may depend on earlier ones, so one that is new waits, too, while the member has
+    /// not repeated those that were postponed. A member sends and repeats its requests in the order of their numbers. It may
+    /// give some up.
+    pub(super) fn asks(&mut self, id: ConnectionId, request: RequestId, now: Instant) -> Ask {
+        let grace = self.grace(now);
+        let Some(Peer {
+            state: PeerState::Member(block),
+            postponed,
+            ..
+        }) = self.connections.get_mut(&id)
+        else {
+            return Ask::Violation;
+        };
+        let is_behind = postponed.is_some_and(|last| request > last);
+        if grace.is_some() || is_behind {
+            *postponed = (*postponed).max(Some(request));
             // Not the whole time, because the grace period ends early when all have returned.
-            (Some(_), Some(left)) => Ask::Later(left.min(LATER_MIN)),
-            (Some(block), None) => Ask::Answer(block),
+            return Ask::Later(grace.map_or(LATER_MIN, |left| left.min(LATER_MIN)));
         }
+        if *postponed == Some(request) {
+            *postponed = None;
+        }
+        Ask::Answer(*block)
     }
 
     /// The block of the member at the other end of a connection.

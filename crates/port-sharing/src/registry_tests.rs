@@ -34,14 +34,14 @@ fn a_newcomer_gets_a_block_and_may_ask() {
     let mut registry = founder(now);
     connect(&mut registry, 20, now);
     assert_eq!(
-        registry.asks(20, now),
+        registry.asks(20, 1, now),
         Ask::Violation,
         "not before it has a block"
     );
     assert_eq!(registry.hello(20, VERSION, None), Hello::Newcomer);
     assert_eq!(registry.candidates().next(), Some(block(2)));
     registry.give(20, block(2));
-    assert_eq!(registry.asks(20, now), Ask::Answer(block(2)));
+    assert_eq!(registry.asks(20, 1, now), Ask::Answer(block(2)));
     assert_eq!(registry.connection(block(2)), Some(20));
     assert_eq!(
         registry.hello(20, VERSION, None),
@@ -123,14 +123,51 @@ fn a_new_coordinator_answers_when_all_members_have_registered_again() {
         Hello::Returns(block(5))
     );
     registry.admit(20, block(5));
-    assert!(matches!(registry.asks(20, now), Ask::Later(_)));
+    assert!(matches!(registry.asks(20, 1, now), Ask::Later(_)));
     registry.replayed(block(5));
     assert!(
-        matches!(registry.asks(20, now), Ask::Later(_)),
+        matches!(registry.asks(20, 1, now), Ask::Later(_)),
         "its own registrations are missing"
     );
     registry.replayed(block(1));
-    assert_eq!(registry.asks(20, now), Ask::Answer(block(5)));
+    assert_eq!(registry.asks(20, 1, now), Ask::Answer(block(5)));
+}
+
+#[test]
+fn a_request_is_not_answered_before_an_earlier_one_of_its_member_that_was_postponed() {
+    let now = Instant::now();
+    let blocks = set([block(1), block(5)]);
+    let mut registry = Registry::new(block(1), Own::certain(USER), blocks, set([]), now);
+    for (id, member) in [(20, block(6)), (21, block(7))] {
+        connect(&mut registry, id, now);
+        registry.give(id, member);
+    }
+    registry.replayed(block(1));
+    assert!(matches!(registry.asks(20, 3, now), Ask::Later(_)));
+    // The grace period ends.
+    registry.replayed(block(5));
+    assert!(matches!(registry.asks(20, 4, now), Ask::Later(_)));
+    assert_eq!(registry.asks(21, 9, now), Ask::Answer(block(7)));
+    // The member repeats them in order, with a new one behind them.
+    assert_eq!(registry.asks(20, 3, now), Ask::Answer(block(6)));
+    assert_eq!(registry.asks(20, 4, now), Ask::Answer(block(6)));
+    assert_eq!(registry.asks(20, 5, now), Ask::Answer(block(6)));
+}
+
+#[test]
+fn a_postponed_request_that_its_member_gives_up_holds_back_no_later_one_for_long() {
+    let now = Instant::now();
+    let blocks = set([block(1), block(5)]);
+    let mut registry = Registry::new(block(1), Own::certain(USER), blocks, set([]), now);
+    connect(&mut registry, 20, now);
+    registry.give(20, block(6));
+    registry.replayed(block(1));
+    assert!(matches!(registry.asks(20, 3, now), Ask::Later(_)));
+    registry.replayed(block(5));
+    assert!(matches!(registry.asks(20, 4, now), Ask::Later(_)));
+    // It repeats the second one only.
+    assert_eq!(registry.asks(20, 4, now), Ask::Answer(block(6)));
+    assert_eq!(registry.asks(20, 5, now), Ask::Answer(block(6)));
 }
 
 #[test]
@@ -149,10 +186,10 @@ fn a_new_coordinator_does_not_wait_forever_for_missing_members() {
     assert_eq!(registry.grace(now), Some(REPLAY_GRACE));
     let late = now + REPLAY_GRACE;
     assert!(matches!(
-        registry.asks(20, late - Duration::from_millis(1)),
+        registry.asks(20, 1, late - Duration::from_millis(1)),
         Ask::Later(_)
     ));
-    assert_eq!(registry.asks(20, late), Ask::Answer(block(6)));
+    assert_eq!(registry.asks(20, 1, late), Ask::Answer(block(6)));
     // The missing member may listen to a service without a registered listener.
     assert!(registry.is_incomplete(late));
     assert!(!registry.is_incomplete(now + RETURN_TIME_MAX));
@@ -276,9 +313,9 @@ fn a_new_coordinator_stops_waiting_once_the_last_member_has_registered_or_is_dea
     connect(&mut registry, 20, now);
     registry.admit(20, block(5));
     registry.replayed(block(5));
-    assert!(matches!(registry.asks(20, now), Ask::Later(_)));
+    assert!(matches!(registry.asks(20, 1, now), Ask::Later(_)));
     registry.retired(block(6));
-    assert_eq!(registry.asks(20, now), Ask::Answer(block(5)));
+    assert_eq!(registry.asks(20, 1, now), Ask::Answer(block(5)));
 }
 
 /// An event at a coordinator.
@@ -368,7 +405,7 @@ proptest! {
                 }
                 Happening::Ask { connection } => {
                     let Some((id, has)) = model.get(connection) else { continue };
-                    match registry.asks(*id, now) {
+                    match registry.asks(*id, 1, now) {
                         Ask::Answer(block) => prop_assert_eq!(Some(block), *has),
                         Ask::Later(after) => {
                             prop_assert!(has.is_some() && after <= REPLAY_GRACE);
@@ -443,7 +480,7 @@ fn observers_are_limited_in_number_and_time() {
     for id in 0..OBSERVERS_MAX as u64 {
         assert_eq!(registry.observes(id, VERSION, now), Ok(()));
         assert!(registry.is_observer(id));
-        assert_eq!(registry.asks(id, now), Ask::Violation, "it has no block");
+        assert_eq!(registry.asks(id, 1, now), Ask::Violation, "it has no block");
     }
     let one_more = OBSERVERS_MAX as u64;
     assert_eq!(
