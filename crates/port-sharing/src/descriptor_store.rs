@@ -63,15 +63,20 @@ impl From<Errno> for DescriptorStoreError {
     }
 }
 
+fn private_pair() -> Result<(PrivateFd, PrivateFd), Errno> {
+    let window = Window::open()?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    let one = PrivateFd::adopt(&window, one)?;
+    let other = PrivateFd::adopt(&window, other);
+    // If the second fails, dropping the first opens a window.
+    drop(window);
+    Ok((one, other?))
+}
+
 impl Parking {
     pub(super) fn new() -> Result<Self, Errno> {
-        let window = Window::open()?;
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let (sender, receiver) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        let sender = PrivateFd::adopt(&window, sender)?;
-        let receiver = PrivateFd::adopt(&window, receiver)?;
-        drop(window);
+        let (sender, receiver) = private_pair()?;
         // The queue of a socket pair is limited only by bytes, not by `max_dgram_qlen`. If the buffer cannot be
         // enlarged, it may still be large enough; otherwise parking fails.
         let _ = sockopt::set_socket_send_buffer_size(&sender, PARKING_BUFFER_BYTES);
@@ -101,13 +106,17 @@ impl Parking {
     /// welcomed.
     pub(super) fn seal(self) -> Result<DescriptorStore, Errno> {
         // Test with one more message, as large as a welcome.
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let (probe, _receiver) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        packet::send_with(probe.as_fd(), &[0], &[self.receiver.as_fd()])?;
+        self.send_one_more()?;
         Ok(DescriptorStore {
             receiver: self.receiver,
         })
+    }
+
+    /// Sends the store through a socket pair. A child that is forked meanwhile does not keep it.
+    fn send_one_more(&self) -> Result<(PrivateFd, PrivateFd), Errno> {
+        let (probe, receiver) = private_pair()?;
+        packet::send_with(probe.as_fd(), &[0], &[self.receiver.as_fd()])?;
+        Ok((probe, receiver))
     }
 }
 
@@ -148,5 +157,50 @@ impl DescriptorStore {
 impl AsFd for DescriptorStore {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.receiver.as_fd()
+    }
+}
+
+#[cfg(test)]
+#[allow(unsafe_code, reason = "fork(2)")]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use rustix::net::{RecvFlags, recv};
+
+    use super::*;
+
+    const CHILD_LIFE: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn a_child_that_is_forked_while_a_store_is_sealed_does_not_keep_it() {
+        let parking = Parking::new().unwrap();
+        let sent = parking.send_one_more().unwrap();
+        // SAFETY: the child only sleeps and ends with `_exit`.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            std::thread::sleep(CHILD_LIFE);
+            // SAFETY: ends the child at once, without running the parent's exit handlers.
+            unsafe { libc::_exit(0) };
+        }
+        drop(sent);
+        let Parking { sender, receiver } = parking;
+        drop(receiver);
+        let began = Instant::now();
+        let closed = loop {
+            match recv(&sender, &mut [0u8; 1], RecvFlags::empty()) {
+                Ok((bytes, _)) => break bytes == 0,
+                Err(errno) => assert_eq!(errno, Errno::AGAIN),
+            }
+            if began.elapsed() > CHILD_LIFE / 2 {
+                break false;
+            }
+            std::thread::yield_now();
+        };
+        // SAFETY: ends and awaits the child created above.
+        unsafe {
+            libc::kill(child, libc::SIGKILL);
+            libc::waitpid(child, std::ptr::null_mut(), 0);
+        }
+        assert!(closed, "the child keeps the store");
     }
 }
