@@ -19,7 +19,7 @@ use super::registry::ConnectionId;
 use super::room::with_room;
 use super::service::CoordinatorService;
 use super::status::GroupCounters;
-use super::stranger;
+use super::stranger::Places;
 
 /// Epoll key of the coordinator's listener.
 pub(super) const KEY_LISTENER: u64 = 0;
@@ -183,8 +183,8 @@ impl RoleContext {
 
     /// Retires a block's sockets unless a living process owns the block. Returns `false` if one does, or if the sockets
     /// are not available now.
-    pub(super) fn retire_if_dead(&self, block: Block) -> bool {
-        if !self.is_free(block) {
+    pub(super) fn retire_if_dead(&self, places: &Places<'_>, block: Block) -> bool {
+        if !is_free(places, block) {
             return false;
         }
         match self.store.peek(block) {
@@ -199,14 +199,23 @@ impl RoleContext {
         }
     }
 
+    /// A look at the names of blocks.
+    pub(super) fn places(&self) -> Places<'_> {
+        Places::new(&self.name, &self.config.trust)
+    }
+
     /// Whether the block has no living process.
     pub(super) fn is_free(&self, block: Block) -> bool {
-        match stranger::has_member(&self.name, &self.config.trust, block) {
-            Ok(has_member) => !has_member,
-            Err(errno) => {
-                tracing::debug!(%errno, %block, "cannot determine the owner of a block");
-                false
-            }
+        is_free(&self.places(), block)
+    }
+}
+
+fn is_free(places: &Places<'_>, block: Block) -> bool {
+    match places.has_member(block) {
+        Ok(has_member) => !has_member,
+        Err(errno) => {
+            tracing::debug!(%errno, %block, "cannot determine the owner of a block");
+            false
         }
     }
 }

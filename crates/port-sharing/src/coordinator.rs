@@ -149,7 +149,8 @@ impl Coordinator {
     /// Reports the deaths since the last call, after the datagrams that the dead processes sent before.
     fn tell_of_deaths(&mut self, context: &mut RoleContext, now: Instant) {
         let mut retiring = self.connections.registry.take_retiring(now);
-        retiring.retain(|block| context.retire_if_dead(*block));
+        let places = context.places();
+        retiring.retain(|block| context.retire_if_dead(&places, *block));
         if retiring.is_empty() && self.found_dead.is_empty() {
             return;
         }

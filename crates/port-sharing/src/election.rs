@@ -50,7 +50,7 @@ impl MemberState {
     /// Tries once to become the coordinator, or else to find it.
     pub(super) fn elect(&mut self, now: Instant) {
         let elected = match self.context.name.listen() {
-            Ok(Some(listener)) => self.become_coordinator(listener, now),
+            Ok(Some(listener)) => self.become_coordinator(listener),
             Ok(None) => self.find_coordinator(now),
             Err(errno) => {
                 tracing::warn!(%errno, "cannot bind the coordinator's name");
@@ -73,16 +73,19 @@ impl MemberState {
     }
 
     /// Becomes the coordinator, or returns the minimum wait before the next attempt.
-    fn become_coordinator(&mut self, listener: PrivateFd, now: Instant) -> Result<Role, Duration> {
+    fn become_coordinator(&mut self, listener: PrivateFd) -> Result<Role, Duration> {
         // The living members will reconnect; blocks of dead processes are retired.
         let own = self.context.own;
         let (mut alive, mut dead) = (BlockSet::EMPTY, BlockSet::EMPTY);
+        let places = self.context.places();
         for block in Block::members() {
-            match block != own && self.context.retire_if_dead(block) {
+            match block != own && self.context.retire_if_dead(&places, block) {
                 true => dead.insert(block),
                 false => alive.insert(block),
             }
         }
+        // The look may have taken long, and the members have their whole time from now on.
+        let now = Instant::now();
         match Coordinator::open(listener, alive, dead, &mut self.context, now) {
             Ok(coordinator) => {
                 self.shut_out = None;

@@ -5,6 +5,8 @@
 //! is to report the process quickly. This reads the kernel's tables, so callers only use it after failed attempts, and
 //! rarely.
 
+use std::cell::OnceCell;
+
 use portolan_provider::Cause;
 use rustix::io::Errno;
 
@@ -55,17 +57,36 @@ pub fn places_taken(config: &GroupConfig) -> Option<Cause> {
     is_full.then(|| with_places(&name, &config.trust)).flatten()
 }
 
-/// Whether a living member holds a block's name. A stranger with that name does not count.
-///
-/// # Errors
-/// The system's error.
-pub(super) fn has_member(name: &GroupName, trust: &Trust, block: Block) -> Result<bool, Errno> {
-    if name.claim_block(block)?.is_some() {
-        return Ok(false);
+/// One look at the names of blocks, which reads the kernel's table at most once.
+pub(super) struct Places<'a> {
+    name: &'a GroupName,
+    trust: &'a Trust,
+    /// The names that strangers hold, once they are needed.
+    strange: OnceCell<Vec<String>>,
+}
+
+impl<'a> Places<'a> {
+    pub(super) fn new(name: &'a GroupName, trust: &'a Trust) -> Self {
+        Self {
+            name,
+            trust,
+            strange: OnceCell::new(),
+        }
     }
-    let taken = name.of_block(block);
-    let is_strange = strange_places(name, trust).any(|socket| socket.name == taken);
-    Ok(!is_strange)
+
+    /// Whether a living member holds a block's name. A stranger with that name does not count.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(super) fn has_member(&self, block: Block) -> Result<bool, Errno> {
+        if self.name.claim_block(block)?.is_some() {
+            return Ok(false);
+        }
+        let taken = self.name.of_block(block);
+        let look = || strange_places(self.name, self.trust).map(|socket| socket.name);
+        let strange = self.strange.get_or_init(|| look().collect());
+        Ok(!strange.contains(&taken))
+    }
 }
 
 /// Number of living processes with a block, without strangers. If no coordinator exists, it distinguishes slow or
@@ -141,4 +162,27 @@ fn strange_places(name: &GroupName, trust: &Trust) -> impl Iterator<Item = Bound
     let places = name.block_holders().into_iter();
     let is_strange = move |uid| !trust.admits(own, uid);
     places.filter(move |socket| socket.uid.is_some_and(is_strange))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::unix_diag::dumps;
+
+    #[test]
+    fn a_look_at_all_blocks_reads_the_kernels_table_of_sockets_once() {
+        let config = GroupConfig {
+            name_prefix: format!("portolan-strangers-{}", std::process::id()),
+            ..GroupConfig::default()
+        };
+        let name = GroupName::new(&config);
+        let claim = |block| name.claim_block(block).unwrap().unwrap();
+        let claimed: Vec<_> = Block::members().take(5).map(claim).collect();
+        let before = dumps();
+        let places = Places::new(&name, &config.trust);
+        let has_member = |block: &Block| places.has_member(*block).unwrap();
+        let living = Block::members().filter(has_member).count();
+        assert_eq!(living, claimed.len());
+        assert!(dumps() - before <= 1, "{} times", dumps() - before);
+    }
 }

@@ -52,8 +52,21 @@ pub(super) struct BoundSocket {
     pub(super) listens: bool,
 }
 
+#[cfg(test)]
+thread_local! {
+    static DUMPS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// How often this thread has asked for all sockets.
+#[cfg(test)]
+pub(super) fn dumps() -> usize {
+    DUMPS.get()
+}
+
 /// The sockets in this thread's network namespace that are bound to abstract names with this prefix.
 pub(super) fn bound_sockets(prefix: &str) -> Result<Vec<BoundSocket>, Errno> {
+    #[cfg(test)]
+    DUMPS.set(DUMPS.get() + 1);
     let protocol = Some(netlink::SOCK_DIAG);
     let flags = SocketFlags::CLOEXEC;
     let monitor = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)?;
