@@ -267,6 +267,9 @@ impl Worker {
         until = until.min(self.gsi_deadline.unwrap_or(until));
         until = until.min(self.reading_due.unwrap_or(until));
         until = until.min(self.accept_due.unwrap_or(until));
+        if let Some(wait) = self.links.as_ref().and_then(LinkServer::next_call) {
+            until = until.min(now + wait);
+        }
         if let Some(wait) = self.host.group.next_timeout() {
             until = until.min(now + wait);
         }
@@ -404,11 +407,8 @@ impl Worker {
         let (Some(links), Some(server)) = (&self.host.links, &mut self.links) else {
             return;
         };
-        if self
-            .accept_due
-            .is_some_and(|due| due <= self.host.clock.now())
-        {
-            self.accept_due = None;
+        let is_due = |due: &mut Duration| *due <= self.host.clock.now();
+        if self.accept_due.take_if(is_due).is_some() {
             self.host.progress.watch_link(LINKS, server.as_fd());
         }
         server.ask_for_files(links);

@@ -104,6 +104,18 @@ impl Member {
         }
     }
 
+    /// Calls itself until no more calls may wait.
+    pub fn fill_backlog(&self) -> Vec<MemberLink> {
+        std::iter::from_fn(|| self.links.call(self.block()).ok().flatten()).collect()
+    }
+
+    /// Accepts calls that wait, and closes them.
+    pub fn accept_all(&self, waiting: Vec<MemberLink>) {
+        for _ in waiting {
+            until_some("a call", || self.links.accept().unwrap());
+        }
+    }
+
     /// Calls the process with a block as the one with the block `from`. `None` if that process closes the connection.
     pub fn call(&self, block: Block, from: Block) -> Option<Calling> {
         // Too many calls may wait to be accepted.

@@ -8,6 +8,7 @@ mod harness;
 
 mod by_hand;
 mod pulled;
+mod refused;
 
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};

@@ -42,7 +42,7 @@ pub enum WhySocket {
     /// memory files or the socket that other processes call.
     #[error("memory is turned off in this process, or could not be prepared")]
     TurnedOff,
-    /// The other process has turned it off, has no descriptors left, or has died.
+    /// The other process has turned it off, has no descriptors left, or has died. One that was only busy is called again.
     #[error("the other process takes no packets through memory")]
     Refused,
     /// The link is being created, or packets sent through the socket are unacknowledged. Two processes create their link

@@ -27,7 +27,7 @@ use crate::io::net::transmit::SendSocket;
 
 /// Members accepted in one turn.
 const ACCEPTS_PER_TURN: usize = 16;
-/// How long after a refusal a datagram asks for a link again.
+/// How long after a refusal a datagram asks for a link again, and a process that was busy is called again.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Maximum of accepted connections. Each may have a place on the head page.
 const ACCEPTED_MAX: usize = PLACES;
@@ -73,6 +73,9 @@ pub(crate) struct LinkServer {
     members: MemberLinks,
     connections: HashMap<u64, Connection>,
     last: u64,
+    /// Processes that could not be called for a moment, and when to call them again.
+    busy: Vec<Block>,
+    call_again_at: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -274,6 +277,8 @@ impl LinkServer {
             members,
             connections: HashMap::new(),
             last: 0,
+            busy: Vec::new(),
+            call_again_at: None,
         }
     }
 
@@ -288,8 +293,20 @@ impl LinkServer {
         Some(connection.link.as_fd())
     }
 
+    /// The time until [`call_wanted`](Self::call_wanted) calls busy processes again.
+    pub(crate) fn next_call(&self) -> Option<Duration> {
+        let at = self.call_again_at?;
+        Some(at.saturating_duration_since(Instant::now()))
+    }
+
     /// Calls the processes that links are requested to. Returns the numbers of the new connections.
     pub(crate) fn call_wanted(&mut self, links: &Links) -> Vec<u64> {
+        let is_due = |at: &mut Instant| *at <= Instant::now();
+        if self.call_again_at.take_if(is_due).is_some() {
+            for block in self.busy.drain(..) {
+                links.want(block);
+            }
+        }
         if !links.any_wanted.swap(false, Ordering::AcqRel) {
             return Vec::new();
         }
@@ -301,7 +318,13 @@ impl LinkServer {
                 Ok(None) => links.set(block, Outgoing::Refused(Instant::now())),
                 Err(errno) => {
                     tracing::debug!(%errno, ?block, "a link through memory");
-                    links.set(block, Outgoing::Refused(Instant::now()));
+                    let now = Instant::now();
+                    links.set(block, Outgoing::Refused(now));
+                    // Too many calls waited there, or descriptors ran out here. A connection asks only once.
+                    if !self.busy.contains(&block) {
+                        self.busy.push(block);
+                    }
+                    self.call_again_at.get_or_insert(now + ASK_AGAIN_AFTER);
                 }
             }
         }
