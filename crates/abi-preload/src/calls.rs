@@ -181,12 +181,12 @@ pub(crate) unsafe fn wait_set(
         let Ok(found) = usize::try_from(answer) else {
             return Some(answer);
         };
-        if events.is_null() || found == 0 && epoll::own(set).is_none() {
+        if events.is_null() || found == 0 && epoll::known(set).is_none() {
             return Some(answer);
         }
         // SAFETY: the kernel has accepted the place for `most` events.
         let events = unsafe { std::slice::from_raw_parts_mut(events, most as usize) };
-        let Some(known) = epoll::own(set) else {
+        let Some(known) = epoll::known(set) else {
             // A child of a fork may have added streams to the instance.
             return Some(waiting::without_marks(&mut events[..found]).0 as c_int);
         };
@@ -207,12 +207,7 @@ pub(crate) unsafe fn wait_set(
         }
         // SAFETY: epoll_wait(2) requires room for `most` events.
         let events = unsafe { std::slice::from_raw_parts_mut(events, most) };
-        let timeout = timeout()?;
-        let found = match known.owner.is_owner() {
-            true => known.wait(events, timeout, mask)?,
-            false => waiting::wait_inherited(set, events, timeout, mask)?,
-        };
-        Ok(found as c_int)
+        Ok(known.wait(events, timeout()?, mask)? as c_int)
     }))
 }
 

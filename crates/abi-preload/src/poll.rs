@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use portolan::stream::SocketSleep;
 
 use crate::descriptors::lookup;
-use crate::epoll::{INSTANCES, Set, note_poll, own};
+use crate::epoll::{INSTANCES, Set, known, note_poll};
 use crate::farewell::Farewell;
 use crate::inside::asleep;
 use crate::look::{Next, look};
@@ -39,7 +39,7 @@ fn object(fd: c_int) -> Object {
     if let Some(socket) = lookup(fd) {
         return Object::Stream(socket);
     }
-    own(fd).map_or(Object::Kernel, Object::Set)
+    known(fd).map_or(Object::Kernel, Object::Set)
 }
 
 /// Whether no descriptor concerns this library, so that the kernel's poll(2) suffices.
@@ -196,9 +196,14 @@ fn look_briefly(fds: &mut [pollfd], until: Option<Instant>) -> bool {
     }
 }
 
+/// `ppoll` of the kernel.
+///
+/// # Errors
+/// As for ppoll(2).
+///
 /// # Safety
 /// The mask is null or valid.
-unsafe fn ask_kernel(
+pub(crate) unsafe fn ask_kernel(
     fds: &mut [pollfd],
     sleep: Option<Duration>,
     mask: *const sigset_t,

@@ -13,7 +13,7 @@ use crate::exiting::DELIVERY_WAIT;
 use crate::inside::Inside;
 use crate::settings::settings;
 use crate::socket::{SOCKETS, Socket};
-use crate::{exiting, handover, pump, real, report, stdio};
+use crate::{epoll, exiting, handover, pump, real, report, stdio};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -56,6 +56,7 @@ fn configure() -> portolan::Result<()> {
 unsafe extern "C" fn before_fork() {
     let _inside = Inside::enter();
     handover::before_fork();
+    epoll::before_fork();
 }
 
 unsafe extern "C" fn in_child() {

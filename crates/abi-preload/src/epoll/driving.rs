@@ -1,6 +1,5 @@
 //! Streams whose device calls: what it reports, and the polling of a waiting thread.
 
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -10,7 +9,7 @@ use portolan::Stream;
 use portolan::stream::DeviceWait;
 use portolan_threads::spin::Polling;
 
-use super::{DEVICE, Interest, NO_DRIVER, Set};
+use super::{Interest, NO_DRIVER, Set};
 use crate::socket::{Kind, Socket, Watch};
 
 impl Set {
@@ -120,13 +119,7 @@ impl Set {
             return Some(&**device);
         }
         let device = stream.wait_for_device()?;
-        let event = epoll_event {
-            events: libc::EPOLLIN as u32,
-            u64: DEVICE,
-        };
-        // In the first set: the kernel takes longer to wake a thread through the second one.
-        let bell = device.as_fd().as_raw_fd();
-        self.kernel(libc::EPOLL_CTL_ADD, bell, &event).ok()?;
+        self.mark_device(device.as_fd()).ok()?;
         Some(&**self.device.get_or_init(|| device))
     }
 }

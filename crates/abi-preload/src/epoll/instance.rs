@@ -26,19 +26,33 @@ pub(crate) struct Instance {
     /// Threads that began to wait when it had no streams.
     early: Arc<AtomicU32>,
     set: OnceLock<Arc<Set>>,
-    /// Whether the kernel's instance contains the set's second one. Locked while a thread adds it.
-    is_attached: Mutex<bool>,
+    /// Locked while a thread makes the set.
+    making: Mutex<()>,
+    /// A fork may have given it to another process.
+    is_shared: Arc<AtomicBool>,
+    /// The parent's set, which this process has inherited.
+    parents: Option<Arc<Set>>,
 }
 
 impl Instance {
-    fn new(has_outsiders: bool) -> Arc<Self> {
-        Arc::new(Self {
+    fn new(has_outsiders: bool, parents: Option<Arc<Set>>) -> Self {
+        Self {
             owner: ForkGuard::new(),
             has_outsiders: AtomicBool::new(has_outsiders),
             early: Arc::default(),
             set: OnceLock::new(),
-            is_attached: Mutex::new(false),
-        })
+            making: Mutex::default(),
+            is_shared: Arc::default(),
+            parents,
+        }
+    }
+
+    /// That of a child of a fork.
+    fn inherited(from: &Self) -> Self {
+        let parents = from.set.get().or(from.parents.as_ref());
+        let instance = Self::new(from.has_outsiders.load(Ordering::SeqCst), parents.cloned());
+        instance.is_shared.store(true, Ordering::SeqCst);
+        instance
     }
 
     /// The set. Makes it if the instance has had no streams.
@@ -46,29 +60,29 @@ impl Instance {
     /// # Errors
     /// As for epoll_create1(2) and epoll_ctl(2).
     pub(super) fn set_or_make(&self, number: c_int) -> Result<Arc<Set>> {
-        let mut is_attached = self.is_attached.lock();
+        let _making = self.making.lock();
         let set = match self.set.get() {
             Some(set) => set.clone(),
             None => {
-                let made = Set::make(number, self.early.clone())?;
+                let made = Set::make(number, self.early.clone(), self.is_shared.clone())?;
+                if let Some(parents) = &self.parents {
+                    made.inherit(parents);
+                }
                 self.set.get_or_init(|| made).clone()
             }
         };
         if self.has_outsiders.load(Ordering::SeqCst) {
             set.note_outsiders();
         }
-        if !*is_attached {
-            // Last, because it wakes threads, which look for the set.
-            set.attach()?;
-            *is_attached = true;
-        }
+        // Last, because it wakes threads, which look for the set.
+        set.settle()?;
         Ok(set)
     }
 }
 
 /// The kernel has created an instance at a number.
 pub(crate) fn created(number: c_int) {
-    enter(number, Instance::new(false));
+    enter(number, Arc::new(Instance::new(false, None)));
 }
 
 /// Gives a number an instance. A former one is stale, or the parent's: then drops nothing of it.
@@ -96,9 +110,31 @@ fn forget_if_parents(instance: Option<Arc<Instance>>) {
     }
 }
 
-/// The set of an instance that contains streams, of this process or of its parent.
+/// The set of an instance that contains streams. A child of a fork makes one of its own, unless there is no descriptor left: then
+/// the kernel's waits suffice.
 pub(crate) fn known(number: c_int) -> Option<Arc<Set>> {
-    INSTANCES.get(number)?.set.get().cloned()
+    let instance = INSTANCES.get(number)?;
+    if instance.owner.is_owner() {
+        return instance.set.get().cloned();
+    }
+    let has_set = instance.set.get().or(instance.parents.as_ref()).is_some();
+    let make = || entered(number)?.set_or_make(number);
+    has_set.then(make)?.ok()
+}
+
+/// Before a fork.
+pub(crate) fn before_fork() {
+    for number in INSTANCES.numbers(0, usize::MAX) {
+        let instance = INSTANCES.get(number);
+        let Some(instance) = instance.filter(|instance| instance.owner.is_owner()) else {
+            continue;
+        };
+        if !instance.is_shared.swap(true, Ordering::SeqCst)
+            && let Some(set) = instance.set.get()
+        {
+            set.share();
+        }
+    }
 }
 
 /// A thread that waits for an instance without streams, until this is dropped. If streams enter meanwhile, it is woken.
@@ -107,7 +143,10 @@ pub(crate) struct Early(Arc<Instance>);
 impl Early {
     /// Begins the wait. `None` if the instance is unknown, or has streams.
     pub(crate) fn begin(number: c_int) -> Option<Self> {
-        let instance = INSTANCES.get(number)?;
+        let mut instance = INSTANCES.get(number)?;
+        if !instance.owner.is_owner() {
+            instance = entered(number).ok()?;
+        }
         instance.early.fetch_add(1, Ordering::SeqCst);
         let begun = Self(instance);
         begun.0.set.get().is_none().then_some(begun)
@@ -127,12 +166,7 @@ pub(crate) fn note_poll(number: c_int) -> bool {
     }
     // Streams may enter while the kernel polls.
     note_member(number);
-    own(number).is_some()
-}
-
-/// The set of an instance that contains streams of this process, rather than of its parent.
-pub(crate) fn own(number: c_int) -> Option<Arc<Set>> {
-    known(number).filter(|set| set.owner.is_owner())
+    known(number).is_some()
 }
 
 /// The instance of this process at a number.
@@ -150,14 +184,14 @@ pub(super) fn entered(number: c_int) -> Result<Arc<Instance>> {
     let _entering = ENTERING.get_or_make(Mutex::default).lock();
     let Some(known) = INSTANCES.get(number) else {
         // Created without libc, or before an exec: nothing is known of it.
-        let instance = Instance::new(true);
+        let instance = Arc::new(Instance::new(true, None));
         enter(number, instance.clone());
         return Ok(instance);
     };
     if known.owner.is_owner() {
         return Ok(known);
     }
-    let instance = Instance::new(known.has_outsiders.load(Ordering::SeqCst));
+    let instance = Arc::new(Instance::inherited(&known));
     for other in INSTANCES.numbers(0, usize::MAX).collect::<Vec<_>>() {
         let its = INSTANCES.get(other);
         if its.is_some_and(|its| Arc::ptr_eq(&its, &known)) {

@@ -8,16 +8,20 @@
 //! set reports. A device that calls needs no descriptors of streams: the set lists what it reports, and rings one bell
 //! if a thread sleeps. A waiting thread drives the device itself for a short time before it sleeps. If no other set or stream
 //! waits for the device, the first set contains what other processes ring, so that no other thread has to wake this one.
+//!
+//! After a fork two processes have the program's set. Then it contains nothing of this library: see [`shared`].
 
 #![allow(unsafe_code, reason = "events of the program, and calls of libc")]
 
 mod driving;
 mod instance;
+mod placing;
+mod shared;
 pub(crate) mod waiting;
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -26,19 +30,21 @@ use libc::{
     c_short, epoll_event,
 };
 use portolan::stream::DeviceWait;
-use portolan_abi_layout::guard::{Result, last_errno};
-use portolan_threads::fork::ForkGuard;
+use portolan_abi_layout::guard::Result;
 use portolan_threads::lock::Mutex;
 use portolan_threads::spin::Spin;
 use rustix::event::epoll;
-use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::io::Errno;
 
 #[cfg(not(test))]
-pub(crate) use self::instance::{Early, known, note_member};
-pub(crate) use self::instance::{INSTANCES, closed, created, duplicated, note_poll, own};
-use crate::background::{NUMBER_MIN, make_bell, out_of_the_way};
+pub(crate) use self::instance::{Early, note_member};
+pub(crate) use self::instance::{
+    INSTANCES, before_fork, closed, created, duplicated, known, note_poll,
+};
+use self::placing::{borrowed, duplicate};
+use self::shared::Marks;
+use crate::background::{make_bell, out_of_the_way};
 use crate::look::{Edge, Next, look};
-use crate::real;
 use crate::socket::{Kind, Socket, Watch};
 use crate::watchers::Watcher;
 
@@ -67,7 +73,6 @@ const NO_DRIVER: c_int = -2;
 const BATCH: usize = 64;
 
 pub(crate) struct Set {
-    pub(crate) owner: ForkGuard,
     /// The program's set, in a descriptor of this library: the program may close the number that it added streams with, and
     /// use another one.
     kernels: OwnedFd,
@@ -80,6 +85,11 @@ pub(crate) struct Set {
     sleepers: AtomicU32,
     /// Threads that began to wait before the set had streams. The bell rings until they are awake.
     early: Arc<AtomicU32>,
+    /// Another process may have the program's set.
+    is_shared: Arc<AtomicBool>,
+    /// Threads that sleep in the first set alone.
+    in_first: AtomicU32,
+    marks: Mutex<Marks>,
     /// The kernel's waits on the set's own descriptor are not this library's: it is in another set, or was polled.
     has_outsiders: AtomicBool,
     interests: Mutex<Interests>,
@@ -122,6 +132,22 @@ struct Interest {
     version: u64,
 }
 
+impl Interest {
+    fn new(socket: &Arc<Socket>, event: epoll_event) -> Self {
+        Self {
+            socket: Arc::downgrade(socket),
+            events: event.events,
+            data: event.u64,
+            placed: Watch::default(),
+            duplicate: None,
+            is_hot: true,
+            last: None,
+            is_disabled: false,
+            version: 0,
+        }
+    }
+}
+
 /// A number to look at.
 struct Hot {
     number: c_int,
@@ -160,7 +186,7 @@ pub(crate) fn control(
 ) -> Result<()> {
     let set = match operation {
         EPOLL_CTL_ADD => instance::entered(set)?.set_or_make(set)?,
-        _ => own(set).ok_or(Errno::NOENT)?,
+        _ => known(set).ok_or(Errno::NOENT)?,
     };
     match operation {
         EPOLL_CTL_ADD => set.add(number, socket, event.ok_or(Errno::FAULT)?),
@@ -171,7 +197,7 @@ pub(crate) fn control(
 }
 
 impl Set {
-    fn make(number: c_int, early: Arc<AtomicU32>) -> Result<Arc<Self>> {
+    fn make(number: c_int, early: Arc<AtomicU32>, is_shared: Arc<AtomicBool>) -> Result<Arc<Self>> {
         let kernels = duplicate(number)?;
         let streams = epoll::create(epoll::CreateFlags::CLOEXEC).map(out_of_the_way)?;
         let bell = make_bell()?;
@@ -180,13 +206,15 @@ impl Set {
         // Threads may already wait for the program's set.
         rustix::io::write(&bell, &1u64.to_ne_bytes())?;
         Ok(Arc::new_cyclic(|this| Self {
-            owner: ForkGuard::new(),
             kernels,
             streams,
             bell,
             is_ringing: AtomicBool::new(true),
             sleepers: AtomicU32::new(0),
             early,
+            is_shared,
+            in_first: AtomicU32::new(0),
+            marks: Mutex::default(),
             has_outsiders: AtomicBool::new(false),
             interests: Mutex::default(),
             reports: Mutex::default(),
@@ -199,41 +227,32 @@ impl Set {
         }))
     }
 
-    /// Adds the second set to the program's.
-    fn attach(&self) -> Result<()> {
-        let data = epoll::EventData::new_u64(MARK);
-        epoll::add(&self.kernels, &self.streams, data, epoll::EventFlags::IN)
-    }
-
     /// The kernel's waits on the set are not all this library's.
     fn note_outsiders(&self) {
         self.has_outsiders.store(true, Ordering::SeqCst);
+        // Without memory they are not woken.
+        let _ = self.settle();
         self.wake();
     }
 
     fn add(&self, number: c_int, socket: &Arc<Socket>, event: epoll_event) -> Result<()> {
-        let mut interests = self.interests.lock();
-        if interests.by_number.contains_key(&number) {
-            return Err(Errno::EXIST);
-        }
-        let mut interest = Interest {
-            socket: Arc::downgrade(socket),
-            events: event.events,
-            data: event.u64,
-            placed: Watch::default(),
-            duplicate: None,
-            is_hot: true,
-            last: None,
-            is_disabled: false,
-            version: interests.next_version(),
-        };
-        let watch = socket.watch_in_set();
-        if !watch.kernel && event.events & !ORDINARY != 0 {
+        let is_of_kernel = socket.watch_in_set().kernel;
+        if !is_of_kernel && event.events & !ORDINARY != 0 {
             // A trial: the kernel reports wrong combinations of the other flags.
             self.kernel(EPOLL_CTL_ADD, number, &event)?;
             self.kernel(EPOLL_CTL_DEL, number, &event)?;
         }
-        self.place(number, &mut interest, watch)?;
+        self.enter(number, socket, Interest::new(socket, event))
+    }
+
+    /// Adds an interest, unless the number has one.
+    fn enter(&self, number: c_int, socket: &Arc<Socket>, mut interest: Interest) -> Result<()> {
+        let mut interests = self.interests.lock();
+        if interests.by_number.contains_key(&number) {
+            return Err(Errno::EXIST);
+        }
+        interest.version = interests.next_version();
+        self.place(number, &mut interest, socket.watch_in_set())?;
         // Before another thread looks at it, which asks for the next report.
         let this: Weak<dyn Watcher> = self.this.clone();
         socket.add_watcher(number, this);
@@ -269,6 +288,10 @@ impl Set {
         let mut interests = self.interests.lock();
         let mut interest = interests.by_number.remove(&number).ok_or(Errno::NOENT)?;
         interests.hot.retain(|hot| *hot != number);
+        if !tells_socket && self.is_shared() {
+            // The kernel goes on to report what another process still has open.
+            interest.placed.kernel = false;
+        }
         // A closed descriptor has already left its set.
         let _ = self.place(number, &mut interest, Watch::default());
         // Before another thread adds it again.
@@ -276,57 +299,6 @@ impl Set {
             let this: Weak<dyn Watcher> = self.this.clone();
             socket.remove_watcher(number, &this);
             drop(interests);
-        }
-        Ok(())
-    }
-
-    /// The kernel's `epoll_ctl` on the program's set.
-    fn kernel(&self, operation: c_int, number: c_int, event: &epoll_event) -> Result<()> {
-        let mut event = *event;
-        // SAFETY: the event is a valid local variable.
-        match unsafe { real::epoll_ctl(self.kernels.as_raw_fd(), operation, number, &mut event) } {
-            0 => Ok(()),
-            _ => Err(last_errno()),
-        }
-    }
-
-    /// Moves an interest's descriptors into the sets that `watch` requires.
-    fn place(&self, number: c_int, interest: &mut Interest, watch: Watch) -> Result<()> {
-        let former = std::mem::replace(&mut interest.placed, watch);
-        let event = epoll_event {
-            events: interest.events,
-            u64: interest.data,
-        };
-        match (former.kernel, watch.kernel) {
-            (false, true) => self.kernel(EPOLL_CTL_ADD, number, &event)?,
-            (true, false) => {
-                let _ = self.kernel(EPOLL_CTL_DEL, number, &event);
-            }
-            _ => {}
-        }
-        if former.own == watch.own {
-            return Ok(());
-        }
-        if let Some(own) = former.own {
-            let duplicate = interest.duplicate.take();
-            let own = duplicate.as_ref().map_or(borrowed(own), AsFd::as_fd);
-            let _ = epoll::delete(&self.streams, own);
-        }
-        if let Some(own) = watch.own {
-            let data = epoll::EventData::new_u64(number as u64);
-            // A listener's is readable while connections wait, also after they were reported. Each new one is an edge.
-            let edge = match watch.kernel {
-                true => epoll::EventFlags::ET,
-                false => epoll::EventFlags::empty(),
-            };
-            let flags = epoll::EventFlags::IN | edge;
-            match epoll::add(&self.streams, borrowed(own), data, flags) {
-                Err(Errno::EXIST) => {
-                    let duplicate = interest.duplicate.insert(duplicate(own)?);
-                    epoll::add(&self.streams, duplicate, data, flags)?;
-                }
-                added => added?,
-            }
         }
         Ok(())
     }
@@ -457,6 +429,8 @@ impl Set {
                     let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
                     self.is_ringing.store(false, Ordering::Release);
                 }
+                // The next collection drives it.
+                DEVICE => {}
                 number => self.heat(number as c_int),
             }
         }
@@ -465,7 +439,9 @@ impl Set {
     /// Whether a wait would report a stream. Consumes no event.
     pub(crate) fn has_ready(&self) -> bool {
         // The caller waits in the kernel.
-        self.has_outsiders.store(true, Ordering::SeqCst);
+        if !self.has_outsiders.swap(true, Ordering::SeqCst) {
+            let _ = self.settle();
+        }
         let driver = self.driver();
         if let Some(stream) = driver.as_ref().and_then(|driver| driver.stream()) {
             self.drive(stream);
@@ -545,20 +521,6 @@ impl Watcher for Set {
     fn closed(&self, number: c_int) {
         let _ = self.remove(number, false);
     }
-}
-
-/// Duplicates a descriptor, out of the way if the process is allowed as many.
-fn duplicate(number: c_int) -> Result<OwnedFd> {
-    let duplicate = |least| fcntl_dupfd_cloexec(borrowed(number), least);
-    duplicate(NUMBER_MIN).or_else(|_| duplicate(0))
-}
-
-/// Borrows a descriptor for a system call. If it is not open, the kernel refuses it.
-fn borrowed(fd: RawFd) -> BorrowedFd<'static> {
-    // -1 cannot be borrowed. The kernel refuses the replacement as well.
-    let fd = if fd < 0 { RawFd::MAX } else { fd };
-    // SAFETY: it is passed only to epoll_ctl(2) and fcntl(2), which check it.
-    unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
 /// The second set's descriptor.

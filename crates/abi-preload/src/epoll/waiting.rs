@@ -149,7 +149,15 @@ impl Set {
         sleep: Option<Duration>,
         mask: *const sigset_t,
     ) -> Result<(usize, bool)> {
-        let found = kernel_wait(self.kernels.as_raw_fd(), events, sleep, mask)?;
+        self.in_first.fetch_add(1, Ordering::SeqCst);
+        // Looked at by a thread that forks, after it has set this.
+        if self.is_shared() {
+            self.in_first.fetch_sub(1, Ordering::SeqCst);
+            return self.ask_both(events, sleep, mask);
+        }
+        let found = kernel_wait(self.kernels.as_raw_fd(), events, sleep, mask);
+        self.in_first.fetch_sub(1, Ordering::SeqCst);
+        let found = found?;
         let (kept, has_streams) = without_marks(&mut events[..found]);
         if has_streams {
             self.drain();
@@ -159,7 +167,7 @@ impl Set {
 }
 
 /// The kernel's `epoll_pwait`, or `epoll_pwait2` for a short sleep.
-fn kernel_wait(
+pub(super) fn kernel_wait(
     set: c_int,
     events: &mut [epoll_event],
     sleep: Option<Duration>,
@@ -188,20 +196,6 @@ fn kernel_wait(
     let found =
         asleep(|| unsafe { real::epoll_pwait(set, events.as_mut_ptr(), room, timeout_ms, mask) });
     usize::try_from(found).map_err(|_| last_errno())
-}
-
-/// A wait on a set inherited through fork. The parent's streams are not reported.
-///
-/// # Errors
-/// As for epoll_pwait(2).
-pub(crate) fn wait_inherited(
-    set: c_int,
-    events: &mut [epoll_event],
-    timeout: Option<Duration>,
-    mask: *const sigset_t,
-) -> Result<usize> {
-    let found = kernel_wait(set, events, timeout, mask)?;
-    Ok(without_marks(&mut events[..found]).0)
 }
 
 /// Moves the program's events to the front. Returns their number, and whether the second set was among the others.

@@ -3,14 +3,22 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Listens at port 7100 of 127.0.0.1, and stores that address. Returns the listener. */
+/* Port 7100 of 127.0.0.1. */
+static inline struct sockaddr_in loopback(void)
+{
+	return (struct sockaddr_in){
+		.sin_family = AF_INET,
+		.sin_port = htons(7100),
+		.sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+	};
+}
+
+/* Listens at that address, and stores it. Returns the listener. */
 static inline int listen_here(struct sockaddr_in *here)
 {
 	int listener = socket(AF_INET, SOCK_STREAM, 0), on = 1;
 
-	here->sin_family = AF_INET;
-	here->sin_port = htons(7100);
-	here->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	*here = loopback();
 	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
 	need(bind(listener, (struct sockaddr *)here, sizeof(*here)) == 0, "bind");
 	need(listen(listener, 16) == 0, "listen");

@@ -1,5 +1,6 @@
 //! C programs with the library preloaded, over a software device in the test's own network namespace.
 
+mod forked;
 mod instances;
 
 use std::path::{Path, PathBuf};

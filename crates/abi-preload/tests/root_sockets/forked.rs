@@ -1,0 +1,39 @@
+//! Epoll instances that processes share: `forked.c`.
+
+use crate::{Folder, run};
+
+/// Plays a case of `forked.c` on TCP and on rsockets. Returns the report of the latter.
+fn forked(case: &str, on_tcp: &str) -> String {
+    let folder = Folder::with(&format!("forked-{case}"), "forked.c");
+    let (said, _) = run(&folder, &format!("timeout 100 $tcp {case}"));
+    assert_eq!(said, on_tcp);
+    let (on_rsockets, report) = run(&folder, &format!("timeout 100 $rsockets {case}"));
+    assert_eq!(on_rsockets, said, "{report}");
+    report
+}
+
+#[test]
+fn a_daemon_that_inherits_its_instance_sleeps_and_serves_its_clients() {
+    let idle = "the daemon waits: 0, all the time: 1, busy: 0\nanswered: 1\n";
+    let report = forked("daemon", &format!("{idle}{idle}done\n"));
+    assert!(report.contains("0 connected, 2 accepted"), "{report}");
+}
+
+#[test]
+fn workers_that_inherit_one_instance_sleep_and_serve_their_clients() {
+    forked("workers", "answered: 5, busy: 0\ndone\n");
+}
+
+#[test]
+fn a_parent_sleeps_while_its_child_has_sockets_of_its_own_in_their_instance() {
+    let said = "the parent waits: 0, all the time: 1, busy: 0\nanswered: 1\ndone\n";
+    let report = forked("parent", said);
+    assert!(report.contains("rsockets 1 connected"), "{report}");
+}
+
+#[test]
+fn a_stream_wakes_a_thread_that_waited_before_a_fork_although_the_child_waits_for_the_same_instance()
+ {
+    let report = forked("woken", "lost: 0\ndone\n");
+    assert!(report.contains("rsockets 20 connected"), "{report}");
+}
