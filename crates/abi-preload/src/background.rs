@@ -8,11 +8,12 @@ use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use portolan_port_sharing::room::{aside, with_room};
 use portolan_threads::fork::ForkGuard;
 use portolan_threads::lock::Mutex;
 use portolan_threads::{ProcessCell, with_signals_blocked};
 use rustix::event::{EventfdFlags, epoll, eventfd};
-use rustix::io::{Errno, Result, fcntl_dupfd_cloexec};
+use rustix::io::{Errno, Result};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
@@ -26,8 +27,6 @@ pub(crate) const DELAY: Duration = Duration::from_millis(10);
 /// The places of the timer and of what wakes the thread.
 const TIMER: u64 = u64::MAX;
 const WAKER: u64 = u64::MAX - 1;
-/// Least number of a descriptor of this library: the program may be about to use the number that it has just closed.
-pub(crate) const NUMBER_MIN: c_int = 512;
 
 /// What the thread works on.
 pub(crate) trait Task: Send + Sync {
@@ -147,9 +146,12 @@ fn once() -> epoll::EventFlags {
     epoll::EventFlags::IN | epoll::EventFlags::ONESHOT
 }
 
-/// Moves a new descriptor to a number that the program does not expect for its own.
-pub(crate) fn out_of_the_way(made: OwnedFd) -> OwnedFd {
-    fcntl_dupfd_cloexec(&made, NUMBER_MIN).unwrap_or(made)
+/// Makes a descriptor, at a number that the program does not expect for its own.
+///
+/// # Errors
+/// Those of `make`.
+pub(crate) fn make_aside(make: impl FnMut() -> Result<OwnedFd>) -> Result<OwnedFd> {
+    with_room(make).map(aside)
 }
 
 /// An eventfd, out of the way.
@@ -158,16 +160,16 @@ pub(crate) fn out_of_the_way(made: OwnedFd) -> OwnedFd {
 /// No descriptor is left.
 pub(crate) fn make_bell() -> Result<OwnedFd> {
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-    eventfd(0, flags).map(out_of_the_way)
+    make_aside(|| eventfd(0, flags))
 }
 
 fn service() -> Result<&'static Service> {
     static SERVICE: ProcessCell<Service> = ProcessCell::new();
     SERVICE.get_or_try_make(|| {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, flags).map(out_of_the_way)?;
+        let timer = make_aside(|| timerfd_create(TimerfdClockId::Monotonic, flags))?;
         let waker = make_bell()?;
-        let set = epoll::create(epoll::CreateFlags::CLOEXEC).map(out_of_the_way)?;
+        let set = make_aside(|| epoll::create(epoll::CreateFlags::CLOEXEC))?;
         for (fd, place) in [(&timer, TIMER), (&waker, WAKER)] {
             let data = epoll::EventData::new_u64(place);
             epoll::add(&set, fd, data, epoll::EventFlags::IN)?;

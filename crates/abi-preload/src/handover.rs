@@ -17,12 +17,12 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use portolan::Stream;
 use portolan::stream::Direction;
+use portolan_port_sharing::room::aside;
 use portolan_threads::{ProcessCell, with_signals_blocked};
 use rustix::fs::FileType;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use crate::background::out_of_the_way;
 use crate::listen::release_unused;
 use crate::socket::{Kind, SOCKETS, Socket};
 use crate::{names, real};
@@ -67,7 +67,7 @@ pub(crate) fn share(socket: &Socket) {
         let flags = SocketFlags::CLOEXEC;
         let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
         let (ours, theirs) = pair.ok()?;
-        let ours = out_of_the_way(ours);
+        let ours = aside(ours);
         name(stream, socket, &ours, &theirs);
         if socket.is_nonblocking() {
             let _ = rustix::io::ioctl_fionbio(&theirs, true);
@@ -119,11 +119,11 @@ fn listen() -> bool {
     let Ok((from, to)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) else {
         return false;
     };
-    let from = out_of_the_way(from);
+    let from = aside(from);
     let thread = std::thread::Builder::new().name("portolan-forked".into());
     let spawned = with_signals_blocked(|| thread.spawn(move || answer(&from)));
     // Leaked on purpose: every child inherits it. Children close low numbers.
-    let to = out_of_the_way(to).into_raw_fd();
+    let to = aside(to).into_raw_fd();
     QUESTIONS_FILE.store(file_of(to).unwrap_or(0), Ordering::Release);
     QUESTIONS.store(to, Ordering::Release);
     spawned.is_ok()

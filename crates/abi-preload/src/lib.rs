@@ -3,7 +3,7 @@
 //! The program's descriptors stay real kernel TCP sockets; a stream only replaces the connection. So options,
 //! addresses, close-on-exec, `dup` and `fork` work as usual, and the TCP socket is ready for use if no rsocket answers.
 //!
-//! Each module uses only modules listed above it:
+//! Each module uses only modules listed above it, except that `epoll` looks up sockets by `descriptors`:
 //!
 //! * `real`: libc's own functions. `table`: lock-free lookup of objects by descriptor number. `inside`: threads that are in a
 //!   call of this library. `exiting`: whether the process is at its end.
@@ -15,7 +15,7 @@
 //!   `connect`, `listen`: how a socket gets its stream. `look`: its readiness. `transfer`, `copy`, `options`: calls on one socket.
 //! * `epoll`: epoll sets with streams. `handover`: streams for other processes. `descriptors`: lifetime of the numbers.
 //! * `poll`, `messages`, `stdio`: calls on several descriptors, on messages, and on files.
-//! * `process`: load, fork and exit. `export`: the exported functions.
+//! * `process`: load, fork and exit. `export`, `limits`: the exported functions.
 
 #![cfg_attr(
     test,
@@ -40,6 +40,8 @@ mod farewell;
 mod handover;
 mod inheritance;
 mod inside;
+#[cfg(not(test))]
+mod limits;
 mod listen;
 mod look;
 mod messages;

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use libc::{
     FD_SETSIZE, POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, c_short, fd_set, pollfd, sigset_t,
 };
-use portolan_abi_layout::guard::{Result, last_errno};
+use portolan_abi_layout::guard::Result;
+use portolan_port_sharing::room;
 use rustix::io::Errno;
 
 use portolan::stream::SocketSleep;
@@ -17,16 +18,18 @@ use portolan::stream::SocketSleep;
 use crate::descriptors::lookup;
 use crate::epoll::{INSTANCES, Set, known, note_poll};
 use crate::farewell::Farewell;
-use crate::inside::asleep;
 use crate::look::{Next, look};
-use crate::real;
 use crate::socket::{Attending, Kind, SOCKETS, Socket};
-use crate::wait::{Waits, readable, timespec_of};
+use crate::wait::{Waits, ask_kernel, readable};
 
 /// Maximum sleep for events that no descriptor signals: deadlines of connects.
 const SLEEP: Duration = Duration::from_millis(100);
 /// Size of the largest set whose streams are polled before a sleep.
 const LOOKS_MAX: usize = 16;
+/// Maximum number of entries that no limit of open files excludes.
+const ENTRIES_MIN: usize = 64;
+/// Maximum sleep if the kernel does not take all descriptors.
+const REST: Duration = Duration::from_millis(10);
 
 /// A descriptor's object.
 enum Object {
@@ -60,20 +63,30 @@ pub(crate) unsafe fn poll(
     mask: *const sigset_t,
 ) -> Result<c_int> {
     let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    // Of entries for the kernel, as of the program's.
+    let limit = match fds.len() {
+        ..=ENTRIES_MIN => usize::MAX,
+        _ => room::open_files().map_or(usize::MAX, |limit| limit as usize),
+    };
+    if fds.len() > limit {
+        return Err(Errno::INVAL);
+    }
     let mut is_found = look_briefly(fds, until);
-    // One entry for each of the program's entries, then the streams' own descriptors.
+    // One entry for each of the program's that the kernel serves, at these places, and then the streams' own descriptors.
     let mut kernels: Vec<pollfd> = Vec::with_capacity(2 * fds.len());
+    let mut places: Vec<usize> = Vec::with_capacity(fds.len());
     let mut own_fds: Vec<pollfd> = Vec::with_capacity(fds.len());
     // Other threads may wait for the other direction of a stream.
     let mut waits: Vec<Waits> = Vec::new();
     let mut attending: Vec<Attending> = Vec::new();
     loop {
         kernels.clear();
+        places.clear();
         waits.clear();
         attending.clear();
         let mut farewell = None;
         let mut is_restless = false;
-        for fd in fds.iter_mut() {
+        for (place, fd) in fds.iter_mut().enumerate() {
             let mut kernel = *fd;
             match object(fd.fd) {
                 Object::Stream(socket) if is_found && socket.stream().is_some() => kernel.fd = -1,
@@ -115,7 +128,10 @@ pub(crate) unsafe fn poll(
                     fd.revents = if is_ready { POLLIN } else { 0 };
                 }
             }
-            kernels.push(kernel);
+            if kernel.fd >= 0 {
+                kernels.push(kernel);
+                places.push(place);
+            }
         }
         kernels.append(&mut own_fds);
         kernels.extend(
@@ -128,20 +144,24 @@ pub(crate) unsafe fn poll(
         let left = farewell
             .as_ref()
             .map_or(left, |farewell| farewell.at_most(left));
-        let sleep = match count(fds) {
+        let mut sleep = match count(fds) {
             // A stream that was ready has been handed over.
             0 if is_found => Some(Duration::ZERO),
             0 if is_restless => Some(left.map_or(SLEEP, |left| left.min(SLEEP))),
             0 => left,
             _ => Some(Duration::ZERO),
         };
-        if count(fds) > 0 && kernels.iter().all(|kernel| kernel.fd < 0) {
+        if count(fds) > 0 && kernels.is_empty() {
             return Ok(count(fds));
         }
         let sleeps = sleep.is_none_or(|sleep| !sleep.is_zero());
         let at_sockets = sleeps.then(|| waits.iter().find_map(Waits::sleep_at_sockets));
         let sockets = at_sockets.iter().flatten().flat_map(SocketSleep::sockets);
         kernels.extend(sockets.map(readable));
+        if kernels.len() > limit {
+            kernels.truncate(limit);
+            sleep = Some(sleep.map_or(REST, |sleep| sleep.min(REST)));
+        }
         // SAFETY: the caller's promise.
         let asked = unsafe { ask_kernel(&mut kernels, sleep, mask) };
         drop(at_sockets);
@@ -149,8 +169,8 @@ pub(crate) unsafe fn poll(
             Err(_) if count(fds) > 0 => return Ok(count(fds)),
             asked => asked?,
         }
-        for (fd, kernel) in fds.iter_mut().zip(&kernels) {
-            fd.revents |= kernel.revents;
+        for (place, kernel) in places.iter().zip(&kernels) {
+            fds[*place].revents |= kernel.revents;
         }
         is_found = false;
         let found = count(fds);
@@ -193,30 +213,6 @@ fn look_briefly(fds: &mut [pollfd], until: Option<Instant>) -> bool {
             return is_found;
         }
         std::hint::spin_loop();
-    }
-}
-
-/// `ppoll` of the kernel.
-///
-/// # Errors
-/// As for ppoll(2).
-///
-/// # Safety
-/// The mask is null or valid.
-pub(crate) unsafe fn ask_kernel(
-    fds: &mut [pollfd],
-    sleep: Option<Duration>,
-    mask: *const sigset_t,
-) -> Result<()> {
-    let sleep = sleep.map(timespec_of);
-    let timeout = sleep.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the slice gives pointer and count; the timeout is null or valid; the caller vouches for the mask.
-    let found = asleep(|| unsafe {
-        real::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout, mask)
-    });
-    match found {
-        0.. => Ok(()),
-        _ => Err(last_errno()),
     }
 }
 

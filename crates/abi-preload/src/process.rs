@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan::provider::{PROVIDER_ENV, chosen, configure_software, of_environment, pin};
+use portolan_port_sharing::room;
 
 use crate::descriptors::is_table_owner;
 use crate::exiting::DELIVERY_WAIT;
@@ -25,6 +26,7 @@ static AT_EXIT: extern "C" fn() = at_exit;
 
 extern "C" fn at_load() {
     is_table_owner();
+    room::keep_limit();
     real::find_all();
     // A program must not fail because of this. The panic hook has printed the message.
     let _ = std::panic::catch_unwind(read_environment);
@@ -61,6 +63,7 @@ unsafe extern "C" fn before_fork() {
 
 unsafe extern "C" fn in_child() {
     is_table_owner();
+    room::restore_limit();
     report::forget();
     pump::forget();
     exiting::forget();

@@ -12,10 +12,10 @@ use portolan::Stream;
 use portolan_threads::lock::Mutex;
 use portolan_threads::{ProcessCell, with_signals_blocked};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{SendFlags, Shutdown as Side, send, shutdown};
 
-use crate::background::{make_bell, out_of_the_way};
+use crate::background::{make_aside, make_bell};
 use crate::report;
 
 /// Buffer size in each direction.
@@ -112,7 +112,7 @@ pub(crate) fn start(stream: Stream, pair: OwnedFd) {
 
 fn launch() -> Option<Service> {
     let bell = make_bell().ok()?;
-    let own = out_of_the_way(bell.try_clone().ok()?);
+    let own = make_aside(|| fcntl_dupfd_cloexec(&bell, 0)).ok()?;
     let thread = std::thread::Builder::new().name("portolan-handed".into());
     with_signals_blocked(|| thread.spawn(move || run(&own))).ok()?;
     Some(Service {
@@ -122,7 +122,7 @@ fn launch() -> Option<Service> {
 }
 
 fn run(bell: &OwnedFd) {
-    let Ok(set) = epoll::create(epoll::CreateFlags::CLOEXEC).map(out_of_the_way) else {
+    let Ok(set) = make_aside(|| epoll::create(epoll::CreateFlags::CLOEXEC)) else {
         return;
     };
     let data = epoll::EventData::new_u64(BELL);

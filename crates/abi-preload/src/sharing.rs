@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, OnceLock, Weak};
 
+use portolan_port_sharing::room::aside;
 use portolan_threads::lock::Mutex;
 use rustix::io::{Errno, Result};
 use rustix::net::{
@@ -18,7 +19,7 @@ use rustix::net::{
 };
 use rustix::process::{Pid, geteuid, test_kill_process};
 
-use crate::background::{Place, Task, out_of_the_way};
+use crate::background::{Place, Task, make_aside};
 use crate::backlog::Backlog;
 
 /// Maximum of other processes that a process knows of.
@@ -84,7 +85,7 @@ impl Host {
         if !process_of(&caller).is_some_and(is_trusted) || sharers.len() >= SHARERS_MAX {
             return;
         }
-        let caller = out_of_the_way(caller);
+        let caller = aside(caller);
         let place = Place::new(self.this.clone());
         // Readable when the other process ends it.
         if let Ok(place) = place.and_then(|place| place.watch(&caller).map(|()| place)) {
@@ -183,7 +184,7 @@ fn process_of(socket: &OwnedFd) -> Option<libc::ucred> {
 
 fn unix_socket() -> Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map(out_of_the_way)
+    make_aside(|| socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None))
 }
 
 fn name(address: SocketAddr) -> Result<SocketAddrUnix> {

@@ -6,7 +6,7 @@ use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use libc::{POLLIN, POLLOUT, pollfd, timespec};
+use libc::{POLLIN, POLLOUT, pollfd, sigset_t, timespec};
 use portolan::Stream;
 use portolan::stream::{Direction, Ready, SocketSleep};
 use portolan_abi_layout::guard::{Result, last_errno};
@@ -74,21 +74,34 @@ pub(crate) fn wait_for(
     left: Option<Duration>,
     on_signal: OnSignal,
 ) -> Result<()> {
-    let left = left.map(timespec_of);
-    let timeout = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the slice gives pointer and count; the timeout is null or valid; there is no mask.
+    // SAFETY: there is no mask.
+    match unsafe { ask_kernel(fds, left, std::ptr::null()) } {
+        Err(Errno::INTR) if on_signal == OnSignal::Restarts && all_restart() => Ok(()),
+        asked => asked,
+    }
+}
+
+/// `ppoll` of the kernel.
+///
+/// # Errors
+/// As for ppoll(2).
+///
+/// # Safety
+/// The mask is null or valid.
+pub(crate) unsafe fn ask_kernel(
+    fds: &mut [pollfd],
+    sleep: Option<Duration>,
+    mask: *const sigset_t,
+) -> Result<()> {
+    let sleep = sleep.map(timespec_of);
+    let timeout = sleep.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the slice gives pointer and count; the timeout is null or valid; the caller vouches for the mask.
     let found = asleep(|| unsafe {
-        real::ppoll(
-            fds.as_mut_ptr(),
-            fds.len() as libc::nfds_t,
-            timeout,
-            std::ptr::null(),
-        )
+        real::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout, mask)
     });
-    match (found, last_errno()) {
-        (0.., _) => Ok(()),
-        (_, Errno::INTR) if on_signal == OnSignal::Restarts && all_restart() => Ok(()),
-        (_, errno) => Err(errno),
+    match found {
+        0.. => Ok(()),
+        _ => Err(last_errno()),
     }
 }
 

@@ -8,9 +8,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use portolan::Stream;
+use portolan_port_sharing::room::aside;
 
 use super::{BATCH, Backlog};
-use crate::background::{DELAY, Place, out_of_the_way};
+use crate::background::{DELAY, Place};
 use crate::{pump, report};
 
 /// How long a request waits for the program if other processes share the listening socket.
@@ -180,7 +181,7 @@ impl Backlog {
             return false;
         };
         let _ = connected.set_nonblocking(true);
-        pump::start(stream, out_of_the_way(connected.into()));
+        pump::start(stream, aside(connected.into()));
         true
     }
 }

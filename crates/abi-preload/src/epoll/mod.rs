@@ -43,7 +43,7 @@ pub(crate) use self::instance::{
 };
 use self::placing::{borrowed, duplicate};
 use self::shared::Marks;
-use crate::background::{make_bell, out_of_the_way};
+use crate::background::{make_aside, make_bell};
 use crate::look::{Edge, Next, look};
 use crate::socket::{Kind, Socket, Watch};
 use crate::watchers::Watcher;
@@ -199,7 +199,7 @@ pub(crate) fn control(
 impl Set {
     fn make(number: c_int, early: Arc<AtomicU32>, is_shared: Arc<AtomicBool>) -> Result<Arc<Self>> {
         let kernels = duplicate(number)?;
-        let streams = epoll::create(epoll::CreateFlags::CLOEXEC).map(out_of_the_way)?;
+        let streams = make_aside(|| epoll::create(epoll::CreateFlags::CLOEXEC))?;
         let bell = make_bell()?;
         let data = epoll::EventData::new_u64(BELL);
         epoll::add(&streams, &bell, data, epoll::EventFlags::IN)?;

@@ -9,7 +9,7 @@ use rustix::event::epoll;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 use super::{Interest, Set};
-use crate::background::NUMBER_MIN;
+use crate::background::make_aside;
 use crate::real;
 use crate::socket::Watch;
 
@@ -71,10 +71,9 @@ impl Set {
     }
 }
 
-/// Duplicates a descriptor, out of the way if the process is allowed as many.
+/// Duplicates a descriptor, aside.
 pub(super) fn duplicate(number: c_int) -> Result<OwnedFd> {
-    let duplicate = |least| fcntl_dupfd_cloexec(borrowed(number), least);
-    duplicate(NUMBER_MIN).or_else(|_| duplicate(0))
+    make_aside(|| fcntl_dupfd_cloexec(borrowed(number), 0))
 }
 
 /// Borrows a descriptor for a system call. If it is not open, the kernel refuses it.

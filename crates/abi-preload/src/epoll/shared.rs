@@ -16,9 +16,8 @@ use rustix::io::Errno;
 use super::waiting::{kernel_wait, without_marks};
 use super::{DEVICE, Interest, MARK, Set, borrowed};
 use crate::descriptors::lookup;
-use crate::poll::ask_kernel;
 use crate::socket::Watch;
-use crate::wait::readable;
+use crate::wait::{ask_kernel, readable};
 
 /// How long a thread leaves the program's set alone after that has reported only what another process has yet to take.
 const PAUSE: Duration = Duration::from_millis(10);

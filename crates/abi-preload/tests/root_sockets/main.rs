@@ -2,6 +2,7 @@
 
 mod forked;
 mod instances;
+mod limits;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -8,12 +8,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use portolan_port_sharing::room::with_room;
+use portolan_port_sharing::room::{aside, with_room};
 use portolan_provider::traits::{DeviceWait, Notify};
 use rustix::event::epoll;
-use rustix::io::{Result, fcntl_dupfd_cloexec};
+use rustix::io::Result;
 
-use super::signal::NUMBER_MIN;
 use super::{Core, Signal, State};
 use crate::stream::queues::Drive;
 
@@ -77,7 +76,7 @@ impl OwnWait {
     fn make(&self, signal: &Signal) -> Result<OwnedFd> {
         let both = with_room(|| epoll::create(epoll::CreateFlags::CLOEXEC))?;
         // The program may be about to use the number that it has just closed.
-        let both = fcntl_dupfd_cloexec(&both, NUMBER_MIN).unwrap_or(both);
+        let both = aside(both);
         let data = epoll::EventData::new_u64(0);
         for fd in [signal.as_fd(), self.device.as_fd()] {
             epoll::add(&both, fd, data, epoll::EventFlags::IN)?;

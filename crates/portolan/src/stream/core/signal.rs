@@ -6,15 +6,12 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
+use portolan_port_sharing::room::aside;
 use portolan_provider::traits::Notify;
 use portolan_provider::{Result, Step};
 use portolan_threads::lock::Mutex;
-use rustix::io::fcntl_dupfd_cloexec;
 
 use crate::bell::{make_bell, ring, silence};
-
-/// Least number of a descriptor that is made while the program calls something that makes none.
-pub(super) const NUMBER_MIN: i32 = 512;
 
 /// A program's function that is called when a stream may have become ready.
 pub(super) type Call = Box<dyn Fn() + Send + Sync>;
@@ -141,7 +138,7 @@ impl Notify for Signal {
         }
         let made = make_bell(Step::Event)?;
         // The program may be about to use the number that it has just closed.
-        let made = fcntl_dupfd_cloexec(&made, NUMBER_MIN).unwrap_or(made);
+        let made = aside(made);
         if state.is_raised {
             ring(&made);
         }

@@ -1,0 +1,30 @@
+//! Programs that rely on their limit of open files: `limits.c`.
+
+use crate::{Folder, run};
+
+/// Plays a case of `limits.c` on TCP and on rsockets. Returns the report of the latter.
+fn limits(case: &str, on_tcp: &str) -> String {
+    let folder = Folder::with(&format!("limits-{case}"), "limits.c");
+    let (said, _) = run(&folder, &format!("timeout 100 $tcp {case}"));
+    assert_eq!(said, on_tcp);
+    let (on_rsockets, report) = run(&folder, &format!("timeout 100 $rsockets {case}"));
+    assert_eq!(on_rsockets, said, "{report}");
+    report
+}
+
+#[test]
+fn a_server_that_uses_select_keeps_its_soft_limit_and_gets_no_number_beyond_it() {
+    let said = "accepted: 700, received: 700, limit: 1024\ndone\n";
+    let report = limits("select", said);
+    assert!(report.contains("700 accepted"), "{report}");
+}
+
+#[test]
+fn an_array_for_poll_has_as_many_places_as_the_process_may_have_files() {
+    let said = "nothing yet: 0\ndata: 1\nat the stream: 1\ntoo many: EINVAL\ndone\n";
+    let report = limits("poll", said);
+    assert!(
+        report.contains("rsockets 1 connected, 1 accepted"),
+        "{report}"
+    );
+}
