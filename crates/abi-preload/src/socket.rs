@@ -489,23 +489,30 @@ pub(crate) fn leave(number: c_int) {
 pub(crate) struct Watch {
     /// Whether to watch the number itself for the kernel's events.
     pub(crate) kernel: bool,
+    /// Whether an epoll set watches the number itself, and reports the kernel's events as its own.
+    pub(crate) number: bool,
     /// A descriptor that becomes readable.
     pub(crate) own: Option<RawFd>,
 }
 
 impl Socket {
-    /// What an epoll set watches: nothing if the device calls the set.
-    pub(crate) fn watch_in_set(&self) -> Watch {
-        match self.is_called.load(Ordering::Acquire) && self.kind() == Kind::Connected {
-            true => Watch::default(),
-            false => self.watch(),
+    /// What an epoll set watches: nothing if the device calls the set. A one-shot event of a listener is the kernel's or this
+    /// library's, so one of them reports both.
+    pub(crate) fn watch_in_set(&self, is_one_shot: bool) -> Watch {
+        if self.is_called.load(Ordering::Acquire) && self.kind() == Kind::Connected {
+            return Watch::default();
         }
+        let mut watch = self.watch();
+        if is_one_shot && self.kind() == Kind::Listening {
+            (watch.number, watch.kernel) = (watch.kernel, false);
+        }
+        watch
     }
 
     pub(crate) fn watch(&self) -> Watch {
         let own = |fd: RawFd| Watch {
-            kernel: false,
             own: Some(fd),
+            ..Watch::default()
         };
         if let Some(stream) = self.stream() {
             return own(stream.as_fd().as_raw_fd());
@@ -517,12 +524,13 @@ impl Socket {
                 Watch {
                     kernel: true,
                     own: backlog.map(|backlog| backlog.ready().as_raw_fd()),
+                    ..Watch::default()
                 }
             }
             (Phase::Nothing, Kind::Refused) => Watch::default(),
             (Phase::Nothing, _) => Watch {
                 kernel: true,
-                own: None,
+                ..Watch::default()
             },
         }
     }

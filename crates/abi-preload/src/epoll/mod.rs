@@ -26,8 +26,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use libc::{
-    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT,
-    c_short, epoll_event,
+    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLHUP,
+    EPOLLONESHOT, c_short, epoll_event,
 };
 use portolan::stream::DeviceWait;
 use portolan_abi_layout::guard::Result;
@@ -44,7 +44,8 @@ pub(crate) use self::instance::{
 use self::placing::{borrowed, duplicate};
 use self::shared::Marks;
 use crate::background::{make_aside, make_bell};
-use crate::look::{Edge, Next, look};
+use crate::listen::is_readable;
+use crate::look::{Edge, Look, Next, look};
 use crate::socket::{Kind, Socket, Watch};
 use crate::watchers::Watcher;
 
@@ -146,6 +147,10 @@ impl Interest {
             version: 0,
         }
     }
+
+    fn is_one_shot(&self) -> bool {
+        self.events & EPOLLONESHOT as u32 != 0
+    }
 }
 
 /// A number to look at.
@@ -155,6 +160,23 @@ struct Hot {
     socket: Option<Arc<Socket>>,
     wanted: u32,
     version: u64,
+    /// Whether the set reports the kernel's events of the number.
+    has_kernels: bool,
+}
+
+impl Hot {
+    fn look(&self, socket: &Socket, always: bool) -> Look {
+        let mut seen = look(
+            socket,
+            self.number,
+            self.wanted as c_short,
+            Next::Call { always },
+        );
+        if self.has_kernels && is_readable(self.number) {
+            seen.events |= self.wanted as c_short & (libc::POLLIN | libc::POLLRDNORM);
+        }
+        seen
+    }
 }
 
 impl Interests {
@@ -236,13 +258,13 @@ impl Set {
     }
 
     fn add(&self, number: c_int, socket: &Arc<Socket>, event: epoll_event) -> Result<()> {
-        let is_of_kernel = socket.watch_in_set().kernel;
-        if !is_of_kernel && event.events & !ORDINARY != 0 {
+        let interest = Interest::new(socket, event);
+        if !socket.watch_in_set(interest.is_one_shot()).kernel && event.events & !ORDINARY != 0 {
             // A trial: the kernel reports wrong combinations of the other flags.
             self.kernel(EPOLL_CTL_ADD, number, &event)?;
             self.kernel(EPOLL_CTL_DEL, number, &event)?;
         }
-        self.enter(number, socket, Interest::new(socket, event))
+        self.enter(number, socket, interest)
     }
 
     /// Adds an interest, unless the number has one.
@@ -252,7 +274,8 @@ impl Set {
             return Err(Errno::EXIST);
         }
         interest.version = interests.next_version();
-        self.place(number, &mut interest, socket.watch_in_set())?;
+        let watch = socket.watch_in_set(interest.is_one_shot());
+        self.place(number, &mut interest, watch)?;
         // Before another thread looks at it, which asks for the next report.
         let this: Weak<dyn Watcher> = self.this.clone();
         socket.add_watcher(number, this);
@@ -273,6 +296,10 @@ impl Set {
             self.kernel(EPOLL_CTL_MOD, number, &event)?;
         }
         (interest.events, interest.data) = (event.events, event.u64);
+        if let Some(socket) = interest.socket.upgrade() {
+            let watch = socket.watch_in_set(interest.is_one_shot());
+            self.place(number, interest, watch)?;
+        }
         (interest.last, interest.is_disabled) = (None, false);
         interest.version = version;
         if !interest.is_hot {
@@ -347,20 +374,17 @@ impl Set {
         let mut left = self.interests.lock().hot.len();
         while left > 0 && found < events.len() {
             left -= 1;
-            let Some(Hot {
-                number,
-                socket,
-                wanted,
-                version,
-            }) = self.next_hot()
-            else {
+            let Some(mut hot) = self.next_hot() else {
                 break;
             };
-            let Some(socket) = socket else { continue };
+            let (number, wanted, version) = (hot.number, hot.wanted, hot.version);
+            let Some(socket) = hot.socket.take() else {
+                continue;
+            };
             // The stream is ready while it has data, but this interest waits for its end.
             let ends_only = wanted & READS == libc::EPOLLRDHUP as u32;
             let always = wanted & EPOLLET as u32 != 0 || ends_only;
-            let seen = look(&socket, number, wanted as c_short, Next::Call { always });
+            let seen = hot.look(&socket, always);
             let mut guard = self.interests.lock();
             let interests = &mut *guard;
             // Another one is hot, and what was seen may be of another socket.
@@ -370,7 +394,8 @@ impl Set {
             };
             let connects = socket.kind() == Kind::Connecting;
             let last = interest.last.replace(seen.edge);
-            let is_edge = interest.events & EPOLLET as u32 != 0;
+            // A one-shot event is the first one.
+            let is_edge = interest.events & EPOLLET as u32 != 0 && !interest.is_one_shot();
             let always = (EPOLLERR | EPOLLHUP) as u32;
             let ready = u32::from(seen.events.cast_unsigned()) & (interest.events | always);
             let news = match is_edge {
@@ -384,7 +409,7 @@ impl Set {
                     u64: interest.data,
                 };
                 found += 1;
-                interest.is_disabled = interest.events & EPOLLONESHOT as u32 != 0;
+                interest.is_disabled = interest.is_one_shot();
             }
             if (reports && !is_edge || connects) && !interest.is_hot {
                 interest.is_hot = true;
@@ -403,6 +428,7 @@ impl Set {
             socket: None,
             wanted: 0,
             version: 0,
+            has_kernels: false,
         };
         if let Some(interest) = interests.by_number.get_mut(&number) {
             interest.is_hot = false;
@@ -410,6 +436,7 @@ impl Set {
                 hot.socket = interest.socket.upgrade();
             }
             (hot.wanted, hot.version) = (interest.events, interest.version);
+            hot.has_kernels = interest.placed.number;
         }
         Some(hot)
     }
@@ -455,19 +482,21 @@ impl Set {
             let Some(interest) = interests.by_number.get(&number) else {
                 return false;
             };
-            let (socket, wanted, last, is_edge) = (
-                interest.socket.upgrade(),
-                interest.events,
-                interest.last,
-                interest.events & EPOLLET as u32 != 0,
-            );
-            let is_disabled = interest.is_disabled;
+            let socket = interest.socket.upgrade();
+            let (last, is_disabled) = (interest.last, interest.is_disabled);
+            let is_edge = interest.events & EPOLLET as u32 != 0 && !interest.is_one_shot();
+            let hot = Hot {
+                number,
+                socket: None,
+                wanted: interest.events,
+                version: interest.version,
+                has_kernels: interest.placed.number,
+            };
             drop(interests);
             let Some(socket) = socket.filter(|_| !is_disabled) else {
                 return false;
             };
-            let next = Next::Call { always: true };
-            let seen = look(&socket, number, wanted as c_short, next);
+            let seen = hot.look(&socket, true);
             match is_edge {
                 true => seen.edge.news(last, seen.events) != 0,
                 false => seen.events != 0,
@@ -491,7 +520,7 @@ impl Watcher for Set {
         let Some(socket) = interest.socket.upgrade() else {
             return;
         };
-        let watch = socket.watch_in_set();
+        let watch = socket.watch_in_set(interest.is_one_shot());
         if interest.is_disabled && watch.kernel {
             // The kernel did not report this one-shot event itself, so it must be told to report nothing.
             interest.events &= EPOLLONESHOT as u32;

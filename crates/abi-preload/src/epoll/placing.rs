@@ -43,6 +43,15 @@ impl Set {
             }
             _ => {}
         }
+        let data = epoll::EventData::new_u64(number as u64);
+        let edges = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        match (former.number, watch.number) {
+            (false, true) => epoll::add(&self.streams, borrowed(number), data, edges)?,
+            (true, false) => {
+                let _ = epoll::delete(&self.streams, borrowed(number));
+            }
+            _ => {}
+        }
         if former.own == watch.own {
             return Ok(());
         }
@@ -52,13 +61,11 @@ impl Set {
             let _ = epoll::delete(&self.streams, own);
         }
         if let Some(own) = watch.own {
-            let data = epoll::EventData::new_u64(number as u64);
             // A listener's is readable while connections wait, also after they were reported. Each new one is an edge.
-            let edge = match watch.kernel {
-                true => epoll::EventFlags::ET,
-                false => epoll::EventFlags::empty(),
+            let flags = match watch.kernel || watch.number {
+                true => edges,
+                false => epoll::EventFlags::IN,
             };
-            let flags = epoll::EventFlags::IN | edge;
             match epoll::add(&self.streams, borrowed(own), data, flags) {
                 Err(Errno::EXIST) => {
                     let duplicate = interest.duplicate.insert(duplicate(own)?);

@@ -4,11 +4,12 @@
 //! one could take it away. So each process waits for the program's set and for its own second set, and the former contains
 //! nothing of this library, except for threads of the program that wait in the kernel for it alone.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::ffi::c_int;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLONESHOT, epoll_event, sigset_t};
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, epoll_event, sigset_t};
 use portolan_abi_layout::guard::Result;
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -145,9 +146,15 @@ impl Set {
         let Some(theirs) = parents.interests.try_lock() else {
             return;
         };
-        let of_kernel = theirs.by_number.iter();
-        let of_kernel = of_kernel.filter(|(_, interest)| interest.placed.kernel);
-        for (number, its) in of_kernel {
+        for (number, its) in &theirs.by_number {
+            let placed = its.placed;
+            let set = match placed.number {
+                true => &parents.streams,
+                false => &self.kernels,
+            };
+            if !placed.kernel && !placed.number {
+                continue;
+            }
             let event = epoll_event {
                 events: its.events,
                 u64: its.data,
@@ -155,20 +162,29 @@ impl Set {
             let Some(socket) = lookup(*number) else {
                 continue;
             };
-            // A trial: whether the number is still that of the same socket.
-            if self.kernel(EPOLL_CTL_ADD, *number, &event) != Err(Errno::EXIST) {
-                let _ = self.kernel(EPOLL_CTL_DEL, *number, &event);
+            if !contains(set, *number) {
+                // It is not that of the same socket any more.
                 continue;
             }
             let interest = Interest {
                 placed: Watch {
-                    kernel: true,
-                    own: None,
+                    kernel: placed.kernel,
+                    ..Watch::default()
                 },
-                is_disabled: its.is_disabled && its.events & EPOLLONESHOT as u32 != 0,
+                is_disabled: its.is_disabled,
                 ..Interest::new(&socket, event)
             };
             let _ = self.enter(*number, &socket, interest);
         }
     }
+}
+
+/// Whether the kernel's instance contains the descriptor. A trial, because there is no call for it.
+fn contains(set: &OwnedFd, number: c_int) -> bool {
+    let (data, events) = (epoll::EventData::new_u64(0), epoll::EventFlags::empty());
+    let tried = epoll::add(set, borrowed(number), data, events);
+    if tried.is_ok() {
+        let _ = epoll::delete(set, borrowed(number));
+    }
+    tried == Err(Errno::EXIST)
 }

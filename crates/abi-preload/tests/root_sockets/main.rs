@@ -3,6 +3,7 @@
 mod forked;
 mod instances;
 mod limits;
+mod reports;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
