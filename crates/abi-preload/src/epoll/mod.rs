@@ -543,7 +543,18 @@ impl Watcher for Set {
     }
 
     fn reported(&self, number: c_int) {
-        self.reports.lock().push(number);
+        let mut reports = self.reports.lock();
+        let room = reports.capacity();
+        if reports.len() == room {
+            // Perhaps nobody waits for the set: then the same numbers come again and again.
+            reports.sort_unstable();
+            reports.dedup();
+            if reports.len() > room / 2 {
+                reports.reserve(room);
+            }
+        }
+        reports.push(number);
+        drop(reports);
         self.wake();
     }
 
