@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use libc::{
-    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLHUP,
+    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP,
     EPOLLONESHOT, c_short, epoll_event,
 };
 use portolan::stream::DeviceWait;
@@ -292,6 +292,9 @@ impl Set {
         let interests = &mut *guard;
         let version = interests.next_version();
         let interest = interests.by_number.get_mut(&number).ok_or(Errno::NOENT)?;
+        if (interest.events | event.events) & EPOLLEXCLUSIVE as u32 != 0 {
+            return Err(Errno::INVAL);
+        }
         if interest.placed.kernel {
             self.kernel(EPOLL_CTL_MOD, number, &event)?;
         }

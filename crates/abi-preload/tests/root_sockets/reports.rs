@@ -18,3 +18,8 @@ fn a_one_shot_listener_is_reported_once_for_clients_with_and_without_rsockets() 
 fn an_instance_that_nobody_waits_on_takes_no_more_and_more_memory() {
     only_rsockets(&reports("unwaited"));
 }
+
+#[test]
+fn an_exclusive_interest_cannot_be_modified() {
+    only_rsockets(&reports("exclusive"));
+}
