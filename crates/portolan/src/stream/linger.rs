@@ -82,8 +82,8 @@ pub(super) fn look_after(core: &Shared) {
     if service.start() {
         service
             .alive
-            .retain(|(known, _)| !known.ptr_eq(&Arc::downgrade(core)));
-        service.alive.push((Arc::downgrade(core), next));
+            .retain(|(known, _)| known.as_ptr() != Arc::as_ptr(core));
+        service.keep_alive(core, next);
         service.ring();
     }
 }
@@ -102,6 +102,20 @@ impl Service {
         self.runs
     }
 
+    /// Looks after a stream at this time, unless another thread has set a time meanwhile.
+    fn keep_alive(&mut self, core: &Shared, next: Instant) {
+        let mut known = self.alive.iter();
+        if !known.any(|(known, _)| known.as_ptr() == Arc::as_ptr(core)) {
+            self.alive.push((Arc::downgrade(core), next));
+        }
+    }
+
+    /// When to look after a stream next.
+    fn next_alive(&mut self) -> Option<Instant> {
+        self.alive.retain(|(core, _)| core.strong_count() > 0);
+        self.alive.iter().map(|(_, next)| *next).min()
+    }
+
     fn ring(&self) {
         if let Some(bell) = &self.bell {
             let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
@@ -112,9 +126,10 @@ impl Service {
 fn run() {
     loop {
         let now = Instant::now();
+        look_after_due(now);
         let (lingering, next_alive, bell) = {
             let mut service = service();
-            let next_alive = service.look_after(now);
+            let next_alive = service.next_alive();
             let Some(bell) = service.bell.clone() else {
                 return;
             };
@@ -150,20 +165,17 @@ fn is_done(core: &Core, is_late: bool) -> bool {
     is_done
 }
 
-impl Service {
-    /// Looks after the streams that are due. Returns when the next one is due.
-    fn look_after(&mut self, now: Instant) -> Option<Instant> {
-        self.alive.retain_mut(|(weak, next)| {
-            if now < *next {
-                return weak.strong_count() > 0;
-            }
-            match weak.upgrade().and_then(|core| core.look_after(now)) {
-                Some(due) => *next = due,
-                None => return false,
-            }
-            true
-        });
-        self.alive.iter().map(|(_, next)| *next).min()
+/// Looks after the streams that are due. The service is free meanwhile: they may wake tasks, which may drop streams.
+fn look_after_due(now: Instant) {
+    let due: Vec<_> = {
+        let mut service = service();
+        let due = service.alive.extract_if(.., |(_, next)| now >= *next);
+        due.filter_map(|(core, _)| core.upgrade()).collect()
+    };
+    for core in due {
+        if let Some(next) = core.look_after(now) {
+            service().keep_alive(&core, next);
+        }
     }
 }
 

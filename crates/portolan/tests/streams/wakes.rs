@@ -1,12 +1,14 @@
 //! Which tasks of tokio are woken, and when. The streams are between two processes of a host, each a provider of its own.
 
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
+use portolan::Stream;
 use portolan::stream::AsyncStream;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
@@ -53,10 +55,13 @@ fn many_async_streams_of_two(count: usize) -> Vec<(AsyncStream, AsyncStream)> {
 
 /// Reads at most 64 bytes.
 fn poll_read(stream: &mut (impl AsyncRead + Unpin), wakes: &Arc<Wakes>) -> Poll<usize> {
-    let waker = Waker::from(wakes.clone());
+    poll_read_for(stream, &Waker::from(wakes.clone()))
+}
+
+fn poll_read_for(stream: &mut (impl AsyncRead + Unpin), waker: &Waker) -> Poll<usize> {
     let mut bytes = [0; 64];
     let mut into = ReadBuf::new(&mut bytes);
-    let read = Pin::new(stream).poll_read(&mut Context::from_waker(&waker), &mut into);
+    let read = Pin::new(stream).poll_read(&mut Context::from_waker(waker), &mut into);
     read.map(|read| {
         read.unwrap();
         into.filled().len()
@@ -67,6 +72,44 @@ fn poll_write(stream: &mut AsyncStream, wakes: &Arc<Wakes>) -> Poll<usize> {
     let waker = Waker::from(wakes.clone());
     let written = Pin::new(stream).poll_write(&mut Context::from_waker(&waker), &[9; 4096]);
     written.map(|written| written.unwrap())
+}
+
+/// Drops a stream when it is woken.
+struct Drops(Mutex<Option<Stream>>, AtomicBool);
+
+impl Wake for Drops {
+    fn wake(self: Arc<Self>) {
+        let stream = self.0.lock().unwrap().take();
+        drop(stream);
+        self.1.store(true, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn a_task_that_is_woken_while_a_keepalive_is_due_may_drop_a_stream() {
+    for _ in 0..10 {
+        let mut pairs = streams_of_two(2).into_iter();
+        let (mut active, passive) = pairs.next().unwrap();
+        let (dropped, peer) = pairs.next().unwrap();
+        dropped.set_nonblocking(true).unwrap();
+        passive.set_keepalive(Some(Duration::from_millis(1)));
+        let mut passive = AsyncStream::new(passive).unwrap();
+        let drops = Arc::new(Drops(Mutex::new(Some(dropped)), AtomicBool::new(false)));
+        let waker = Waker::from(drops.clone());
+        assert!(poll_read_for(&mut passive, &waker).is_pending());
+        active.write_all(&[7; 64]).unwrap();
+        // This thread does not let the runtime look. The one that sends keepalives finds the message.
+        let deadline = Instant::now() + PATIENCE;
+        while !drops.1.load(Ordering::SeqCst) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let is_woken = drops.1.load(Ordering::SeqCst);
+        if !is_woken {
+            // Their drops would not return.
+            std::mem::forget((active, passive, peer));
+        }
+        assert!(is_woken, "the stream's drop does not return");
+    }
 }
 
 #[tokio::test]
