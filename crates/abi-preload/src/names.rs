@@ -102,9 +102,11 @@ pub(crate) unsafe fn of_kernel(
     place: *mut sockaddr,
     length: *mut socklen_t,
 ) -> c_int {
-    // The program's buffer may be too short for a pair's name, so first read the whole name into our own.
+    // The program's buffer may be too short for a pair's name, so first read the whole name into our own. Any program can take
+    // such a name, so the peer's counts only if this end has one.
     if let Some(found) = asked(ask, number)
         && let Some(address) = of_pair(&found)
+        && is_pair(number)
     {
         // SAFETY: the caller's promise.
         return match unsafe { write(&SockAddr::from(address), place, length) } {

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <sys/select.h>
 #include <sys/time.h>
+#include <sys/un.h>
 #include <unistd.h>
 #include "told.h"
 #include "server.h"
@@ -125,6 +126,29 @@ static void limited_splice(int listener)
 	finish(ends);
 }
 
+/* What the client of a Unix socket calls itself is its name, whatever that is. */
+static void names_of_others(void)
+{
+	struct sockaddr_un server = { .sun_family = AF_UNIX }, client = server, peer;
+	const char *name = "portolan-stream/10.9.9.9:77/peer/1/1";
+	int listener = socket(AF_UNIX, SOCK_STREAM, 0), calling = socket(AF_UNIX, SOCK_STREAM, 0), taken;
+	socklen_t length = sizeof(sa_family_t), room = sizeof(peer);
+
+	memcpy(client.sun_path + 1, name, strlen(name));
+	/* A name by the kernel. */
+	need(bind(listener, (struct sockaddr *)&server, length) == 0 && listen(listener, 1) == 0, "listen");
+	length = sizeof(server);
+	need(getsockname(listener, (struct sockaddr *)&server, &length) == 0, "getsockname");
+	need(bind(calling, (struct sockaddr *)&client, sizeof(sa_family_t) + 1 + strlen(name)) == 0, "bind");
+	need(connect(calling, (struct sockaddr *)&server, length) == 0, "connect");
+	taken = accept(listener, NULL, NULL);
+	TELL("getpeername", getpeername(taken, (struct sockaddr *)&peer, &room));
+	printf("a Unix socket's: %d\n", peer.sun_family == AF_UNIX);
+	close(taken);
+	close(calling);
+	close(listener);
+}
+
 int main(void)
 {
 	int listener;
@@ -137,6 +161,7 @@ int main(void)
 	many_messages(listener);
 	more_bits(listener);
 	limited_splice(listener);
+	names_of_others();
 	printf("done\n");
 	return 0;
 }
