@@ -47,11 +47,15 @@ pub(crate) unsafe fn open(number: c_int, mode: *const c_char, calls: Calls) -> *
     file
 }
 
-/// The open files of streams that this process has opened, by their addresses. They leave the list before they are closed. A forked
-/// child has a list of its own: a thread of the parent may have held the lock at the fork.
+/// The open files of streams, by their addresses. They leave the list before they are closed. A forked child begins with a copy of
+/// its parent's list, unless another thread had locked that at the fork.
 fn files() -> MutexGuard<'static, Vec<usize>> {
     static FILES: ProcessCell<Mutex<Vec<usize>>> = ProcessCell::new();
-    FILES.get_or_make(Mutex::default).lock()
+    let copy = |parents: Option<&Mutex<Vec<usize>>>| {
+        let known = parents.and_then(|parents| Some(parents.try_lock()?.clone()));
+        Mutex::new(known.unwrap_or_default())
+    };
+    FILES.get_or_inherit(copy).lock()
 }
 
 /// The file of a number is being closed.

@@ -9,6 +9,7 @@
 #include <sys/select.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include "told.h"
 #include "server.h"
@@ -126,6 +127,25 @@ static void limited_splice(int listener)
 	finish(ends);
 }
 
+/* A child reopens a file of its parent's. It gets one of /dev/null or an error. */
+static void reopen(int listener)
+{
+	int ends[2], ended;
+	FILE *file;
+
+	pair(&here, listener, ends);
+	file = fdopen(ends[1], "r");
+	if (fork() == 0) {
+		FILE *other = freopen("/dev/null", "r", file);
+
+		_exit(other ? fgetc(other) != EOF : errno != EOPNOTSUPP);
+	}
+	wait(&ended);
+	printf("the child that reopens a file ends: %d\n", ended);
+	fclose(file);
+	close(ends[0]);
+}
+
 /* What the client of a Unix socket calls itself is its name, whatever that is. */
 static void names_of_others(void)
 {
@@ -161,6 +181,7 @@ int main(void)
 	many_messages(listener);
 	more_bits(listener);
 	limited_splice(listener);
+	reopen(listener);
 	names_of_others();
 	printf("done\n");
 	return 0;
