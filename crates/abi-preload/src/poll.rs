@@ -86,6 +86,7 @@ pub(crate) unsafe fn poll(
         attending.clear();
         let mut farewell = None;
         let mut is_restless = false;
+        let mut most = None;
         for (place, fd) in fds.iter_mut().enumerate() {
             let mut kernel = *fd;
             match object(fd.fd) {
@@ -101,9 +102,9 @@ pub(crate) unsafe fn poll(
                     fd.revents = look(&socket, fd.fd, fd.events, next).events;
                     match socket.stream() {
                         Some(stream) => {
-                            let (first, second) = stream.descriptors();
-                            own_fds
-                                .extend([Some(first), second].into_iter().flatten().map(readable));
+                            let descriptors = stream.descriptors();
+                            own_fds.extend(descriptors.all().map(readable));
+                            most = descriptors.at_most(most);
                             kernel.fd = -1;
                         }
                         None => {
@@ -144,6 +145,7 @@ pub(crate) unsafe fn poll(
         let left = farewell
             .as_ref()
             .map_or(left, |farewell| farewell.at_most(left));
+        let left = [left, most].into_iter().flatten().min();
         let mut sleep = match count(fds) {
             // A stream that was ready has been handed over.
             0 if is_found => Some(Duration::ZERO),

@@ -160,11 +160,11 @@ pub(crate) fn wait_direction(
         if left.is_some_and(|left| left.is_zero()) {
             return Err(Errno::AGAIN);
         }
-        let left = farewell.at_most(left);
-        let (first, second) = stream.descriptors();
+        let descriptors = stream.descriptors();
+        let left = descriptors.at_most(farewell.at_most(left));
         let sleep = wait.sleep_at_sockets();
         let sockets = sleep.iter().flat_map(SocketSleep::sockets);
-        let all = [first].into_iter().chain(second).chain(sockets);
+        let all = descriptors.all().chain(sockets);
         let all = all.chain(farewell.descriptor());
         let mut fds: Vec<_> = all.map(readable).collect();
         wait_for(&mut fds, left, OnSignal::of(until))?;

@@ -2,13 +2,16 @@
  * Programs that rely on their limit of open files. The output must be the same on TCP and on rsockets.
  * limits select: a server accepts 700 clients of its own and waits for them by select(2), with room for 1024 files.
  * limits poll: an array of poll(2) has as many places as the process may have files.
+ * limits full: calls wait for a stream although the process can have no more files.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/wait.h>
+#include <time.h>
 #include "told.h"
 #include "server.h"
 
@@ -111,12 +114,58 @@ static void polls(void)
 	finish(ends);
 }
 
+/* Writes a byte at each end after a time. */
+static void *write_late(void *ends)
+{
+	for (int turn = 0; turn < 2; turn++) {
+		sleep(2);
+		need(write(((int *)ends)[0], "x", 1) == 1, "write");
+	}
+	return NULL;
+}
+
+static long used_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+	return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static void full(void)
+{
+	struct rlimit limit = { .rlim_cur = 700, .rlim_max = 700 };
+	struct sockaddr_in here;
+	int listener, ends[2];
+	long before;
+	pthread_t writer;
+	char byte;
+
+	need(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit");
+	listener = listen_here(&here);
+	pair(&here, listener, ends);
+	pthread_create(&writer, NULL, write_late, ends);
+	while (open("/dev/null", O_RDONLY) >= 0)
+		;
+	before = used_ms();
+	TELL("poll", poll(&(struct pollfd){ .fd = ends[1], .events = POLLIN }, 1, 20000));
+	TELL("read", read(ends[1], &byte, 1));
+	printf("busy: %d\n", used_ms() - before > 400);
+	before = used_ms();
+	TELL("read", read(ends[1], &byte, 1));
+	printf("busy: %d\n", used_ms() - before > 400);
+	pthread_join(writer, NULL);
+	finish(ends);
+}
+
 int main(int argc, char **argv)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	alarm(90);
 	if (argc > 1 && strcmp(argv[1], "select") == 0)
 		selects();
+	else if (argc > 1 && strcmp(argv[1], "full") == 0)
+		full();
 	else
 		polls();
 	printf("done\n");

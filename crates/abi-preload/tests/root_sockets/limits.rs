@@ -28,3 +28,15 @@ fn an_array_for_poll_has_as_many_places_as_the_process_may_have_files() {
         "{report}"
     );
 }
+
+#[test]
+fn a_process_that_can_have_no_more_files_sleeps_while_it_waits_for_a_stream() {
+    let report = limits(
+        "full",
+        "poll: 1\nread: 1\nbusy: 0\nread: 1\nbusy: 0\ndone\n",
+    );
+    assert!(
+        report.contains("rsockets 1 connected, 1 accepted"),
+        "{report}"
+    );
+}

@@ -86,7 +86,7 @@ mod waiters;
 mod watched;
 
 #[doc(hidden)]
-pub use self::core::SocketSleep;
+pub use self::core::{Descriptors, SocketSleep};
 pub use self::core::{Direction, Ready};
 pub use self::linger::deliver_dropped;
 pub use self::listener::StreamListener;

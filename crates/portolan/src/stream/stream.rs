@@ -265,7 +265,7 @@ impl Stream {
 
     /// For a caller of poll(2), the descriptors to wait for in the place of that of [`AsFd`].
     #[doc(hidden)]
-    pub fn descriptors(&self) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>) {
+    pub fn descriptors(&self) -> super::Descriptors<'_> {
         self.core().descriptors()
     }
 

@@ -24,7 +24,7 @@ use portolan_threads::lock::{Condvar, Mutex};
 use portolan_threads::spin::Spin;
 
 use locked::Locked;
-pub use own_wait::SocketSleep;
+pub use own_wait::{Descriptors, SocketSleep};
 use readiness::Readiness;
 use ready::Waits;
 pub use ready::{Direction, Ready};

@@ -7,6 +7,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use portolan_port_sharing::room::{aside, with_room};
 use portolan_provider::traits::{DeviceWait, Notify};
@@ -85,6 +86,33 @@ impl OwnWait {
     }
 }
 
+/// Maximum sleep of a thread whose stream has no descriptor because the process has none left.
+const SLEEP_MAX: Duration = Duration::from_millis(10);
+
+/// What a thread that waits for a stream gives to poll(2).
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct Descriptors<'a> {
+    /// `None` if the process has no descriptor left.
+    pub(super) signal: Option<BorrowedFd<'a>>,
+    pub(super) device: Option<BorrowedFd<'a>>,
+}
+
+impl<'a> Descriptors<'a> {
+    /// Those that there are.
+    pub fn all(self) -> impl Iterator<Item = BorrowedFd<'a>> {
+        self.signal.into_iter().chain(self.device)
+    }
+
+    /// How long to sleep at most, of the time that is left: nothing else may wake the thread.
+    pub fn at_most(self, left: Option<Duration>) -> Option<Duration> {
+        match self.signal {
+            Some(_) => left,
+            None => Some(left.map_or(SLEEP_MAX, |left| left.min(SLEEP_MAX))),
+        }
+    }
+}
+
 /// A sleep of the calling thread that also waits for the device's sockets. When it ends, handles what has arrived.
 #[doc(hidden)]
 #[derive(Debug)]
@@ -115,16 +143,6 @@ impl Core {
     pub(crate) fn leave_device(&self) {
         if let Some((_, own)) = self.own_wait() {
             own.give_up();
-        }
-    }
-
-    /// What a thread waits for that calls poll(2) itself, in the place of [`Core::readiness`]: the kernel takes longer to
-    /// wake a thread through an epoll instance.
-    pub(crate) fn descriptors(&self) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>) {
-        let only = self.readiness();
-        match self.own_wait() {
-            Some((signal, own)) => (signal.as_fd(), Some(own.device.as_fd())),
-            None => (only, None),
         }
     }
 

@@ -8,7 +8,7 @@ use portolan_provider::traits::{CompChannel, Notify};
 use portolan_provider::{Error, Result, Step};
 use rustix::event::epoll;
 
-use super::own_wait::OwnWait;
+use super::own_wait::{Descriptors, OwnWait};
 use super::{Core, Ready, Signal};
 use crate::bell::{make_bell, ring};
 
@@ -113,6 +113,22 @@ impl Core {
         match &self.readiness {
             Readiness::Called { signal, .. } => signal.descriptor(),
             Readiness::Watched { .. } => Ok(fd),
+        }
+    }
+
+    /// What a thread waits for that calls poll(2) itself, in the place of [`Core::readiness`]: the kernel takes longer to
+    /// wake a thread through an epoll instance.
+    pub(crate) fn descriptors(&self) -> Descriptors<'_> {
+        let only = self.readiness();
+        let (signal, device) = match (self.own_wait(), &self.readiness) {
+            (Some((signal, own)), _) => (signal.descriptor(), Some(own.bell())),
+            // If that is missing, the other one is always readable.
+            (None, Readiness::Called { signal, .. }) => (signal.descriptor().map(|_| only), None),
+            (None, Readiness::Watched { .. }) => (Ok(only), None),
+        };
+        Descriptors {
+            signal: signal.ok(),
+            device,
         }
     }
 

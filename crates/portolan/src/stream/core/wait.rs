@@ -173,7 +173,8 @@ impl Core {
     }
 
     fn poll(&self, rouser: Option<&OwnedFd>, deadline: Option<Instant>) -> io::Result<()> {
-        let left = deadline.map(|at| Timespec::try_from(deadline::left(at)).unwrap_or_default());
+        let timespec = |left| Timespec::try_from(left).unwrap_or_default();
+        let left = deadline.map(deadline::left);
         let polled = match (&self.readiness, rouser) {
             (Readiness::Watched { channel, .. }, Some(rouser)) => {
                 let completions = channel.as_fd();
@@ -182,23 +183,20 @@ impl Core {
                     PollFd::new(&self.events, PollFlags::IN),
                     PollFd::new(rouser, PollFlags::IN),
                 ];
-                poll(&mut fds, left.as_ref())
+                poll(&mut fds, left.map(timespec).as_ref())
             }
             _ => {
-                let (first, second) = self.descriptors();
+                let descriptors = self.descriptors();
+                let left = descriptors.at_most(left);
                 let sleep = self.sleep_at_sockets();
                 let sockets = sleep.iter().flat_map(SocketSleep::sockets);
                 let mut count = 0;
-                let mut fds =
-                    [first; SLEEPS_AT].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-                for (place, fd) in fds
-                    .iter_mut()
-                    .zip([first].into_iter().chain(second).chain(sockets))
-                {
+                let mut fds = [(); SLEEPS_AT].map(|()| PollFd::new(&self.events, PollFlags::IN));
+                for (place, fd) in fds.iter_mut().zip(descriptors.all().chain(sockets)) {
                     *place = PollFd::from_borrowed_fd(fd, PollFlags::IN);
                     count += 1;
                 }
-                poll(&mut fds[..count], left.as_ref())
+                poll(&mut fds[..count], left.map(timespec).as_ref())
             }
         };
         match polled {
