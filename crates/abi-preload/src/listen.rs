@@ -7,7 +7,9 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use libc::{POLLIN, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, pollfd, sockaddr, socklen_t};
+use libc::{
+    POLLIN, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, c_short, pollfd, sockaddr, socklen_t,
+};
 use portolan::stream::Direction;
 use portolan::{ListenOptions, Listener, Stream, StreamListener};
 use portolan_abi_layout::guard::{Result, last_errno, set_errno};
@@ -282,13 +284,21 @@ unsafe fn accept_tcp(
     length: *mut socklen_t,
     flags: c_int,
 ) -> Result<Option<c_int>> {
-    // One thread at a time: another one could take the connection first, and then this one would sleep in the kernel,
-    // where no stream wakes it.
-    let Some(_accepting) = socket.try_accepting() else {
-        // It needs the processor to end.
+    if !is_readable(number) {
+        return Ok(None);
+    }
+    // One thread at a time, of one process: another one could take the connection first, and then this one would sleep in the
+    // kernel, where no stream wakes it.
+    let accepting = socket.try_accepting();
+    let alone = match socket.is_nonblocking() {
+        true => Alone::NotNeeded,
+        false => Alone::with(number),
+    };
+    if accepting.is_none() || matches!(alone, Alone::No) {
+        // The other one needs the processor to end.
         std::thread::yield_now();
         return Ok(None);
-    };
+    }
     if !is_readable(number) {
         return Ok(None);
     }
@@ -301,6 +311,48 @@ unsafe fn accept_tcp(
         }
         (_, Errno::AGAIN) => Ok(None),
         (_, errno) => Err(errno),
+    }
+}
+
+/// Whether this process is alone in accepting TCP connections of a listening socket.
+///
+/// The lock is one of fcntl(2), which processes have, and not the descriptors that they share. `O_NONBLOCK` would be for all of
+/// them, and some may be without this library and expect a call that waits.
+enum Alone {
+    No,
+    Locked(c_int),
+    /// Also if such a lock cannot be had.
+    NotNeeded,
+}
+
+impl Alone {
+    fn with(number: c_int) -> Self {
+        match lock(number, libc::F_WRLCK) {
+            Ok(()) => Self::Locked(number),
+            Err(Errno::AGAIN | Errno::ACCESS) => Self::No,
+            Err(_) => Self::NotNeeded,
+        }
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        if let Self::Locked(number) = self {
+            // Fails only if the program has closed the descriptor, which ends the lock.
+            let _ = lock(*number, libc::F_UNLCK);
+        }
+    }
+}
+
+/// `fcntl` for a lock of the whole file, without a wait.
+fn lock(number: c_int, kind: c_int) -> Result<()> {
+    // SAFETY: zeros are a lock of the whole file.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as c_short;
+    // SAFETY: the lock is a valid local variable.
+    match unsafe { real::fcntl(number, libc::F_SETLK, (&raw const lock).expose_provenance()) } {
+        0 => Ok(()),
+        _ => Err(last_errno()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Epoll instances that processes share: `forked.c`.
+//! Epoll instances that processes share: `forked.c`. A listener that they share: `taken.c`.
 
 use crate::{Folder, run};
 
@@ -36,4 +36,13 @@ fn a_stream_wakes_a_thread_that_waited_before_a_fork_although_the_child_waits_fo
  {
     let report = forked("woken", "lost: 0\ndone\n");
     assert!(report.contains("rsockets 20 connected"), "{report}");
+}
+
+#[test]
+fn a_worker_whose_connection_another_one_takes_does_not_wait_where_no_stream_wakes_it() {
+    let folder = Folder::with("taken", "taken.c");
+    let (said, _) = run(&folder, "timeout 100 $tcp");
+    assert_eq!(said, "asleep in the kernel's accept: 1\n");
+    let (said, _) = run(&folder, "timeout 100 $rsockets");
+    assert_eq!(said, "asleep in the kernel's accept: 0\n");
 }
