@@ -72,6 +72,8 @@ const READS: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLRDHUP) as u32
 const NO_DRIVER: c_int = -2;
 /// Maximum of events taken from the second set at a time.
 const BATCH: usize = 64;
+/// How often a poll looks at a set that changes.
+const LOOKS_MAX: usize = 4;
 
 pub(crate) struct Set {
     /// The program's set, in a descriptor of this library: the program may close the number that it added streams with, and
@@ -472,6 +474,21 @@ impl Set {
         if !self.has_outsiders.swap(true, Ordering::SeqCst) {
             let _ = self.settle();
         }
+        for _ in 0..LOOKS_MAX {
+            if self.is_any_ready() {
+                // What was drained is still for others that wait in the kernel.
+                self.wake();
+                return true;
+            }
+            // The look may have rung the bell: a child's first one opens a listener. The kernel would report that.
+            if !self.must_look.load(Ordering::SeqCst) {
+                break;
+            }
+        }
+        false
+    }
+
+    fn is_any_ready(&self) -> bool {
         let driver = self.driver();
         if let Some(stream) = driver.as_ref().and_then(|driver| driver.stream()) {
             self.drive(stream);
@@ -480,7 +497,7 @@ impl Set {
         self.drain();
         self.take_reports();
         let hot: Vec<c_int> = self.interests.lock().hot.iter().copied().collect();
-        let is_ready = hot.into_iter().any(|number| {
+        hot.into_iter().any(|number| {
             let interests = self.interests.lock();
             let Some(interest) = interests.by_number.get(&number) else {
                 return false;
@@ -504,12 +521,7 @@ impl Set {
                 true => seen.edge.news(last, seen.events) != 0,
                 false => seen.events != 0,
             }
-        });
-        if is_ready {
-            // What was drained is still for others that wait in the kernel.
-            self.wake();
-        }
-        is_ready
+        })
     }
 }
 

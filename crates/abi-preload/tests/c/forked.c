@@ -4,10 +4,12 @@
  * forked daemon: a server is the child of what has made its listener and its instance, and has ended.
  * forked workers: four children serve, and the parent does not wait.
  * forked parent: a parent waits while its child has a listener of its own in their instance.
+ * forked polled: a child polls the instance.
  * forked woken: a thread of the parent waits while a child waits, too.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
@@ -167,6 +169,32 @@ static void parent(void)
 	waitpid(child, NULL, 0);
 }
 
+static void polled(void)
+{
+	int listener = listen_here(&here), set = instance_of(listener), started[2];
+	struct pollfd of_set = { .fd = set, .events = POLLIN };
+	char byte;
+
+	need(pipe(started) == 0, "pipe");
+	if (fork() == 0) {
+		for (int turn = 0; turn < 2; turn++) {
+			long used = ms_of(CLOCK_PROCESS_CPUTIME_ID);
+
+			TELL("poll of nothing", poll(&of_set, 1, 1000));
+			printf("busy: %d\n", ms_of(CLOCK_PROCESS_CPUTIME_ID) - used > 100 + 400 * !turn);
+			need(write(started[1], "x", 1) == 1, "write");
+			TELL("poll", poll(&of_set, 1, 30000));
+			answer(set, listener);
+		}
+		exit(0);
+	}
+	for (int turn = 0; turn < 2; turn++) {
+		need(read(started[0], &byte, 1) == 1, "the child");
+		need(is_answered(), "an answer");
+	}
+	wait(NULL);
+}
+
 static void *wait_once(void *set)
 {
 	struct epoll_event event;
@@ -217,6 +245,8 @@ int main(int argc, char **argv)
 		workers();
 	else if (argc > 1 && strcmp(argv[1], "parent") == 0)
 		parent();
+	else if (argc > 1 && strcmp(argv[1], "polled") == 0)
+		polled();
 	else
 		woken();
 	printf("done\n");

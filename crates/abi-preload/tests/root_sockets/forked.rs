@@ -32,6 +32,13 @@ fn a_parent_sleeps_while_its_child_has_sockets_of_its_own_in_their_instance() {
 }
 
 #[test]
+fn a_child_polls_the_instance_that_it_inherits() {
+    let turn = "poll of nothing: 0\nbusy: 0\npoll: 1\n";
+    let report = forked("polled", &format!("{turn}{turn}done\n"));
+    assert!(report.contains("rsockets 2 connected"), "{report}");
+}
+
+#[test]
 fn a_stream_wakes_a_thread_that_waited_before_a_fork_although_the_child_waits_for_the_same_instance()
  {
     let report = forked("woken", "lost: 0\ndone\n");
