@@ -91,6 +91,25 @@ fn the_option_and_the_variable_pin_the_provider_and_the_text_names_which() {
 }
 
 #[test]
+fn an_address_of_this_host_that_no_device_has_is_a_problem_and_a_listener_there_is_warned() {
+    let (code, told) = doctor(&["127.0.1.1:7701"]);
+    assert_eq!(code, Some(1), "{told}");
+    assert_eq!(told["destination"]["ways"][0]["fault"], "no-device");
+    let mut findings = told["findings"].as_array().unwrap().iter();
+    let is_it = |finding: &Value| {
+        finding["code"] == "destination-no-device" && finding["severity"] == "problem"
+    };
+    assert!(findings.any(is_it), "{told}");
+    let mut listening = Listening::start("127.0.1.1", &[]);
+    listening.child.kill().unwrap();
+    let mut complaint = String::new();
+    let mut errors = listening.child.stderr.take().unwrap();
+    std::io::Read::read_to_string(&mut errors, &mut complaint).unwrap();
+    let warning = "no software device has 127.0.1.1";
+    assert!(complaint.contains(warning), "{complaint}");
+}
+
+#[test]
 fn a_destination_is_reported_with_its_route() {
     let (_, told) = doctor(&["127.0.0.1:7471"]);
     let way = &told["destination"]["ways"][0];

@@ -77,8 +77,8 @@ async fn serve(
     let established = Arc::new(AtomicUsize::new(0));
     let (mut ended, mut broken) = (0_u64, 0_u64);
     let local = listener.local_addr()?;
-    output.listening(local)?;
     loopback::warn_listener(local);
+    output.listening(local)?;
     while wanted.is_none_or(|wanted| ended < wanted) {
         let connected = established.load(Ordering::Relaxed);
         let free = connected < MAX_CONNECTIONS

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use portolan::Error;
-use portolan::provider::Address;
+use portolan::provider::{self, Address};
 
 use crate::output;
 
@@ -32,10 +32,19 @@ pub(crate) fn complain(error: &anyhow::Error) {
     }
 }
 
-/// Like [`complain`], for a listener's address, which can be bound even if it is unreachable.
+/// Like [`complain`], for a listener's address, which can be bound even if it is unreachable: the whole of 127.0.0.0/8 can.
 pub(super) fn warn_listener(local: SocketAddr) {
-    if local.ip().to_canonical().is_loopback() {
-        warn_if_down();
+    let ip = local.ip().to_canonical();
+    if !ip.is_loopback() {
+        return;
+    }
+    warn_if_down();
+    // The kernel's provider gives a loopback address to any of its devices.
+    let chosen = provider::at(local).map(|chosen| chosen.provider);
+    if chosen.is_ok_and(|chosen| chosen.name() == "software" && chosen.device_of(ip).is_err()) {
+        output::complain(&format_args!(
+            "no software device has {ip}, so no request arrives there; listen on an address that `portolan devices` lists"
+        ));
     }
 }
 

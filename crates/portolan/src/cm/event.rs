@@ -1,10 +1,12 @@
 //! Events: their delivery to ids, and their acknowledgement.
 
+use std::net::IpAddr;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use portolan_provider::Error;
+use portolan_addrinfo::route;
 use portolan_provider::cm::{CmEvent, EventParam, EventType};
+use portolan_provider::{Cause, Error, Step};
 
 use super::counts::Counts;
 use super::event_data::EventData;
@@ -132,11 +134,30 @@ impl Event {
     /// (`Disconnected`) counts as a failure, also if this side ended it: then the cause is
     /// [`Closed`](portolan_provider::Cause::Closed). [`EventData::failure`] lists the others.
     pub fn failure(&self) -> Option<Error> {
-        let error = self.data.failure()?;
-        Some(match self.id.addresses() {
-            Ok(known) => error.between(known.local, known.remote),
-            Err(_) => error,
-        })
+        let mut error = self.data.failure()?;
+        let Ok(known) = self.id.addresses() else {
+            return Some(error);
+        };
+        let remote = known.remote.and_then(|remote| remote.inet());
+        if let (Step::ResolveAddress, Cause::NoDevice { why }, Some(remote)) =
+            (error.step, &mut error.cause, remote)
+        {
+            *why = why_no_device(remote.ip());
+        }
+        Some(error.between(known.local, known.remote))
+    }
+}
+
+/// Why resolving `destination` found no device. The event has only `ENODEV`, as the kernel's has.
+fn why_no_device(destination: IpAddr) -> String {
+    let route = route::lookup(&route::Query::to(destination));
+    match route.is_ok_and(|route| route.is_on_this_machine()) {
+        true => format!(
+            "{destination} is an address of this host that no device has; use one that `portolan devices` lists"
+        ),
+        false => format!(
+            "no device has the source address of the route to {destination}; `portolan devices` lists their addresses"
+        ),
     }
 }
 

@@ -185,6 +185,9 @@ impl EventData {
             EADDRNOTAVAIL => Cause::AddressNotAvailable,
             EADDRINUSE => Cause::AddressInUse { holder: None },
             ECONNABORTED => Cause::Displaced,
+            ENODEV => Cause::NoDevice {
+                why: "neither the address nor the route to it has one".into(),
+            },
             errno => Cause::Os {
                 call: "rdma_cm",
                 errno,

@@ -315,4 +315,6 @@ pub(super) enum WayFault {
     NoRoute(String),
     /// No RDMA device has the source that routing chose.
     NoDevice(IpAddr),
+    /// The destination is an address of this host that no software device has.
+    NotOfADevice,
 }

@@ -205,7 +205,7 @@ fn way(way: &Way) -> Value {
         "interface_index": way.interface_index,
         "fault": way.fault.as_ref().map(|fault| match fault {
             WayFault::NoRoute(_) => "no-route",
-            WayFault::NoDevice(_) => "no-device",
+            WayFault::NoDevice(_) | WayFault::NotOfADevice => "no-device",
         }),
         "reasons": way.reasons,
     })

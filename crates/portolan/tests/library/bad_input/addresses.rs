@@ -134,6 +134,8 @@ fn a_listener_on_one_address_does_not_listen_on_another() {
     // Loopback receives packets for its whole network, but its device has only the interface's addresses.
     assert_eq!(error.step, Step::ResolveAddress, "{error}");
     assert_eq!(error.errno(), libc::ENODEV, "{error}");
+    let why = "127.0.0.2 is an address of this host that no device has; use one that `portolan devices` lists";
+    says(&error, Step::ResolveAddress, &[why]);
 }
 
 #[test]

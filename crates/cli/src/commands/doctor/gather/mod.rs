@@ -38,13 +38,15 @@ pub(super) fn gather(destination: Option<&str>, timeout: Duration) -> Facts {
     let pinned_by = provider::pinned().map_or(Some(PinnedBy::Environment), |pinned| {
         pinned.map(|(_, by)| by)
     });
-    let destination = destination.map(|text| destination::look(text, &provider, timeout));
+    let software = preview(&mut unseen);
+    let destination =
+        destination.map(|text| destination::look(text, &provider, &software, timeout));
     let port = udp::look(&root, timeout, &mut unseen);
     Facts {
         pinned_by,
         host: host::look(&root),
         kernel: kernel::look(&root),
-        software: preview(&mut unseen),
+        software,
         local: local::look(&root, &port),
         port,
         network: network::look(&root),

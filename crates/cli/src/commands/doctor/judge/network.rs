@@ -226,6 +226,16 @@ pub(super) fn judge_destination(facts: &Facts, findings: &mut Findings) {
                     Finding::new("destination-no-device", text, remedy),
                 );
             }
+            Some(WayFault::NotOfADevice) => {
+                let text = format!(
+                    "{address} is this host's, but no software device has it: no request arrives there"
+                );
+                let remedy = "use an address that `portolan devices` lists";
+                findings.problem_if(
+                    !has_way,
+                    Finding::new("destination-no-device", text, remedy),
+                );
+            }
         }
         let leaves_by = way.interface_index;
         let mut devices = facts.software.iter();

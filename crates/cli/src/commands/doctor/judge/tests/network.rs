@@ -180,5 +180,14 @@ pub(super) fn cases() -> Vec<Case> {
                 f.destination = to(Ok(vec![way(Some(fault))]));
             },
         ),
+        case(
+            ("destination-no-device", Problem),
+            "is this host's, but no software device has it",
+            "portolan devices",
+            healthy(),
+            |f| {
+                f.destination = to(Ok(vec![way(Some(WayFault::NotOfADevice))]));
+            },
+        ),
     ]
 }
