@@ -67,7 +67,12 @@ fn ask_and_ping(args: &PingArgs, recorder: &Recorder, output: &mut Output) -> Re
             let error = explain(error);
             loopback::complain(&error);
             if output.json {
-                report::summary(args, &Tally::new(), Some(&error), output)?;
+                report::summary(
+                    args,
+                    &Tally::new(),
+                    Some(&format_args!("{error:#}")),
+                    output,
+                )?;
             }
             return Ok(Outcome::CheckFailed);
         }

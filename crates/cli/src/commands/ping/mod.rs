@@ -55,7 +55,12 @@ fn connect_and_ping(args: &PingArgs, recorder: &Recorder, output: &mut Output) -
             let error = explain(error);
             loopback::complain(&error);
             if output.json {
-                report::summary(args, &Tally::new(), Some(&error), output)?;
+                report::summary(
+                    args,
+                    &Tally::new(),
+                    Some(&format_args!("{error:#}")),
+                    output,
+                )?;
             }
             return Ok(Outcome::CheckFailed);
         }
