@@ -55,8 +55,11 @@ impl Libraries {
         set: LibrarySet,
     ) -> Result<Self> {
         let installed = folder.join(INSTALLED).join(set.name());
-        let is_in = |name: &&str| installed.join(format!("{name}.so.1")).exists();
-        if set.libraries().iter().all(is_in) {
+        let mut libraries = set.libraries().iter();
+        let is_installed = libraries.try_fold(true, |all, name| {
+            is_there(&installed.join(format!("{name}.so.1"))).map(|found| found && all)
+        });
+        if is_installed? {
             return Ok(Self {
                 folder: installed.canonicalize()?,
                 built: Vec::new(),
@@ -154,7 +157,7 @@ impl Preload {
     pub(super) fn find() -> Result<Self> {
         let folder = own_folder()?;
         let installed = folder.join(INSTALLED_SOCKETS);
-        let found = match installed.exists() {
+        let found = match is_there(&installed)? {
             true => installed.canonicalize()?,
             false => find_built(&folder, SOCKETS)?,
         };
@@ -211,6 +214,16 @@ fn own_folder() -> Result<PathBuf> {
 /// The newest build of a library in cargo's folders: beside the command, or beside the tests.
 fn find_built(folder: &Path, name: &str) -> Result<PathBuf> {
     let file = format!("{name}.so");
+/// Whether a library exists.
+///
+/// # Errors
+///
+/// That is not known, because a folder on the way may not be searched.
+fn is_there(library: &Path) -> Result<bool> {
+    let found = library.try_exists();
+    found.with_context(|| format!("cannot look for {}", library.display()))
+}
+
     let places = [folder.join(&file), folder.join("deps").join(&file)];
     let age = |path: &&PathBuf| path.metadata().and_then(|found| found.modified());
     let newest = places
@@ -290,7 +303,20 @@ mod tests {
     }
 
     #[test]
-    fn the_error_for_a_missing_preload_library_names_its_package() {
+    fn a_library_that_cannot_be_looked_for_is_not_taken_for_a_missing_one() {
+        let folder = Folder::new("unsearchable");
+        folder.file("bin/librdmacm.so");
+        folder.file("lib/portolan/rdmacm");
+        let error = folder.find(LibrarySet::Rdmacm).unwrap_err();
+        let text = format!("{error:#}");
+        assert!(
+            text.contains("cannot look for") && text.contains("librdmacm.so.1: "),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn the_error_for_a_missing_library_names_the_packages_of_all() {
         let folder = Folder::new("sockets");
         let error = find_built(&folder.0.join("bin"), SOCKETS)
             .unwrap_err()
