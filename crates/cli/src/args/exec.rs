@@ -56,12 +56,8 @@ pub(crate) struct ExecArgs {
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// The program and its arguments
-    #[arg(
-        value_name = "PROGRAM",
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true
-    )]
+    // Its name does not begin with a hyphen (unless `--` precedes it), so that a misspelt option is not taken for it.
+    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
     pub(crate) command: Vec<OsString>,
 }
 

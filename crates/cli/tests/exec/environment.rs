@@ -125,6 +125,16 @@ fn only_the_program_sees_each_devices_file_in_dev_infiniband_and_the_rest_of_dev
 fn a_program_can_open_a_pseudo_terminal() {
     let output = run(&["exec", "--", "script", "-qec", "test -t 0", "/dev/null"]);
     let (text, complaint) = (stdout(&output), stderr(&output));
+#[test]
+fn a_misspelt_option_is_not_taken_for_the_program_and_options_of_the_program_are_its_own() {
+    let output = run(&["exec", "--socket", "--", "true"]);
+    let complaint = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{complaint}");
+    assert!(complaint.contains("--sockets"), "{complaint}");
+    let output = run(&["exec", "--no-sysfs", "echo", "-s", "--json", "--dry-run"]);
+    assert_eq!(stdout(&output), "-s --json --dry-run\n");
+}
+
     assert!(output.status.success(), "{text}{complaint}");
 }
 
