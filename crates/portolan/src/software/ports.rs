@@ -328,11 +328,12 @@ fn ask(
 fn refused(own: Block, errno: i32, holder: String) -> Cause {
     match errno {
         errno::EADDRINUSE => {
-            let itself = holder == holder_name(own);
-            let holder = if itself { THIS_PROCESS.into() } else { holder };
-            Cause::AddressInUse {
-                holder: Some(holder).filter(|holder| !holder.is_empty()),
-            }
+            let holder = match holder {
+                holder if holder.is_empty() => None,
+                holder if holder == holder_name(own) => Some(THIS_PROCESS.into()),
+                holder => Some(format!("{holder} (`portolan ps` lists them)")),
+            };
+            Cause::AddressInUse { holder }
         }
         errno::EADDRNOTAVAIL => {
             let range = ephemeral_ports().unwrap_or(PortConfig::default().ephemeral);
@@ -451,12 +452,14 @@ mod tests {
     }
 
     #[test]
-    fn a_port_in_use_names_its_holder_and_whether_that_is_this_process() {
+    fn a_port_in_use_names_its_holder_and_what_lists_it_or_this_process() {
         let held = |by: Option<&str>| Cause::AddressInUse {
             holder: by.map(str::to_owned),
         };
-        let name = holder_name(OTHER);
-        assert_eq!(told(&held(Some(&name))), held(Some(&name)));
+        assert_eq!(
+            told(&held(Some(&holder_name(OTHER)))),
+            held(Some("the process with block 2 (`portolan ps` lists them)"))
+        );
         assert_eq!(
             told(&held(Some(&holder_name(OWN)))),
             held(Some(THIS_PROCESS))
