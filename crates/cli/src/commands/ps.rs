@@ -51,6 +51,15 @@ pub(crate) fn run(args: &PsArgs, output: &mut Output) -> Result<Outcome> {
         }
         Err(error) => return Err(explain(error)),
     };
+    if seen.is_none()
+        && let Some(holder) = super::doctor::foreign_holder(args.timeout)
+    {
+        output::complain(&format_args!(
+            "UDP port {} is held by {holder}, which does not share it; end it, or run in another network namespace",
+            group.port
+        ));
+        return Ok(Outcome::CheckFailed);
+    }
     match (&seen, output.json) {
         (None, false) => output.line(&format!(
             "no process shares UDP port {} in this network namespace",

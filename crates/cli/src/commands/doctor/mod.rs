@@ -13,11 +13,14 @@ mod object;
 mod print;
 mod rules;
 
+use std::time::Duration;
+
 use anyhow::Result;
 
 use crate::args::DoctorArgs;
 use crate::exit::Outcome;
 use crate::output::Output;
+use facts::Owner;
 use finding::Severity;
 
 /// Checks the machine and prints the findings.
@@ -38,5 +41,21 @@ pub(crate) fn run(args: &DoctorArgs, output: &mut Output) -> Result<Outcome> {
     Ok(match found.iter().any(|found| is_problem(found.severity)) {
         true => Outcome::CheckFailed,
         false => Outcome::Good,
+    })
+}
+
+/// The process that has the UDP port without sharing it, as a text. `None` if no process has it, or a group shares it.
+pub(crate) fn foreign_holder(timeout: Duration) -> Option<String> {
+    let port = gather::port(timeout);
+    let mut sockets = port.sockets.iter().filter(|_| port.group.is_none());
+    sockets.find_map(|socket| match &socket.owner {
+        Owner::Process { pid, program } => Some(format!(
+            "process {pid} ({}) of user {}",
+            program.escape_debug(),
+            socket.uid
+        )),
+        Owner::Unknown if socket.uid != 0 => Some(format!("a process of user {}", socket.uid)),
+        // The kernel's rdma_rxe, whose socket is root's: no process.
+        Owner::Kernel | Owner::Unknown => None,
     })
 }

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use portolan::provider::{self, PinnedBy};
 
-use super::facts::{Facts, Unseen};
+use super::facts::{Facts, UdpPort, Unseen};
 
 /// RoCEv2's UDP port (IBTA annex A17).
 pub(super) const ROCE_PORT: u16 = 4791;
@@ -56,6 +56,11 @@ pub(super) fn gather(destination: Option<&str>, timeout: Duration) -> Facts {
         destination,
         unseen,
     }
+}
+
+/// The users of the UDP port alone.
+pub(super) fn port(timeout: Duration) -> UdpPort {
+    udp::look(&Root::of_machine(), timeout, &mut Vec::new())
 }
 
 fn preview(unseen: &mut Vec<Unseen>) -> Vec<portolan::software::DevicePreview> {
