@@ -48,6 +48,15 @@ fn refused(args: &[&str], code: i32) -> String {
 }
 
 #[test]
+fn a_host_and_a_port_in_one_argument_are_told_apart_from_a_wrong_host() {
+    for text in ["localhost:7471", "[::1]:7471"] {
+        let complaint = refused(&[text], 1);
+        let advice = format!("NODE and SERVICE are two arguments, or use --target {text}");
+        assert!(complaint.contains(&advice), "{complaint}");
+    }
+}
+
+#[test]
 fn json_has_every_field_of_the_structure_for_every_result() {
     let results = results(&["localhost", "7471"]);
     assert!(!results.is_empty());

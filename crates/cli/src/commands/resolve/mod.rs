@@ -8,7 +8,7 @@ mod target;
 
 use anyhow::{Result, anyhow};
 use portolan::provider::error::errno;
-use portolan::resolve::{AddrInfoError, Eai};
+use portolan::resolve::{AddrInfoError, Eai, parse_endpoint};
 
 use super::list::List;
 use crate::args::ResolveArgs;
@@ -60,7 +60,12 @@ pub(crate) fn run(args: &ResolveArgs, output: &mut Output) -> Result<Outcome> {
                     } else {
                         output.flush()?;
                     }
-                    complain(error);
+                    match misplaced(target, error) {
+                        Some(text) => complain(&format_args!(
+                            "{error}; NODE and SERVICE are two arguments, or use --target {text}"
+                        )),
+                        None => complain(error),
+                    }
                 }
             }
             Ok(output.flush()?)
@@ -70,6 +75,13 @@ pub(crate) fn run(args: &ResolveArgs, output: &mut Output) -> Result<Outcome> {
         return Err(anyhow!("the query is invalid for every target"));
     }
     Ok(outcome)
+}
+
+/// The host that was not found, if it is an endpoint as `--target` takes one.
+fn misplaced<'a>(target: &'a Target, error: &AddrInfoError) -> Option<&'a str> {
+    let node = target.node.as_deref()?;
+    let is_endpoint = node.contains([':', '[']) && parse_endpoint(node).is_ok();
+    (is_endpoint && matches!(error.code(), Eai::NoName)).then_some(node)
 }
 
 /// Whether the query itself is invalid.
