@@ -48,6 +48,9 @@ pub enum EndpointError {
     /// Several colons outside brackets that do not form an IPv6 address.
     #[error("`{0}` has several colons: put an IPv6 address in brackets, as in [::1]:7471")]
     SeveralColons(String),
+    /// The node is `*`, which other programs write for all addresses.
+    #[error("`*` is not a host: leave it out to mean all addresses, as in `:7471`")]
+    Star,
     /// The node has characters that are invalid in a host name.
     #[error("`{0}` is not a host: brackets and colons belong to IPv6 addresses only")]
     BadNode(String),
@@ -172,6 +175,9 @@ fn check_node(node: &str) -> Result<(), EndpointError> {
     if node.is_empty() {
         return Err(EndpointError::EmptyNode);
     }
+    if node == "*" {
+        return Err(EndpointError::Star);
+    }
     check_text("host", node, HOST_MAX)?;
     if node.contains([':', '[', ']']) && Literal::parse(node).is_none() {
         return Err(EndpointError::BadNode(node.into()));
@@ -251,6 +257,8 @@ mod tests {
             ("[]:1", E::NotIpv6(String::new())),
             ("[::1]7471", E::AfterBracket("7471".into())),
             ("a:b:c", E::SeveralColons("a:b:c".into())),
+            ("*:7471", E::Star),
+            ("*", E::Star),
             ("ho[st:1", E::BadNode("ho[st".into())),
             ("host:a b", E::BadService("a b".into())),
             ("host\0:1", E::EmbeddedNul),
@@ -274,7 +282,7 @@ mod tests {
 
     fn node() -> impl Strategy<Value = String> {
         prop_oneof![
-            "[a-z0-9.*-]{1,40}",
+            "[a-z0-9.*-]{1,40}".prop_filter("not a host", |node| node != "*"),
             any::<std::net::Ipv4Addr>().prop_map(|address| address.to_string()),
             any::<std::net::Ipv6Addr>().prop_map(|address| address.to_string()),
             (any::<std::net::Ipv6Addr>(), "[a-z0-9:%\\]\\[]{1,15}")
