@@ -148,12 +148,7 @@ impl Connecting {
         destination: SocketAddr,
         deadline: Instant,
     ) -> Result<Self> {
-        if destination.port() == 0 {
-            // Port 0 means that the caller gave none, and nothing can listen on it.
-            let (what, expected) = ("port of the destination", "1 to 65535, as in host:port");
-            let error = Error::invalid(Step::Connect, what, expected, 0);
-            return Err(error.between(None, Some(destination.into())));
-        }
+        require_port(destination)?;
         let provider = match &connector.provider {
             Some(provider) => provider.clone(),
             None => crate::provider::towards(connector.source, destination)?.provider,
@@ -170,6 +165,16 @@ impl Connecting {
             inner: None,
         })
     }
+}
+
+/// Refuses port 0: it means that the caller gave none, and nothing can listen on it.
+pub(crate) fn require_port(destination: SocketAddr) -> Result<()> {
+    if destination.port() != 0 {
+        return Ok(());
+    }
+    let (what, expected) = ("port of the destination", "1 to 65535, as in host:port");
+    let error = Error::invalid(Step::Connect, what, expected, 0);
+    Err(error.between(None, Some(destination.into())))
 }
 
 impl Attempt for Connecting {

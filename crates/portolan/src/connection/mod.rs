@@ -54,6 +54,7 @@ pub use batch::{Batch, Unposted};
 #[cfg(feature = "tokio")]
 pub(crate) use connector::Connecting;
 pub use connector::Connector;
+pub(crate) use connector::require_port;
 pub use established::Connection;
 pub(crate) use inner::{Inner, ends_connection};
 pub use listen_options::ListenOptions;

@@ -14,7 +14,7 @@ use super::listener::StreamListener;
 use super::options::{StreamOptions, conn_param};
 use super::stream::Stream;
 use crate::cm::{CmId, Event, EventChannel};
-use crate::connection::{Attempt, Listener, Steps};
+use crate::connection::{Attempt, Listener, Steps, require_port};
 use crate::deadline;
 
 /// A socket that neither connects nor listens yet. Most programs use [`Stream::connect`] and [`StreamListener::bind`].
@@ -160,6 +160,7 @@ impl Connecting {
         destination: SocketAddr,
         deadline: Instant,
     ) -> Result<Self> {
+        require_port(destination)?;
         let provider = match &options.provider {
             Some(provider) => provider.clone(),
             None => crate::provider::towards(options.source, destination)?.provider,

@@ -37,6 +37,18 @@ fn megabytes_go_both_ways_at_once_whole_and_in_order() {
 }
 
 #[test]
+fn a_destination_without_a_port_is_refused_at_once() {
+    for error in [
+        Stream::connect("127.0.0.1").unwrap_err(),
+        Stream::connect_to("127.0.0.1:0".parse().unwrap(), &stream_options()).unwrap_err(),
+    ] {
+        let is_invalid = matches!(error.cause, Cause::InvalidArgument { .. });
+        assert!(is_invalid, "{error}");
+        assert!(error.to_string().contains("as in host:port"), "{error}");
+    }
+}
+
+#[test]
 fn odd_buffers_and_short_queues_move_the_same_bytes() {
     let small = |receive_buffer, inline| {
         stream_options()
