@@ -217,12 +217,12 @@ fn rule(line: &str) -> Option<Rule<'_>> {
 }
 
 impl Ports {
-    /// Ignores words that are not ports or ranges, and notes them.
+    /// Ignores words that are not ports or ranges, and notes them. Without a valid range, all ports are taken.
     fn parse(text: &str, wrong: &mut Vec<String>) -> Self {
         let text = text.trim();
-        let (is_inverted, list) = match text.strip_prefix('!') {
+        let (excludes, list) = match text.strip_prefix('!') {
             Some(list) => (true, list),
-            None => (text.is_empty(), text),
+            None => (false, text),
         };
         let mut ranges = Vec::new();
         let words = list.split(',').map(str::trim);
@@ -235,8 +235,8 @@ impl Ports {
             }
         }
         Self {
+            is_inverted: excludes || ranges.is_empty(),
             ranges,
-            is_inverted,
         }
     }
 
@@ -284,6 +284,9 @@ mod tests {
         assert!(!some.has(81) && !some.has(8100));
         let but = parse("!22,53");
         assert!(!but.has(22) && !but.has(53) && but.has(80));
+        for wrong in ["abc", "!abc", "90-80", ","] {
+            assert!(parse(wrong).has(80), "{wrong}");
+        }
     }
 
     #[test]
