@@ -66,7 +66,7 @@ fn connect_or_start(socket: &Socket, number: c_int, destination: &SockAddr) -> R
             let Some(attempt) = started else {
                 drop(phase);
                 leave_to_kernel(socket);
-                return connect_tcp(number, destination);
+                return counted(connect_tcp(number, destination));
             };
             *phase = Phase::Connecting(Box::new(attempt));
             socket.set_kind(Kind::Connecting);
@@ -173,7 +173,7 @@ fn advance_with_tcp(number: c_int, socket: &Socket, until: Option<Instant>) -> R
         }
         return Ok(progress);
     };
-    let connected = connect_tcp(socket.number(), &failed.destination);
+    let connected = counted(connect_tcp(socket.number(), &failed.destination));
     leave_to_kernel(socket);
     connected.map(|()| Progress::Tcp)
 }
@@ -184,7 +184,7 @@ pub(crate) fn advance(socket: &Socket) -> Progress {
     let Some(failed) = failed else {
         return progress;
     };
-    match start_tcp(socket, &failed.destination) {
+    match counted(start_tcp(socket, &failed.destination)) {
         Ok(()) | Err(Errno::INPROGRESS | Errno::ALREADY) => {
             leave_to_kernel(socket);
             Progress::Tcp
@@ -358,10 +358,17 @@ fn start(number: c_int, destination: &SockAddr) -> Option<Attempt> {
 
 /// Returns the descriptor to the kernel: it stays a plain TCP socket.
 fn leave_to_kernel(socket: &Socket) {
-    report::count(&report::TCP_CONNECTS);
     socket.set_kind(Kind::Plain);
     socket.tell_change();
     socket.leave_table();
+}
+
+/// Counts a connect of TCP's for the report, if it succeeded or goes on in the kernel, whose result only the program sees.
+fn counted(connected: Result<()>) -> Result<()> {
+    if let Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) = connected {
+        report::count(&report::TCP_CONNECTS);
+    }
+    connected
 }
 
 fn connect_tcp(number: c_int, destination: &SockAddr) -> Result<()> {

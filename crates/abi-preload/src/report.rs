@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::settings::{program, settings};
 
@@ -24,7 +25,7 @@ const REPORT_WAIT: Timespec = Timespec {
 
 pub(crate) static CONNECTED: AtomicU64 = AtomicU64::new(0);
 pub(crate) static ACCEPTED: AtomicU64 = AtomicU64::new(0);
-/// Connects that fell back to TCP.
+/// TCP connects that succeeded, or were still in progress when the call returned.
 pub(crate) static TCP_CONNECTS: AtomicU64 = AtomicU64::new(0);
 /// Connections that a listener accepted from TCP.
 pub(crate) static TCP_ACCEPTS: AtomicU64 = AtomicU64::new(0);
@@ -121,8 +122,26 @@ pub(crate) fn finish() {
     }
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
     let file = rustix::fs::open(place.as_c_str(), flags, Mode::from_raw_mode(0o666));
+    let written = file.and_then(|file| rustix::io::write(&file, line));
     // The program must not fail because of the report.
-    let _ = file.and_then(|file| rustix::io::write(&file, line));
+    if let Err(errno) = written {
+        let mut line = Line {
+            bytes: [0; LINE_MAX],
+            len: 0,
+        };
+        let why = match errno {
+            Errno::NOENT => ": the file's folder does not exist",
+            Errno::ACCESS | Errno::PERM => ": permission denied",
+            Errno::ISDIR => ": it is a folder",
+            _ => "",
+        };
+        let number = errno.raw_os_error();
+        let _ = writeln!(
+            line,
+            "librspreload (portolan): the file of {REPORT_ENV} cannot be written (errno {number}){why}"
+        );
+        say(&line.bytes[..line.len], REPORT_WAIT);
+    }
 }
 
 /// A line of text in a place of its own.
