@@ -158,7 +158,8 @@ crate::enum_table! {
         MwBindErr = 6 => "memory window bind error",
         BadRespErr = 7 => "bad response from the peer",
         LocAccessErr = 8 => "local access error",
-        RemInvReqErr = 9 => "remote invalid request: the peer could not accept the message",
+        RemInvReqErr = 9 => "remote invalid request: the peer could not accept the message \
+            (usually longer than the peer's receive buffers, Options::receive_size)",
         RemAccessErr = 10 => "remote access error: key, range or rights of the peer's memory",
         RemOpErr = 11 => "remote operation error",
         RetryExcErr = 12 => "retries exceeded: the peer does not acknowledge",
