@@ -97,10 +97,7 @@ fn only_the_program_sees_each_devices_file_in_dev_infiniband_and_the_rest_of_dev
     let output = run(&["exec", "--", "sh", "-c", script]);
     let (text, complaint) = (stdout(&output), stderr(&output));
     if !may_have_a_view() {
-        assert!(
-            complaint.contains("sees no devices in /dev/infiniband"),
-            "{complaint}"
-        );
+        assert!(complaint.contains("and /dev/infiniband"), "{complaint}");
         return;
     }
     let has = |wanted: &str| text.lines().any(|line| line == wanted);
@@ -125,6 +122,9 @@ fn only_the_program_sees_each_devices_file_in_dev_infiniband_and_the_rest_of_dev
 fn a_program_can_open_a_pseudo_terminal() {
     let output = run(&["exec", "--", "script", "-qec", "test -t 0", "/dev/null"]);
     let (text, complaint) = (stdout(&output), stderr(&output));
+    assert!(output.status.success(), "{text}{complaint}");
+}
+
 #[test]
 fn a_misspelt_option_is_not_taken_for_the_program_and_options_of_the_program_are_its_own() {
     let output = run(&["exec", "--socket", "--", "true"]);
@@ -133,9 +133,6 @@ fn a_misspelt_option_is_not_taken_for_the_program_and_options_of_the_program_are
     assert!(complaint.contains("--sockets"), "{complaint}");
     let output = run(&["exec", "--no-sysfs", "echo", "-s", "--json", "--dry-run"]);
     assert_eq!(stdout(&output), "-s --json --dry-run\n");
-}
-
-    assert!(output.status.success(), "{text}{complaint}");
 }
 
 #[test]

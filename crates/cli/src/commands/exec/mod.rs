@@ -26,7 +26,6 @@ use libraries::{Libraries, Preload};
 use namespace::Hidden;
 use program::{Missing, Program};
 pub(crate) use trial::run as run_trial;
-use view::View;
 
 /// The variable with the dynamic loader's first search folders.
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
@@ -84,14 +83,13 @@ pub(crate) fn run(args: &ExecArgs, pinned: Option<Choice>, output: &mut Output) 
             Ok(()) => {
                 for view in &views {
                     if let Err(error) = namespace::lay_over(Path::new(view.place), &view.tree) {
-                        complain_of_view(name, view, &error);
+                        complain_of_view(name, view.place, &error);
                     }
                 }
             }
             Err(Hidden::Kept(error)) => {
-                for view in &views {
-                    complain_of_view(name, view, &error);
-                }
+                let places = views.each_ref().map(|view| view.place).join(" and ");
+                complain_of_view(name, &places, &error);
             }
             Err(lost @ Hidden::Lost(_)) => {
                 return Err(lost).context("--no-sysfs runs the program without a view of its own");
@@ -129,12 +127,11 @@ fn warn(program: &Program, args: &ExecArgs) {
     }
 }
 
-fn complain_of_view(name: &OsStr, view: &View, error: &anyhow::Error) {
+fn complain_of_view(name: &OsStr, places: &str, error: &anyhow::Error) {
     complain(&format_args!(
-        "{} sees no devices in {}: {error:#}; {}",
+        "{} sees no devices in {places}: {error:#}; programs that ask libibverbs see them, \
+         except UCX (--no-sysfs: no warning)",
         name.display(),
-        view.place,
-        view.use_of_it
     ));
 }
 

@@ -97,7 +97,7 @@ impl Program {
         file.take(HEAD_LEN as u64).read_to_end(&mut head).ok()?;
         (is_elf(&head) && !has_loader(&head)).then(|| {
             format!(
-                "{name} is linked statically: it has its libraries within itself, and keeps them"
+                "{name} is linked statically: Portolan's libraries have no effect on it; link it dynamically"
             )
         })
     }

@@ -12,8 +12,6 @@ pub(super) struct View {
     pub(super) place: &'static str,
     /// Its files, with their paths from there.
     pub(super) tree: Vec<(String, Leaf)>,
-    /// Consequence of its absence.
-    pub(super) use_of_it: &'static str,
 }
 
 impl View {
@@ -37,12 +35,10 @@ pub(super) fn views(devices: &[DevicePreview]) -> [View; 2] {
         View {
             place: CLASS,
             tree: tree(devices),
-            use_of_it: "programs that ask libibverbs see them",
         },
         View {
             place: NODES,
             tree: devices.iter().map(node).collect(),
-            use_of_it: "UCX passes over devices without a file there, other programs do not look",
         },
     ]
 }
