@@ -194,22 +194,31 @@ impl Reason {
 impl From<NameError> for Cause {
     fn from(error: NameError) -> Self {
         let found = error.to_string();
-        let invalid = |expected: &str| Self::InvalidArgument {
-            what: "name",
+        let quoted = |text: &Option<String>| format!("{:?}", clip(text.as_deref().unwrap_or("")));
+        let invalid = |what, expected: &str, found: String| Self::InvalidArgument {
+            what,
             expected: expected.into(),
-            found: found.clone(),
+            found,
         };
-        match error.reason {
-            Reason::Nothing => invalid("a host or a service"),
-            Reason::EmptyNode | Reason::EmbeddedNul(_) | Reason::NodeTooLong { .. } => {
-                invalid("a host name or address")
+        let host = |expected: &str| invalid("host", expected, quoted(&error.node));
+        let service = |expected: &str| invalid("service", expected, quoted(&error.service));
+        let long = |what, limit: usize, length: usize| {
+            let expected = format!("at most {limit} bytes");
+            invalid(what, &expected, length.to_string())
+        };
+        match &error.reason {
+            Reason::Nothing => invalid("name", "a host, a service or both", "neither".into()),
+            Reason::EmptyNode => host("a name or an address, or none to mean this machine"),
+            Reason::EmptyService => service("a port or a service name, or none to mean port 0"),
+            Reason::EmbeddedNul(part) => invalid(part, "no NUL character", "one".into()),
+            Reason::NodeTooLong { length } => long("host", HOST_MAX, *length),
+            Reason::ServiceTooLong { length } => long("service", SERVICE_MAX, *length),
+            Reason::PortOutOfRange => service("a port from 0 to 65535"),
+            Reason::MalformedService => service("a port (0 to 65535) or a service name"),
+            Reason::NotNumeric => host("a numeric address"),
+            Reason::WrongFamily { expected, .. } => {
+                host(&format!("an address of the requested family, {expected}"))
             }
-            Reason::EmptyService
-            | Reason::ServiceTooLong { .. }
-            | Reason::PortOutOfRange
-            | Reason::MalformedService => invalid("a port or service name"),
-            Reason::NotNumeric => invalid("a numeric address"),
-            Reason::WrongFamily { .. } => invalid("an address of the requested family"),
             Reason::NoSuchZone { .. } => Self::NoDevice { why: found },
             Reason::TooManyAddresses => Self::LimitReached {
                 what: "addresses of one name",
@@ -219,13 +228,13 @@ impl From<NameError> for Cause {
                 Eai::Again => Self::NameTemporaryFailure(found),
                 Eai::System(errno) => Self::Os {
                     call: "getaddrinfo",
-                    errno,
+                    errno: *errno,
                 },
                 Eai::Memory => Self::Os {
                     call: "getaddrinfo",
                     errno: errno::ENOMEM,
                 },
-                Eai::BadFlags | Eai::QpType => invalid("flags that agree"),
+                Eai::BadFlags | Eai::QpType => invalid("name", "flags that agree", found),
                 _ => Self::NameNotKnown(found),
             },
         }
@@ -283,6 +292,26 @@ mod tests {
             Reason::NodeTooLong { length: 10_000 },
         );
         assert!(long.to_string().len() < 400, "a message stays readable");
+    }
+
+    #[test]
+    fn an_invalid_argument_shows_the_wrong_part_alone() {
+        let cause = |host, service, reason| {
+            Cause::from(NameError::new(Some(host), Some(service), reason)).to_string()
+        };
+        assert_eq!(
+            cause("127.0.0.1", "99999", Reason::PortOutOfRange),
+            "service: expected a port from 0 to 65535, found \"99999\""
+        );
+        assert_eq!(
+            cause("a\0b", "1", Reason::EmbeddedNul("host")),
+            "host: expected no NUL character, found one"
+        );
+        let length = HOST_MAX + 1;
+        assert_eq!(
+            cause("a", "1", Reason::NodeTooLong { length }),
+            format!("host: expected at most {HOST_MAX} bytes, found {length}")
+        );
     }
 
     #[test]

@@ -22,6 +22,9 @@ const LINK_OF_SOCKETS: &str = "rsocket";
 const INSTALLED_HEADERS: &str = "../include/portolan";
 /// Their path in the sources of the command.
 const SOURCE_HEADERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../include");
+/// The packages of the command and of all libraries, for cargo.
+const PACKAGES: &str =
+    "-p portolan-cli -p portolan-abi-rdmacm -p portolan-abi-verbs -p portolan-abi-preload";
 /// A file that identifies a folder of headers.
 const A_HEADER: &str = "portolan.h";
 
@@ -211,9 +214,6 @@ fn own_folder() -> Result<PathBuf> {
     Ok(folder.to_owned())
 }
 
-/// The newest build of a library in cargo's folders: beside the command, or beside the tests.
-fn find_built(folder: &Path, name: &str) -> Result<PathBuf> {
-    let file = format!("{name}.so");
 /// Whether a library exists.
 ///
 /// # Errors
@@ -224,6 +224,9 @@ fn is_there(library: &Path) -> Result<bool> {
     found.with_context(|| format!("cannot look for {}", library.display()))
 }
 
+/// The newest build of a library in cargo's folders: beside the command, or beside the tests.
+fn find_built(folder: &Path, name: &str) -> Result<PathBuf> {
+    let file = format!("{name}.so");
     let places = [folder.join(&file), folder.join("deps").join(&file)];
     let age = |path: &&PathBuf| path.metadata().and_then(|found| found.modified());
     let newest = places
@@ -237,13 +240,9 @@ fn is_there(library: &Path) -> Result<bool> {
         true => " --release",
         false => "",
     };
-    let package = name
-        .replacen("lib", "portolan-abi-", 1)
-        .replace("ibverbs", "verbs")
-        .replace("rspreload", "preload");
     bail!(
-        "{name}.so.1 is not there: {} has neither {INSTALLED} nor {file}; `cargo build{release} -p {package}` builds it, \
-         `cargo xtask install --prefix DIR` installs all",
+        "{name}.so.1 is not there: {} has neither {INSTALLED} nor {file}; `cargo build{release} {PACKAGES}` builds \
+         the command and all libraries, `cargo xtask install --prefix DIR` installs them",
         folder.display()
     )
 }
@@ -322,7 +321,7 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(
-            error.contains("cargo build -p portolan-abi-preload`"),
+            error.contains("cargo build -p portolan-cli -p portolan-abi-rdmacm -p portolan-abi-verbs -p portolan-abi-preload`"),
             "{error}"
         );
         let built = folder.file("bin/deps/librspreload.so");
@@ -335,7 +334,7 @@ mod tests {
         let rdmacm = folder.file("bin/deps/librdmacm.so");
         let error = folder.find(LibrarySet::Full).unwrap_err().to_string();
         assert!(
-            error.contains("cargo build -p portolan-abi-verbs`"),
+            error.contains("-p portolan-abi-rdmacm -p portolan-abi-verbs "),
             "{error}"
         );
         let verbs = folder.file("bin/libibverbs.so");

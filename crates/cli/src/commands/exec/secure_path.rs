@@ -52,8 +52,8 @@ pub(super) enum Insecure {
     NotAFolder(PathBuf),
     #[error("more than {LINKS_MAX} symbolic links")]
     Links,
-    #[error("{}: {source}", .path.display())]
-    Io { path: PathBuf, source: io::Error },
+    #[error("{}: {error}", .path.display())]
+    Io { path: PathBuf, error: io::Error },
 }
 
 /// Resolves an absolute path to a folder without symbolic links, if only root and `user` can redirect the path.
@@ -83,9 +83,9 @@ pub(super) fn folder(path: &Path, user: u32) -> Result<PathBuf, Insecure> {
             if links > LINKS_MAX {
                 return Err(Insecure::Links);
             }
-            let target = std::fs::read_link(&next).map_err(|source| Insecure::Io {
+            let target = std::fs::read_link(&next).map_err(|error| Insecure::Io {
                 path: next.clone(),
-                source,
+                error,
             })?;
             if target.is_absolute() {
                 found = root(user)?;
@@ -120,9 +120,9 @@ fn is_roots_without_a_number(path: &Path, owner: u32) -> bool {
 
 /// Reads one part of the path without following a link.
 fn look(path: &Path, user: u32) -> Result<std::fs::Metadata, Insecure> {
-    let metadata = path.symlink_metadata().map_err(|source| Insecure::Io {
+    let metadata = path.symlink_metadata().map_err(|error| Insecure::Io {
         path: path.to_owned(),
-        source,
+        error,
     })?;
     let (owner, mode) = (metadata.uid(), metadata.mode());
     if ![ROOT, user].contains(&owner) && !is_roots_without_a_number(path, owner) {

@@ -11,6 +11,7 @@ mod send;
 use std::time::Duration;
 
 use anyhow::Result;
+use portolan::Cause;
 use portolan::datagram::{Joined, Options, Socket};
 use portolan::provider::cm::JoinKind;
 use serde_json::json;
@@ -45,7 +46,18 @@ fn enter(
     output: &mut Output,
 ) -> Result<(Socket, Joined, Interrupt)> {
     let options = Options::default().send_depth(DEPTH).receive_depth(DEPTH);
-    let (socket, joined) = Socket::join(args.group, args.bind, kind, &options)?;
+    let joined = Socket::join(args.group, args.bind, kind, &options);
+    let (socket, joined) = joined.map_err(|error| {
+        let wants_route = error.cause == Cause::NetworkUnreachable && args.bind.is_none();
+        let error = anyhow::Error::new(error);
+        match wants_route {
+            true => error.context(format!(
+                "no route chooses an interface for {} (--bind ADDR does, by one of its addresses)",
+                args.group.ip()
+            )),
+            false => error,
+        }
+    })?;
     let interrupt = Interrupt::install()?;
     let local = socket.local_addr().map(|local| local.ip().to_string());
     let (group, destination) = (joined.group, &joined.destination);
