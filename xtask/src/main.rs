@@ -76,6 +76,9 @@ enum Task {
     /// Run one part of the tests and write its result to a file.
     #[command(hide = true)]
     Part(test::PartArguments),
+    /// Write down how cargo starts a test program, as its runner.
+    #[command(hide = true)]
+    NoteRun(test::NoteRunArguments),
     /// Boot a kernel machine with rdma_rxe and run a script in it.
     Vm(vm::Arguments),
 }
@@ -93,6 +96,7 @@ fn main() -> ExitCode {
         Task::Simulate(arguments) => simulate::run(&arguments),
         Task::Test(arguments) => test::run(&arguments),
         Task::Part(arguments) => test::run_part(&arguments),
+        Task::NoteRun(arguments) => test::note_run(&arguments),
         Task::Vm(arguments) => vm::run(&arguments),
     };
     result.unwrap_or_else(|error| {

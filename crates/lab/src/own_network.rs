@@ -44,10 +44,22 @@ pub fn enter() {
         return;
     }
     let own = OWN.get_or_init(|| {
-        unshare(CloneFlags::CLONE_NEWNET).expect("root has network namespaces");
-        let made = Command::new("sh").args(["-ec", INTERFACES]).status();
-        assert!(made.expect("a shell").success(), "no network, see above");
+        enter_new();
         File::open(OF_THREAD).expect("the namespace has a name")
     });
     setns(own, CloneFlags::CLONE_NEWNET).expect("root may enter its own namespace");
+}
+
+/// Moves the calling thread into a network namespace that no other thread is in; an ordinary user's threads stay where they
+/// are.
+///
+/// # Panics
+/// As [`enter`].
+pub fn enter_new() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    unshare(CloneFlags::CLONE_NEWNET).expect("root has network namespaces");
+    let made = Command::new("sh").args(["-ec", INTERFACES]).status();
+    assert!(made.expect("a shell").success(), "no network, see above");
 }

@@ -7,6 +7,7 @@
 //! alone, because two processors under these lanes can delay a packet for longer than a test permits. The
 //! summary reports both runs.
 
+mod binaries;
 #[cfg(test)]
 mod features;
 mod lane;
@@ -26,6 +27,7 @@ use anyhow::{Context, Result, bail};
 use parts::{PARTS, Part, Place};
 use report::Report;
 
+pub(crate) use binaries::{NoteRunArguments, note_run};
 pub(crate) use outcome::Outcome;
 pub(crate) use workspace::{Workspace, cargo, lab_program, test_program};
 

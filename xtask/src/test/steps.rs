@@ -7,7 +7,7 @@ use portolan_lab::machine::{Cache, Machine, MachineError, Package, Suite, ensure
 use portolan_lab::{judge, own_network};
 
 use super::workspace::{ALL_TESTS, WITH_XTASK, cargo};
-use super::{Outcome, Workspace};
+use super::{Outcome, Workspace, binaries};
 use crate::namespace::Namespace;
 
 /// Packages for tests as root, besides those that other parts install.
@@ -72,8 +72,8 @@ const IN_MACHINES: &str = "in_machines::";
 /// Part of the names of tests that other work would disturb.
 const AGAINST_THE_CLOCK: &str = "against_the_clock::";
 
-/// Runs every test target. Targets that need root, named `root_…`, run only as root. Tests that are separate
-/// parts are excluded.
+/// Runs every test target: as root two at a time, each in its own network namespace; otherwise one after the other. Targets
+/// that need root, named `root_…`, run only as root. Tests that are separate parts are excluded.
 pub(super) fn tests(workspace: &Workspace) -> Result<Outcome> {
     let all = [&ALL_TESTS[..], &["--no-fail-fast"]].concat();
     let mut others = vec!["--"];
@@ -87,7 +87,10 @@ pub(super) fn tests(workspace: &Workspace) -> Result<Outcome> {
         judge::prepare_host()?;
         // Nothing is fetched from here on.
         own_network::enter();
-        workspace.cargo(&[&all[..], &others].concat())?;
+        let mut runs = vec![binaries::documented_examples(workspace, &all)];
+        let programs = [&all[..], &["--tests"], &others].concat();
+        runs.extend(binaries::of_cargo(workspace, &programs)?);
+        binaries::run(workspace, runs)?;
         return Ok(Outcome::Passed(String::new()));
     }
     let (for_root, for_all) = test_targets(workspace)?;
