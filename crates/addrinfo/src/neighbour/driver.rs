@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkPayload};
-use netlink_packet_route::RouteNetlinkMessage;
 use portolan_provider::Cause;
 use portolan_provider::error::errno;
 use portolan_threads::fork::ForkGuard;
@@ -24,6 +23,7 @@ use super::pending::{Action, Entry, NextHop, Pending, Target};
 use super::watch::{Changed, Watches};
 use crate::sys::netlink::{Message, Received, Socket};
 use crate::sys::probe::ProbeSocket;
+use crate::sys::rtnetlink::RouteNetlinkMessage;
 use crate::sys::{interface, os_error};
 
 /// The thread's name in `top -H` (15 bytes at most).

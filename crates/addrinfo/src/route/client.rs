@@ -4,7 +4,6 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkPayload};
-use netlink_packet_route::RouteNetlinkMessage;
 use portolan_provider::Cause;
 use portolan_provider::error::errno;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -13,6 +12,7 @@ use rustix::io::Errno;
 use super::{Query, Route, RouteKind, message};
 use crate::sys::netlink::{Received, Socket};
 use crate::sys::os_error;
+use crate::sys::rtnetlink::RouteNetlinkMessage;
 
 /// Maximum time for the kernel's answer. It normally answers within the sending system call.
 pub const EXCHANGE_DEADLINE: Duration = Duration::from_secs(1);

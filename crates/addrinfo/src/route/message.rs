@@ -2,14 +2,11 @@
 
 use std::net::IpAddr;
 
-use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteType, RouteVia,
-};
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use portolan_provider::Cause;
 use portolan_provider::error::errno;
 
 use super::{Query, Route, RouteKind};
+use crate::sys::rtnetlink::{RouteAttribute, RouteMessage, RouteNetlinkMessage, family_of};
 
 /// Refuses invalid queries.
 pub(super) fn check(query: &Query) -> Result<(), Cause> {
@@ -67,22 +64,19 @@ pub(crate) fn is_link_local(address: IpAddr) -> bool {
 /// The request. `uid` selects the policy rules, as a socket's owner does.
 pub(super) fn request(query: &Query, uid: u32) -> RouteNetlinkMessage {
     let bits = if query.destination.is_ipv4() { 32 } else { 128 };
-    let mut message = RouteMessage::default();
-    message.header.address_family = match query.destination {
-        IpAddr::V4(_) => AddressFamily::Inet,
-        IpAddr::V6(_) => AddressFamily::Inet6,
+    let mut message = RouteMessage {
+        family: family_of(query.destination),
+        destination_prefix_length: bits,
+        // Report the table that was used instead of always the main one.
+        flags: libc::RTM_F_LOOKUP_TABLE,
+        ..RouteMessage::default()
     };
-    message.header.destination_prefix_length = bits;
-    // Report the table that was used instead of always the main one.
-    message.header.flags = RouteFlags::LookupTable;
     message
         .attributes
-        .push(RouteAttribute::Destination(query.destination.into()));
+        .push(RouteAttribute::Destination(query.destination));
     if let Some(source) = query.source {
-        message.header.source_prefix_length = bits;
-        message
-            .attributes
-            .push(RouteAttribute::Source(source.into()));
+        message.source_prefix_length = bits;
+        message.attributes.push(RouteAttribute::Source(source));
     }
     if let Some(index) = query.interface_index {
         message.attributes.push(RouteAttribute::Oif(index));
@@ -96,16 +90,16 @@ pub(super) fn request(query: &Query, uid: u32) -> RouteNetlinkMessage {
 /// IPv4 reports such an errno as a netlink error; IPv6 as a route of that type, with the errno in its cache
 /// information.
 pub(super) fn read(query: &Query, message: &RouteMessage) -> Result<Result<Route, i32>, Cause> {
-    let kind = match message.header.kind {
-        RouteType::Unicast => RouteKind::Unicast,
-        RouteType::Local if query.destination.is_loopback() => RouteKind::Loopback,
-        RouteType::Local => RouteKind::Local,
-        RouteType::Broadcast => RouteKind::Broadcast,
-        RouteType::Anycast => RouteKind::Anycast,
-        RouteType::Multicast => RouteKind::Multicast,
-        RouteType::Unreachable => return Ok(Err(errno::EHOSTUNREACH)),
-        RouteType::BlackHole => return Ok(Err(errno::EINVAL)),
-        RouteType::Prohibit => return Ok(Err(errno::EACCES)),
+    let kind = match message.kind {
+        libc::RTN_UNICAST => RouteKind::Unicast,
+        libc::RTN_LOCAL if query.destination.is_loopback() => RouteKind::Loopback,
+        libc::RTN_LOCAL => RouteKind::Local,
+        libc::RTN_BROADCAST => RouteKind::Broadcast,
+        libc::RTN_ANYCAST => RouteKind::Anycast,
+        libc::RTN_MULTICAST => RouteKind::Multicast,
+        libc::RTN_UNREACHABLE => return Ok(Err(errno::EHOSTUNREACH)),
+        libc::RTN_BLACKHOLE => return Ok(Err(errno::EINVAL)),
+        libc::RTN_PROHIBIT => return Ok(Err(errno::EACCES)),
         _ => return Ok(Err(errno::ENETUNREACH)),
     };
     let mut preferred_source = None;
@@ -117,22 +111,23 @@ pub(super) fn read(query: &Query, message: &RouteMessage) -> Result<Result<Route
         gateway: None,
         mtu: None,
         hop_limit: None,
-        table: message.header.table.into(),
+        table: message.table.into(),
     };
     for attribute in &message.attributes {
         match attribute {
             RouteAttribute::Oif(index) => route.interface_index = *index,
-            RouteAttribute::PrefSource(address) => preferred_source = ip(address),
-            RouteAttribute::Gateway(address) => route.gateway = ip(address),
-            RouteAttribute::Via(RouteVia::Inet(address)) => route.gateway = Some((*address).into()),
-            RouteAttribute::Via(RouteVia::Inet6(address)) => {
-                route.gateway = Some((*address).into());
+            RouteAttribute::PrefSource(address) => preferred_source = Some(*address),
+            RouteAttribute::Gateway(address) | RouteAttribute::Via(address) => {
+                route.gateway = Some(*address);
             }
             RouteAttribute::Table(table) => route.table = *table,
-            RouteAttribute::Metrics(metrics) => read_metrics(metrics, &mut route),
-            RouteAttribute::CacheInfo(info) if info.error != 0 => {
-                // A negative errno, in a field that the kernel declares unsigned.
-                return Ok(Err((info.error as i32).saturating_neg()));
+            RouteAttribute::Mtu(mtu) if *mtu != 0 => route.mtu = Some(*mtu),
+            // Zero and all ones mean that the route sets no limit.
+            RouteAttribute::HopLimit(limit) => {
+                route.hop_limit = u8::try_from(*limit).ok().filter(|limit| *limit != 0);
+            }
+            RouteAttribute::CacheError(error) if *error != 0 => {
+                return Ok(Err(error.cast_signed().saturating_neg()));
             }
             _ => {}
         }
@@ -149,56 +144,35 @@ pub(super) fn read(query: &Query, message: &RouteMessage) -> Result<Result<Route
     Ok(Ok(route))
 }
 
-fn read_metrics(metrics: &[RouteMetric], route: &mut Route) {
-    for metric in metrics {
-        match metric {
-            RouteMetric::Mtu(mtu) if *mtu != 0 => route.mtu = Some(*mtu),
-            // Zero and all ones mean that the route sets no limit.
-            RouteMetric::Hoplimit(limit) => {
-                route.hop_limit = u8::try_from(*limit).ok().filter(|limit| *limit != 0);
-            }
-            _ => {}
-        }
-    }
-}
-
-fn ip(address: &RouteAddress) -> Option<IpAddr> {
-    match address {
-        RouteAddress::Inet(address) => Some((*address).into()),
-        RouteAddress::Inet6(address) => Some((*address).into()),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use netlink_packet_route::route::RouteCacheInfo;
-
     use super::*;
 
     fn ip(text: &str) -> IpAddr {
         text.parse().expect("address")
     }
 
-    fn reply(kind: RouteType, attributes: Vec<RouteAttribute>) -> RouteMessage {
-        let mut message = RouteMessage::default();
-        message.header.kind = kind;
-        message.header.table = 252;
-        message.attributes = attributes;
-        message
+    fn reply(kind: u8, attributes: Vec<RouteAttribute>) -> RouteMessage {
+        RouteMessage {
+            kind,
+            table: 252,
+            attributes,
+            ..RouteMessage::default()
+        }
     }
 
     #[test]
     fn a_reply_gives_source_interface_gateway_and_metrics() {
         let query = Query::to(ip("198.51.100.7"));
         let message = reply(
-            RouteType::Unicast,
+            libc::RTN_UNICAST,
             vec![
                 RouteAttribute::Table(1000),
                 RouteAttribute::Oif(3),
-                RouteAttribute::Gateway(ip("192.0.2.1").into()),
-                RouteAttribute::PrefSource(ip("192.0.2.9").into()),
-                RouteAttribute::Metrics(vec![RouteMetric::Mtu(9000), RouteMetric::Hoplimit(7)]),
+                RouteAttribute::Gateway(ip("192.0.2.1")),
+                RouteAttribute::PrefSource(ip("192.0.2.9")),
+                RouteAttribute::Mtu(9000),
+                RouteAttribute::HopLimit(7),
             ],
         );
         let route = read(&query, &message).expect("readable").expect("a route");
@@ -220,11 +194,11 @@ mod tests {
     #[test]
     fn an_ipv4_route_may_have_an_ipv6_gateway() {
         let attributes = vec![
-            RouteAttribute::Via(RouteVia::Inet6("fe80::1".parse().expect("address"))),
-            RouteAttribute::PrefSource(ip("192.0.2.9").into()),
+            RouteAttribute::Via(ip("fe80::1")),
+            RouteAttribute::PrefSource(ip("192.0.2.9")),
         ];
         let query = Query::to(ip("198.51.100.7"));
-        let route = read(&query, &reply(RouteType::Unicast, attributes));
+        let route = read(&query, &reply(libc::RTN_UNICAST, attributes));
         assert_eq!(
             route.expect("readable").expect("a route").next_hop(),
             ip("fe80::1")
@@ -234,17 +208,14 @@ mod tests {
     #[test]
     fn unreachable_routes_give_their_errno() {
         let query = Query::to(ip("2001:db8::1"));
-        // `struct rta_cacheinfo`: eight words, the fourth is rta_error.
-        let mut info = [0; 32];
-        info[12..16].copy_from_slice(&(-errno::ENETUNREACH).to_ne_bytes());
-        let info = RouteCacheInfo::parse(&info).expect("cache information");
-        let cached = vec![RouteAttribute::CacheInfo(info)];
+        let error = (-errno::ENETUNREACH).cast_unsigned();
+        let cached = vec![RouteAttribute::CacheError(error)];
         for (kind, attributes, code) in [
-            (RouteType::Unreachable, vec![], errno::EHOSTUNREACH),
-            (RouteType::BlackHole, vec![], errno::EINVAL),
-            (RouteType::Prohibit, vec![], errno::EACCES),
-            (RouteType::Throw, vec![], errno::ENETUNREACH),
-            (RouteType::Unicast, cached, errno::ENETUNREACH),
+            (libc::RTN_UNREACHABLE, vec![], errno::EHOSTUNREACH),
+            (libc::RTN_BLACKHOLE, vec![], errno::EINVAL),
+            (libc::RTN_PROHIBIT, vec![], errno::EACCES),
+            (libc::RTN_THROW, vec![], errno::ENETUNREACH),
+            (libc::RTN_UNICAST, cached, errno::ENETUNREACH),
         ] {
             assert_eq!(
                 read(&query, &reply(kind, attributes)),
@@ -257,7 +228,7 @@ mod tests {
     #[test]
     fn a_route_without_any_source_address_is_an_error() {
         let query = Query::to(ip("198.51.100.7"));
-        let no_source = reply(RouteType::Unicast, vec![RouteAttribute::Oif(3)]);
+        let no_source = reply(libc::RTN_UNICAST, vec![RouteAttribute::Oif(3)]);
         assert_eq!(read(&query, &no_source), Err(Cause::AddressNotAvailable));
     }
 

@@ -3,6 +3,7 @@
 pub(crate) mod interface;
 pub(crate) mod netlink;
 pub(crate) mod probe;
+pub(crate) mod rtnetlink;
 
 use portolan_provider::Cause;
 use rustix::io::Errno;

@@ -3,7 +3,6 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use netlink_packet_core::{NetlinkBuffer, NetlinkHeader, NetlinkMessage, NetlinkPayload};
-use netlink_packet_route::RouteNetlinkMessage;
 use portolan_provider::Cause;
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
@@ -13,6 +12,7 @@ use rustix::net::{
 };
 
 use super::os_error;
+use super::rtnetlink::RouteNetlinkMessage;
 
 /// Maximum datagram size to receive. The kernel's answers to single lookups are far smaller.
 const DATAGRAM_MAX: usize = 32 * 1024;
@@ -78,7 +78,7 @@ impl Socket {
         let mut header = NetlinkHeader::default();
         header.flags = flags;
         header.sequence_number = sequence;
-        let mut message = NetlinkMessage::new(header, NetlinkPayload::from(request));
+        let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(request));
         message.finalize();
         let mut bytes = vec![0; message.buffer_len()];
         message.serialize(&mut bytes);
