@@ -8,7 +8,7 @@ use portolan::cm::{CmId, EventChannel};
 use portolan::provider::cm::{EventType, JoinKind};
 use portolan::software::SoftwareProvider;
 
-use crate::harness::own_provider;
+use crate::harness::{eventually, own_provider};
 use crate::low::{Passive, TCP, UDP, Verbs, next, param, routed_on};
 use crate::on_interfaces;
 use crate::support::{interface_index, ip_batch};
@@ -29,6 +29,16 @@ fn on_both_interfaces(test: fn(Arc<SoftwareProvider>)) {
             std::fs::write(off, "0").unwrap();
             ip_batch(&format!("addr add {IP}/64 dev {name} nodad"));
         }
+        // The kernel adds them once it has seen the carrier. Before, it looks for the address on the link.
+        eventually("the routes to the addresses", || {
+            let routes = std::fs::read_to_string("/proc/thread-self/net/ipv6_route").unwrap();
+            let to_this = format!("{:032x} 80 ", u128::from(IP));
+            let leads = |name| {
+                let mut routes = routes.lines();
+                routes.any(|route| route.starts_with(&to_this) && route.ends_with(name))
+            };
+            leads("tlla") && leads("tllb")
+        });
         test(own_provider());
     });
 }
