@@ -1,15 +1,9 @@
 //! Epoll instances that processes share: `forked.c`. A listener that they share: `taken.c`.
 
-use crate::{Folder, run};
+use crate::{Folder, run, same_case};
 
-/// Plays a case of `forked.c` on TCP and on rsockets. Returns the report of the latter.
 fn forked(case: &str, on_tcp: &str) -> String {
-    let folder = Folder::with(&format!("forked-{case}"), "forked.c");
-    let (said, _) = run(&folder, &format!("timeout 100 $tcp {case}"));
-    assert_eq!(said, on_tcp);
-    let (on_rsockets, report) = run(&folder, &format!("timeout 100 $rsockets {case}"));
-    assert_eq!(on_rsockets, said, "{report}");
-    report
+    same_case("forked", case, on_tcp)
 }
 
 #[test]

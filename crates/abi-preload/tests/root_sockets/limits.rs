@@ -1,15 +1,9 @@
 //! Programs that rely on their limit of open files: `limits.c`.
 
-use crate::{Folder, run};
+use crate::same_case;
 
-/// Plays a case of `limits.c` on TCP and on rsockets. Returns the report of the latter.
 fn limits(case: &str, on_tcp: &str) -> String {
-    let folder = Folder::with(&format!("limits-{case}"), "limits.c");
-    let (said, _) = run(&folder, &format!("timeout 100 $tcp {case}"));
-    assert_eq!(said, on_tcp);
-    let (on_rsockets, report) = run(&folder, &format!("timeout 100 $rsockets {case}"));
-    assert_eq!(on_rsockets, said, "{report}");
-    report
+    same_case("limits", case, on_tcp)
 }
 
 #[test]

@@ -116,6 +116,17 @@ fn a_report_that_cannot_be_written_is_a_line_on_stderr() {
 const WITH_VETH: &str = "ip link add veth0 type veth peer name veth1; ip addr add 10.7.0.1/24 dev veth0; \
                          ip link set veth0 up; ip link set veth1 up;";
 
+/// Plays a case of a program on TCP, where it must print `on_tcp`, and on rsockets, where it must print the same. Returns the
+/// report of the latter.
+fn same_case(program: &str, case: &str, on_tcp: &str) -> String {
+    let folder = Folder::with(&format!("{program}-{case}"), &format!("{program}.c"));
+    let (said, _) = run(&folder, &format!("timeout 100 $tcp {case}"));
+    assert_eq!(said, on_tcp);
+    let (on_rsockets, report) = run(&folder, &format!("timeout 100 $rsockets {case}"));
+    assert_eq!(on_rsockets, said, "{report}");
+    report
+}
+
 /// Runs a program, which prints `done` at its end, on TCP and on rsockets. Its output must be the same. Returns the report of the
 /// second run.
 fn same_on_both(folder: &Folder, before: &str, argument: &str) -> String {
