@@ -2,6 +2,7 @@
 //!
 //! One thread serves all streams of the process. It runs only while there is such work.
 
+use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -31,7 +32,8 @@ fn service() -> MutexGuard<'static, Service> {
 #[derive(Default)]
 struct Service {
     lingering: Vec<(Shared, Instant)>,
-    alive: Vec<(Weak<Core>, Instant)>,
+    /// When to look after which streams, by their places in memory.
+    alive: HashMap<usize, (Weak<Core>, Instant)>,
     /// Wakes the thread.
     bell: Option<Arc<OwnedFd>>,
     runs: bool,
@@ -82,8 +84,7 @@ pub(super) fn look_after(core: &Shared) {
     if service.start() {
         service
             .alive
-            .retain(|(known, _)| known.as_ptr() != Arc::as_ptr(core));
-        service.keep_alive(core, next);
+            .insert(place_of(core), (Arc::downgrade(core), next));
         service.ring();
     }
 }
@@ -102,18 +103,10 @@ impl Service {
         self.runs
     }
 
-    /// Looks after a stream at this time, unless another thread has set a time meanwhile.
-    fn keep_alive(&mut self, core: &Shared, next: Instant) {
-        let mut known = self.alive.iter();
-        if !known.any(|(known, _)| known.as_ptr() == Arc::as_ptr(core)) {
-            self.alive.push((Arc::downgrade(core), next));
-        }
-    }
-
     /// When to look after a stream next.
     fn next_alive(&mut self) -> Option<Instant> {
-        self.alive.retain(|(core, _)| core.strong_count() > 0);
-        self.alive.iter().map(|(_, next)| *next).min()
+        self.alive.retain(|_, (core, _)| core.strong_count() > 0);
+        self.alive.values().map(|(_, next)| *next).min()
     }
 
     fn ring(&self) {
@@ -169,14 +162,21 @@ fn is_done(core: &Core, is_late: bool) -> bool {
 fn look_after_due(now: Instant) {
     let due: Vec<_> = {
         let mut service = service();
-        let due = service.alive.extract_if(.., |(_, next)| now >= *next);
-        due.filter_map(|(core, _)| core.upgrade()).collect()
+        let due = service.alive.extract_if(|_, (_, next)| now >= *next);
+        due.filter_map(|(_, (core, _))| core.upgrade()).collect()
     };
     for core in due {
         if let Some(next) = core.look_after(now) {
-            service().keep_alive(&core, next);
+            // Another thread may have set a time meanwhile.
+            let again = || (Arc::downgrade(&core), next);
+            service().alive.entry(place_of(&core)).or_insert_with(again);
         }
     }
+}
+
+/// Where a stream is in memory. No other one gets this place while a weak reference exists.
+fn place_of(core: &Shared) -> usize {
+    Arc::as_ptr(core).addr()
 }
 
 fn wait(lingering: &[(Shared, Instant)], bell: &Arc<OwnedFd>, next: Option<Instant>) {
