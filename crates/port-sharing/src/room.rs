@@ -97,7 +97,7 @@ fn beyond<T>(make: impl FnOnce(u64) -> Result<T, Errno>) -> Result<T, Errno> {
     })
 }
 
-/// Fails only where a filter of system calls forbids it: then the limit is as it was.
+/// Sets the limits of open files. If a filter of system calls forbids that, they stay as they were.
 fn set_limit(current: u64, maximum: Option<u64>) {
     let current = (current != u64::MAX).then_some(current);
     let _ = setrlimit(Resource::Nofile, Rlimit { current, maximum });

@@ -561,7 +561,7 @@ impl Watcher for Set {
         let mut reports = self.reports.lock();
         let room = reports.capacity();
         if reports.len() == room {
-            // Perhaps nobody waits for the set: then the same numbers come again and again.
+            // If no thread waits for the set, the same numbers come again and again.
             reports.sort_unstable();
             reports.dedup();
             if reports.len() > room / 2 {

@@ -142,7 +142,7 @@ impl Set {
 
     /// Takes over what a parent's set waits for and this process can use: listeners, and sockets that are not connected.
     pub(super) fn inherit(&self, parents: &Set) {
-        // Held if another thread of the parent changed them at the fork: then nobody can say what they are.
+        // If another thread of the parent held the lock at the fork, they may be half changed.
         let Some(theirs) = parents.interests.try_lock() else {
             return;
         };

@@ -186,7 +186,7 @@ impl RouteMessage {
 }
 
 impl RouteAttribute {
-    /// `None` for an attribute that nobody uses.
+    /// `None` for an attribute that is not used.
     fn parse(family: u8, kind: u16, value: &[u8]) -> Result<Option<Self>, DecodeError> {
         Ok(match kind {
             libc::RTA_DST => address(family, value)?.map(Self::Destination),
