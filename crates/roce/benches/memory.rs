@@ -21,7 +21,7 @@ const STREAM_BYTES: usize = 512 << 20;
 const SENDS: u64 = 300_000;
 
 fn main() {
-    // For a profiler. In the first two cases, one thread does the work of both ends.
+    // For a profiler. In the first three cases, one thread does the work of both ends.
     if let Some(work) = std::env::args().skip_while(|arg| arg != "work").nth(1) {
         let pair = two_ends(false);
         let times = std::env::args().filter_map(|arg| arg.parse().ok()).next();
@@ -29,6 +29,7 @@ fn main() {
         let work = || match &*work {
             "ping" => both_ends(&pair),
             "batch" => batches(&pair),
+            "rally" => rally(&pair),
             // The rest use two threads.
             "ping-pong" => ping_pong(&pair),
             _ => sends(&two_ends(false)),
@@ -461,6 +462,23 @@ fn both_ends(pair: &Pair) -> f64 {
         taken(to);
         ends = [to, from];
         while from.try_poll().is_some() {}
+    })
+}
+
+/// One thread plays both ends of a [`ping_pong`]: an acknowledgement goes with the answer.
+fn rally(pair: &Pair) -> f64 {
+    let mut ends = [&pair.a, &pair.b];
+    for end in ends {
+        for _ in 0..4 {
+            end.receive(2, end.sge(64, 64));
+        }
+    }
+    each(|| {
+        let [from, to] = ends;
+        from.post(1, SendOp::Send, from.sge(0, 64));
+        while to.try_poll().is_none_or(|wc| wc.wr_id != 2) {}
+        to.receive(2, to.sge(64, 64));
+        ends = [to, from];
     })
 }
 

@@ -256,7 +256,16 @@ impl<Q> Receiver<Q> {
     /// meanwhile are found sooner.
     #[inline]
     fn finds_more(&self) -> bool {
-        (0..LOOKS_PER_POLL).any(|_| self.has_more())
+        for look in 0..LOOKS_PER_POLL {
+            if self.has_more() {
+                return true;
+            }
+            if look == LOOKS_PER_POLL / 2 {
+                // Another thread of the same core gets on faster meanwhile. It may be the one that answers.
+                std::hint::spin_loop();
+            }
+        }
+        false
     }
 
     /// Reads a socket, within bounds, and delivers the valid packets of one system call at a time. Returns the number
