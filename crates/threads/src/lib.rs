@@ -1,6 +1,7 @@
 //! Threads that the library starts inside a host program: their signal mask, their cancellation,
 //! locks that survive a panic, how long they poll, and what a fork means.
 
+pub mod biased;
 mod cancel;
 mod fence;
 pub mod fork;
@@ -8,6 +9,7 @@ pub mod lock;
 mod process_cell;
 pub mod spin;
 mod sys;
+mod this_thread;
 
 use std::num::NonZeroUsize;
 

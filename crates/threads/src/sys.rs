@@ -1,9 +1,49 @@
-//! The signal mask of a thread.
+//! The signal mask of a thread, futexes, and barriers that all threads of the process execute.
 
-#![allow(unsafe_code, reason = "the signal mask is libc's")]
+#![allow(unsafe_code, reason = "system calls")]
 
 use std::mem::MaybeUninit;
 use std::ptr;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+/// Commands of membarrier(2), which libc lacks (`linux/membarrier.h`).
+const MEMBARRIER_CMD_PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
+/// See [`MEMBARRIER_CMD_PRIVATE_EXPEDITED`].
+const MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
+
+/// Allows [`membarrier`]. Returns false if the kernel lacks it or forbids it.
+pub(crate) fn register_membarrier() -> bool {
+    call_membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
+}
+
+/// Makes every other thread of the process execute a full memory barrier before this returns. Returns false if it did not.
+pub(crate) fn membarrier() -> bool {
+    call_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)
+}
+
+fn call_membarrier(command: libc::c_int) -> bool {
+    // SAFETY: the call accesses no memory of the process.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+}
+
+/// Sleeps while the word has this value, until it is woken or the time is over. May return early.
+pub(crate) fn futex_wait(word: &AtomicU32, value: u32, timeout: Duration) {
+    let timeout = libc::timespec {
+        tv_sec: timeout.as_secs() as libc::time_t,
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: word and timeout outlive the call, which only reads them.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, &timeout) };
+}
+
+/// Wakes one of the threads that wait for the word.
+pub(crate) fn futex_wake(word: &AtomicU32) {
+    let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the call only uses the word's address.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, 1) };
+}
 
 /// Runs `f` with every signal blocked in this thread. A thread spawned by `f` inherits the mask,
 /// so that the program's handlers never run on it.

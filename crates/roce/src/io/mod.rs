@@ -45,6 +45,9 @@
 //!    device's address table and events, an XRC domain's queues, a shard of the table of queue pairs, the keys that
 //!    peers may use directly (and then those peers), the memory files.
 //!
+//! Those of 1, 3, 4, completion queues, and a ring's writing end are [biased](portolan_threads::biased): a thread that alone
+//! polls and posts takes them without locked instructions.
+//!
 //! The caller's traits ([`Gsi`], [`portolan_port_sharing::CoordinatorService`]) are called without any of these
 //! locks, except a [`Tap`]. Two queue pairs share no lock on the path of a post or poll, except for reading.
 //!

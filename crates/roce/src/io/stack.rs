@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use portolan_provider::{Cause, Error, Result, Step};
+use portolan_threads::biased;
 use portolan_threads::lock::{Mutex, MutexGuard, RwLock};
 use portolan_wire::Qpn;
 use portolan_wire::mad::MAD_LEN;
@@ -133,12 +134,13 @@ impl Stack {
             gauges: Gauges::new(&config.limits),
             transmitter,
             links,
-            receiver: Mutex::new(Receiver::new(config.group.port)),
+            receiver: biased::Mutex::new(Receiver::new(config.group.port)),
             recent_gone: AtomicBool::new(false),
             qps: QpTable::new(group.block().index()),
-            memory: RwLock::new(MemoryTable::new(config.limits.max_mr as usize)),
+            memory: biased::RwLock::new(MemoryTable::new(config.limits.max_mr as usize)),
             deadlines: Deadlines::new(),
             deferred_acks: Noted::default(),
+            deferred_at_ns: AtomicU64::new(0),
             copying: Noted::default(),
             pulling: Mutex::default(),
             comm_est: Noted::default(),

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use portolan_provider::{Cause, Error, Result, Step};
-use portolan_threads::with_signals_blocked;
+use portolan_threads::{biased, with_signals_blocked};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
@@ -174,6 +174,7 @@ impl Worker {
     fn turn(&mut self, events: &mut Vec<epoll::Event>) {
         let busy_polled = self.busy_poll();
         self.wait(events, busy_polled);
+        let yields = self.policy.state() == PollingState::YieldToPollers;
         let mut found = self.stand_in_for_pollers();
         self.stand_in_for_sleeper();
         for event in &*events {
@@ -202,7 +203,7 @@ impl Worker {
         }
         self.tell_of_established();
         self.call_links();
-        self.serve_timers();
+        self.serve_timers(yields);
         self.serve_readings();
     }
 
@@ -499,9 +500,14 @@ impl Worker {
         }
     }
 
-    fn serve_timers(&mut self) {
+    /// `yields`: pollers were active before it slept.
+    fn serve_timers(&mut self, yields: bool) {
         let now = self.host.clock.now();
-        self.host.settle_deferred();
+        // Another thread that polls settles at its next poll. If this one did it, it would take the locks from that one.
+        if !(yields && self.host.has_just_deferred(now)) {
+            self.host.settle_deferred();
+        }
+        biased::prepare_if_wanted();
         self.host.continue_copies();
         self.host.read_and_serve_timers();
         if self.host.group.next_timeout() == Some(Duration::ZERO) {

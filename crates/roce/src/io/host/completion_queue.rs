@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use portolan_provider::Result;
 use portolan_provider::traits::Notify;
 use portolan_provider::verbs::{Cqn, WorkCompletion};
-use portolan_threads::lock::{Mutex, MutexGuard};
+use portolan_threads::biased::{Mutex, MutexGuard};
 use portolan_wire::Qpn;
 
 use crate::engine::{Completion, CompletionQueue};

@@ -44,10 +44,11 @@ pub(crate) mod xrc_domain;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::time::Duration;
 
 use portolan_provider::Result;
+use portolan_threads::biased;
 use portolan_threads::lock::{Mutex, RwLock};
 
 use crate::engine::MemoryTable;
@@ -87,12 +88,12 @@ pub(crate) struct Host {
     pub(crate) transmitter: Transmitter,
     /// Links through memory to other processes of this host; `None` if they are turned off.
     pub(crate) links: Option<Links>,
-    pub(crate) receiver: Mutex<Receiver>,
+    pub(crate) receiver: biased::Mutex<Receiver>,
     /// A queue pair was destroyed, and the receiver may still refer to it.
     pub(crate) recent_gone: AtomicBool,
     pub(crate) qps: QpTable<QpCore>,
     /// Locked for reading while packets are built and placed.
-    pub(crate) memory: RwLock<MemoryTable>,
+    pub(crate) memory: biased::RwLock<MemoryTable>,
     pub(crate) deadlines: Deadlines,
     /// Queue pairs that owe their peers an acknowledgement, or hold back the last packets of a stream.
     ///
@@ -101,6 +102,8 @@ pub(crate) struct Host {
     /// the delay. Likewise the last few packets of a stream wait, because they may form one datagram with those that
     /// are posted next.
     pub(crate) deferred_acks: Noted,
+    /// When the last of them began to, nanoseconds.
+    pub(crate) deferred_at_ns: AtomicU64,
     /// Queue pairs that copy a long request, or respond to long reads, in turns.
     pub(crate) copying: Noted,
     /// Queue pairs that have asked their peers to copy.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use portolan_provider::Result;
 use portolan_provider::verbs::QpType;
-use portolan_threads::lock::{Mutex, MutexGuard};
+use portolan_threads::biased::{Mutex, MutexGuard};
 use portolan_wire::Qpn;
 
 use crate::engine::{QpConfig, QueuePair};
@@ -175,7 +175,7 @@ impl QpCore {
     }
 
     /// Locks the queue pair. If a thread panicked while it held the lock, the queue pair fails.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock(&self) -> MutexGuard<'_, LockedQp> {
         self.state.lock_or_mend(|state| {
             tracing::error!(qpn = %self.qpn, "a thread panicked with the queue pair locked: it fails");

@@ -23,6 +23,7 @@ use crate::io::net::path::Path;
 use crate::io::net::send_batch::{PACKET_LEN_MAX, SendBatch};
 use crate::io::net::sockopt::IpVersion;
 use crate::io::net::transmit::{Room, SendSocket};
+use crate::io::polling::clock::as_nanos;
 use crate::io::polling::progress::LOOK_INTERVAL;
 
 impl Host {
@@ -81,8 +82,15 @@ impl Host {
     pub(crate) fn settle_soon(&self, qp: &QpCore, state: &mut LockedQp, now: Duration) {
         if !std::mem::replace(&mut state.owes, true) {
             self.deferred_acks.note(qp.qpn);
+            self.deferred_at_ns.store(as_nanos(now), Ordering::Relaxed);
             self.progress.wake_before(now + LOOK_INTERVAL);
         }
+    }
+
+    /// Whether a queue pair has begun to delay an acknowledgement less than half of [`LOOK_INTERVAL`] ago. Only pollers do.
+    pub(crate) fn has_just_deferred(&self, now: Duration) -> bool {
+        let age_ns = as_nanos(now).saturating_sub(self.deferred_at_ns.load(Ordering::Relaxed));
+        age_ns < as_nanos(LOOK_INTERVAL / 2)
     }
 
     /// Settles all queue pairs that delay an acknowledgement. Returns whether there were any. The caller holds no lock.

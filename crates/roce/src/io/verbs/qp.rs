@@ -10,7 +10,7 @@ use portolan_provider::verbs::{
     SendFlags, SendOp, SendWr, UdDestination,
 };
 use portolan_provider::{Cause, Error, Result, Step};
-use portolan_threads::lock::MutexGuard;
+use portolan_threads::biased::MutexGuard;
 use portolan_wire::{Gid, QKey, Qpn};
 
 use crate::engine::{Destination, PdId, QpConfig, QpCounters, QpLimits};
@@ -136,23 +136,29 @@ impl SoftQp {
     }
 
     /// Locks it for a verb. Fails if it is destroyed.
-    #[inline]
     fn open(&self, step: Step) -> Result<MutexGuard<'_, LockedQp>> {
         self.host.entry.check(step)?;
         let state = self.core.lock();
-        if state.closed {
-            return Err(Error::new(step, Cause::NoSuchObject("queue pair")));
-        }
+        check_open(step, &state)?;
         Ok(state)
     }
 
     /// Locks it for a verb that needs the device.
-    #[inline]
     fn open_present(&self, step: Step) -> Result<MutexGuard<'_, LockedQp>> {
-        let state = self.open(step)?;
+        self.host.entry.check(step)?;
+        let state = self.core.lock();
+        self.check_present(step, &state)?;
+        Ok(state)
+    }
+
+    /// Fails if it is destroyed, or its device is gone. The verbs that are called for each message lock by themselves: a
+    /// guard in a result would be passed through memory.
+    #[inline(always)]
+    fn check_present(&self, step: Step, state: &LockedQp) -> Result<()> {
+        check_open(step, state)?;
         match state.device_removed {
             true => Err(removed(step, &self.core.device)),
-            false => Ok(state),
+            false => Ok(()),
         }
     }
 
@@ -295,7 +301,9 @@ impl Qp for SoftQp {
 
     #[inline]
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
-        let mut state = self.open_present(Step::PostSend)?;
+        self.host.entry.check(Step::PostSend)?;
+        let mut state = self.core.lock();
+        self.check_present(Step::PostSend, &state)?;
         let posted = match wr.ud {
             None => state.engine.post_send(wr),
             Some(ud) => self
@@ -346,7 +354,9 @@ impl Qp for SoftQp {
 
     #[inline]
     fn post_recv(&self, wr: &RecvWr<'_>) -> Result<()> {
-        let mut state = self.open_present(Step::PostReceive)?;
+        self.host.entry.check(Step::PostReceive)?;
+        let mut state = self.core.lock();
+        self.check_present(Step::PostReceive, &state)?;
         let posted = state.engine.post_recv(wr);
         posted.map_err(|error| self.explain(error, state.path.as_ref()))?;
         if state.engine.state() == QpState::Err {
@@ -426,6 +436,15 @@ impl Drop for SoftQp {
     fn drop(&mut self) {
         // Fails only in a forked child, where there is nothing to do.
         let _ = self.destroy();
+    }
+}
+
+/// Fails if the queue pair is destroyed.
+#[inline(always)]
+fn check_open(step: Step, state: &LockedQp) -> Result<()> {
+    match state.closed {
+        true => Err(Error::new(step, Cause::NoSuchObject("queue pair"))),
+        false => Ok(()),
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use portolan_provider::{Cause, Error, Result, Step};
+use portolan_threads::biased;
 use portolan_threads::lock::{Mutex, MutexGuard};
 use portolan_wire::Qpn;
 use portolan_wire::icrc;
@@ -139,7 +140,7 @@ enum Outlet {
     Socket(UdpSocket),
     /// A ring in memory, and the bell of its reader.
     Ring {
-        writer: Mutex<Writer>,
+        writer: biased::Mutex<Writer>,
         bell: Doorbell,
         /// The reader's memory, if this process may access it.
         memory: Option<Box<PeerMemory>>,
@@ -150,7 +151,7 @@ enum Outlet {
 /// reader at once.
 #[derive(Debug)]
 pub(crate) struct OpenRing<'a> {
-    writer: MutexGuard<'a, Writer>,
+    writer: biased::MutexGuard<'a, Writer>,
     bell: &'a Doorbell,
     socket: &'a SendSocket,
     packets: usize,
@@ -250,7 +251,7 @@ impl SendSocket {
     ) -> Self {
         Self {
             outlet: Outlet::Ring {
-                writer: Mutex::new(writer),
+                writer: biased::Mutex::new(writer),
                 bell,
                 memory: memory.map(Box::new),
             },

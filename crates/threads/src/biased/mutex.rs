@@ -1,0 +1,232 @@
+//! A biased mutual exclusion lock.
+
+#![allow(unsafe_code, reason = "the value of a lock")]
+
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::panicking;
+
+use super::bias::{Bias, Owner};
+use super::is_possible;
+use super::run::Run;
+use super::word::Word;
+use crate::this_thread::this_thread;
+
+/// A biased mutual exclusion lock.
+pub struct Mutex<T> {
+    bias: Bias,
+    /// Locked by each thread but the owner.
+    word: Word,
+    is_poisoned: AtomicBool,
+    /// Under `word`.
+    run: UnsafeCell<Run>,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: one thread at a time gets at what it contains.
+unsafe impl<T: Send> Sync for Mutex<T> {}
+
+impl<T> Mutex<T> {
+    /// Creates a lock around `value`.
+    pub fn new(value: T) -> Self {
+        Self {
+            bias: Bias::default(),
+            word: Word::new(),
+            is_poisoned: AtomicBool::new(false),
+            run: UnsafeCell::new(Run::new()),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Locks; blocks until the lock is free.
+    ///
+    /// # Panics
+    /// If this thread holds it as its owner. Otherwise a second call of the same thread blocks for ever.
+    #[inline(always)]
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        let thread = this_thread();
+        let held = match self.bias.enter(thread) {
+            true => Held::Owned,
+            false => self.lock_word(thread),
+        };
+        self.guard(held)
+    }
+
+    /// Like [`lock`](Self::lock); if a thread panicked while holding the lock, runs `mend` first, once.
+    #[inline(always)]
+    pub fn lock_or_mend(&self, mend: impl FnOnce(&mut T)) -> MutexGuard<'_, T> {
+        let mut guard = self.lock();
+        if self.is_poisoned.load(Ordering::Relaxed) {
+            self.is_poisoned.store(false, Ordering::Relaxed);
+            mend(&mut guard);
+        }
+        guard
+    }
+
+    /// Locks unless a thread holds the lock. If two threads try at the same time, both may fail.
+    #[inline(always)]
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        let thread = this_thread();
+        let held = match self.bias.enter(thread) {
+            true => Held::Owned,
+            false => self.try_lock_word(thread)?,
+        };
+        Some(self.guard(held))
+    }
+
+    #[inline]
+    fn lock_word(&self, thread: usize) -> Held {
+        self.word.lock();
+        match self.bias.owner(thread) {
+            Owner::Nobody => self.count(thread),
+            owner => self.lock_owned(thread, owner),
+        }
+    }
+
+    /// The word is locked, but there is an owner.
+    #[cold]
+    fn lock_owned(&self, thread: usize, owner: Owner) -> Held {
+        if owner == Owner::Another {
+            self.bias.revoke();
+            self.end_run();
+            return self.count(thread);
+        }
+        if self.bias.has_entered() {
+            self.word.unlock();
+            panic!("a thread locks what it holds");
+        }
+        self.bias.give_up();
+        Held::LockedToOwn
+    }
+
+    fn try_lock_word(&self, thread: usize) -> Option<Held> {
+        if self.bias.has_entered() || !self.word.try_lock() {
+            return None;
+        }
+        let owner = self.bias.owner(thread);
+        let is_free = match owner {
+            Owner::Nobody => return Some(self.count(thread)),
+            // Another thread tried to take the ownership away when this one found that it has not.
+            Owner::Itself => !self.bias.has_entered(),
+            Owner::Another => self.bias.try_revoke(),
+        };
+        if !is_free {
+            self.word.unlock();
+            return None;
+        }
+        if owner == Owner::Itself {
+            self.bias.give_up();
+            return Some(Held::LockedToOwn);
+        }
+        self.end_run();
+        Some(self.count(thread))
+    }
+
+    /// The word is locked, and there is no owner.
+    #[inline]
+    fn count(&self, thread: usize) -> Held {
+        // SAFETY: this thread has locked the word.
+        let run = unsafe { &mut *self.run.get() };
+        match run.count(thread) && is_possible() {
+            true => Held::LockedToOwn,
+            false => Held::Locked,
+        }
+    }
+
+    #[inline]
+    fn unlock_word(&self, held: usize) {
+        if held & !WAS_PANICKING == Held::LockedToOwn as usize {
+            self.bias.give_to(this_thread());
+        }
+        self.word.unlock();
+    }
+
+    #[cfg(test)]
+    pub(super) fn belongs_to_this_thread(&self) -> bool {
+        self.bias.owner(this_thread()) == Owner::Itself
+    }
+
+    fn end_run(&self) {
+        // SAFETY: this thread has locked the word.
+        unsafe { (*self.run.get()).end() };
+    }
+
+    #[inline(always)]
+    fn guard(&self, held: Held) -> MutexGuard<'_, T> {
+        let panics = if panicking() { WAS_PANICKING } else { 0 };
+        MutexGuard {
+            lock: self,
+            held: held as usize | panics,
+            not_send: PhantomData,
+        }
+    }
+}
+
+impl<T> fmt::Debug for Mutex<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mutex").finish_non_exhaustive()
+    }
+}
+
+/// A locked [`Mutex`].
+#[must_use]
+#[derive(Debug)]
+pub struct MutexGuard<'a, T> {
+    lock: &'a Mutex<T>,
+    /// The number of a [`Held`], and [`WAS_PANICKING`]. One word, so that a guard is passed in two registers.
+    held: usize,
+    /// The thread that has locked it unlocks it.
+    not_send: PhantomData<*const ()>,
+}
+
+// SAFETY: other threads get only references to the value from it.
+unsafe impl<T: Sync> Sync for MutexGuard<'_, T> {}
+
+/// How a thread holds a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Held {
+    /// By its ownership.
+    Owned = 0,
+    /// Its word is locked, and it has no owner.
+    Locked = 1,
+    /// The same. The thread becomes the owner when it unlocks.
+    LockedToOwn = 2,
+}
+
+/// The thread was panicking already when it locked.
+const WAS_PANICKING: usize = 4;
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: this thread holds the lock.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: this thread holds the lock, and this is its only guard.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for MutexGuard<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if panicking() && self.held & WAS_PANICKING == 0 {
+            self.lock.is_poisoned.store(true, Ordering::Relaxed);
+        }
+        if self.held & !WAS_PANICKING == Held::Owned as usize {
+            self.lock.bias.leave(this_thread());
+        } else {
+            self.lock.unlock_word(self.held);
+        }
+    }
+}
