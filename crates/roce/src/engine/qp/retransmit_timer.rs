@@ -38,10 +38,14 @@ pub(super) struct Retransmit {
     retries_left: u8,
     rnr_retries_left: u8,
     wait_min: Duration,
+    wait_min_ns: u64,
     /// Smoothed round trip and its variation, nanoseconds.
     round_trip: Option<(u64, u64)>,
     /// The first wait for an answer, which follows from them.
     first_wait: Duration,
+    /// The wait before anything is retransmitted: `first_wait`, or the local ACK timeout if that is shorter or nothing
+    /// is retransmitted. `None` without a timer.
+    wait: Option<Duration>,
     /// The local ACK timeouts of all tries.
     all_tries: Option<Duration>,
     /// A packet sent once, and its send time: its acknowledgement measures the round trip.
@@ -68,8 +72,10 @@ impl Retransmit {
             retries_left: 0,
             rnr_retries_left: 0,
             wait_min: flow.retransmit_min,
+            wait_min_ns: nanos_of(flow.retransmit_min),
             round_trip: None,
             first_wait: flow.retransmit_initial,
+            wait: None,
             all_tries: None,
             sample: None,
             backoff: 0,
@@ -91,6 +97,7 @@ impl Retransmit {
         self.rnr_retry = attr.rnr_retry;
         self.retries_left = attr.retry_cnt;
         self.rnr_retries_left = attr.rnr_retry;
+        self.renew_wait();
     }
 
     /// When [`on_timeout`](Self::on_timeout) or [`end_rnr_wait`](Self::end_rnr_wait) is due.
@@ -101,17 +108,16 @@ impl Retransmit {
 
     /// Packets up to number `end` were sent. `idle` means that nothing was in flight before, `fresh` that they were
     /// sent for the first time.
-    #[inline]
+    #[inline(always)]
     pub(super) fn on_transmit(&mut self, now: Duration, end: u64, idle: bool, fresh: bool) {
         if idle {
             // The timer may run since the first of them found no room.
-            self.note_progress(now);
-            (self.backoff, self.deadline) = (0, None);
+            self.begin(now);
         }
         if fresh && self.sample.is_none() {
             self.sample = Some((end, now));
         }
-        if self.deadline.is_none() {
+        if !idle && self.deadline.is_none() {
             self.arm(now);
         }
     }
@@ -136,14 +142,13 @@ impl Retransmit {
             self.measure(now.saturating_sub(sent_at));
             self.sample = None;
         }
-        self.backoff = 0;
         self.not_ready_since = None;
-        self.note_progress(now);
         self.retries_left = self.retry_cnt;
         self.rnr_retries_left = self.rnr_retry;
-        self.deadline = None;
-        if pending {
-            self.arm(now);
+        match pending {
+            true => self.begin(now),
+            // What is sent next begins anew.
+            false => (self.backoff, self.deadline) = (0, None),
         }
     }
 
@@ -239,6 +244,15 @@ impl Retransmit {
         self.sample = None;
     }
 
+    /// Begins the first wait for an answer. All tries last longer, so [`arm`](Self::arm) would find the same end.
+    #[inline]
+    fn begin(&mut self, now: Duration) {
+        self.note_progress(now);
+        self.backoff = 0;
+        self.deadline = self.wait.map(|wait| now + wait);
+    }
+
+    #[inline]
     fn note_progress(&mut self, now: Duration) {
         self.progress_at = now;
         self.late_ends = 0;
@@ -269,10 +283,11 @@ impl Retransmit {
     }
 
     /// RFC 6298, section 2.
+    #[inline]
     fn measure(&mut self, sample: Duration) {
         // Decades are enough, and leave room for the sums.
         const NANOS_MAX: u64 = u64::MAX >> 4;
-        let sample = u64::try_from(sample.as_nanos()).map_or(NANOS_MAX, |ns| ns.min(NANOS_MAX));
+        let sample = nanos_of(sample).min(NANOS_MAX);
         let (smoothed, variation) = match self.round_trip {
             None => (sample, sample / 2),
             Some((smoothed, variation)) => (
@@ -283,11 +298,29 @@ impl Retransmit {
         self.round_trip = Some((smoothed, variation));
         let wait_ns = smoothed.saturating_add(variation.saturating_mul(4));
         // The common case needs no division.
-        self.first_wait = match u128::from(wait_ns) <= self.wait_min.as_nanos() {
+        let first_wait = match wait_ns <= self.wait_min_ns {
             true => self.wait_min,
             false => Duration::from_nanos(wait_ns),
         };
+        if first_wait != self.first_wait {
+            self.first_wait = first_wait;
+            self.renew_wait();
+        }
     }
+
+    fn renew_wait(&mut self) {
+        self.wait = self.ack_timeout.map(|ack_timeout| match self.retry_cnt {
+            0 => ack_timeout,
+            _ => self.first_wait.min(ack_timeout),
+        });
+    }
+}
+
+/// Saturates after 584 years.
+#[inline]
+fn nanos_of(time: Duration) -> u64 {
+    let of_seconds = time.as_secs().saturating_mul(1_000_000_000);
+    of_seconds.saturating_add(time.subsec_nanos().into())
 }
 
 #[cfg(test)]

@@ -35,11 +35,11 @@ impl QueuePair {
             Service::Uc(halves) => return halves.next_timeout(self.attr.state),
             Service::Ud(_) => return None,
         };
-        let timeouts = [
-            halves.requester.next_timeout(),
-            halves.responder.next_timeout(),
-        ];
-        timeouts.into_iter().flatten().min()
+        let of_requests = halves.requester.next_timeout();
+        match halves.responder.next_timeout() {
+            None => of_requests,
+            Some(of_responses) => Some(of_requests.map_or(of_responses, |at| at.min(of_responses))),
+        }
     }
 
     /// The host has no room to send the next packet or record. Until it has, the timer runs: a request fails when the time

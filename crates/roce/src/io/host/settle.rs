@@ -385,17 +385,25 @@ impl Host {
         }
     }
 
-    #[inline]
-    fn keep_timer(&self, qp: &QpCore, state: &mut LockedQp) {
-        let of_pull = state.pulled.as_ref().map(|pulled| pulled.deadline);
-        let of_link = state.link_wait.next_look;
-        let timeouts = [state.engine.poll_timeout(), of_pull, of_link];
-        let Some(wanted) = timeouts.into_iter().flatten().min() else {
-            return;
-        };
-        if state.timer.is_some_and(|timer| timer <= wanted) {
-            return;
+    /// Stores the next timeout, unless an earlier one is stored.
+    #[inline(always)]
+    pub(super) fn keep_timer(&self, qp: &QpCore, state: &mut LockedQp) {
+        let mut wanted = state.engine.poll_timeout();
+        // Mostly there are no others.
+        if state.pulled.is_some() || state.link_wait.next_look.is_some() {
+            let of_pull = state.pulled.as_ref().map(|pulled| pulled.deadline);
+            let timeouts = [wanted, of_pull, state.link_wait.next_look];
+            wanted = timeouts.into_iter().flatten().min();
         }
+        if let Some(wanted) = wanted
+            && state.timer.is_none_or(|timer| timer > wanted)
+        {
+            self.set_timer(qp, state, wanted);
+        }
+    }
+
+    #[cold]
+    fn set_timer(&self, qp: &QpCore, state: &mut LockedQp, wanted: Duration) {
         let is_next = self.deadlines.set(qp.qpn, &mut state.timer, Some(wanted));
         if is_next {
             self.progress.wake_before(wanted);
