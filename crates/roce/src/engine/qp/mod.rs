@@ -8,6 +8,7 @@ mod direct;
 mod inbound;
 mod outbox;
 mod placed;
+mod places;
 mod pull;
 mod receive_queue;
 mod reliable;

@@ -1,6 +1,5 @@
 //! The send queue: posted requests, oldest first, until they complete.
 
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use portolan_provider::verbs::{
@@ -9,6 +8,8 @@ use portolan_provider::verbs::{
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_wire::Qpn;
 use portolan_wire::eth::XrcEthRepr;
+
+use super::places::Places;
 
 /// Maximum length of a message, in bytes (IBTA C9-94: 2^31).
 pub(super) const MESSAGE_BYTES_MAX: u64 = 1 << 31;
@@ -60,6 +61,25 @@ pub(super) enum EntryData {
     Taken,
 }
 
+impl Default for SendEntry {
+    fn default() -> Self {
+        Self {
+            wr_id: 0,
+            op: SendOp::Send,
+            fence: false,
+            solicited: false,
+            signaled: false,
+            len: 0,
+            first: 0,
+            end: 0,
+            data: EntryData::Taken,
+            placed_at: None,
+            xrceth: None,
+            outcome: None,
+        }
+    }
+}
+
 impl SendEntry {
     pub(super) fn is_read(&self) -> bool {
         matches!(self.op, SendOp::RdmaRead(_))
@@ -82,6 +102,11 @@ impl SendEntry {
     /// Whether it is local work and was executed.
     pub(super) fn is_done(&self) -> bool {
         self.outcome == Some(Ok(()))
+    }
+
+    /// Removes its data, whose buffer is used again.
+    fn take_data(&mut self) -> EntryData {
+        core::mem::replace(&mut self.data, EntryData::Taken)
     }
 
     /// The scatter/gather elements; empty for inline data.
@@ -120,7 +145,7 @@ impl SendEntry {
 /// requests grows.
 #[derive(Debug)]
 pub(super) struct SendQueue {
-    entries: VecDeque<SendEntry>,
+    entries: Places<SendEntry>,
     depth: u32,
     max_sge: u32,
     max_inline_data: u32,
@@ -135,7 +160,7 @@ pub(super) struct SendQueue {
 impl SendQueue {
     pub(super) fn new(init: &QpInit) -> Self {
         Self {
-            entries: VecDeque::new(),
+            entries: Places::default(),
             depth: init.cap.max_send_wr,
             max_sge: init.cap.max_send_sge,
             max_inline_data: init.cap.max_inline_data,
@@ -170,14 +195,17 @@ impl SendQueue {
                 copy.extend_from_slice(sges);
                 EntryData::Sges(copy)
             }
-            SendData::Inline(bytes) => {
-                let mut copy = self.spare_inline.pop().unwrap_or_default();
-                copy.extend_from_slice(bytes);
-                EntryData::Inline(copy)
-            }
+            SendData::Inline(bytes) => self.inline(bytes),
         };
-        self.append(wr, len, mtu, data, xrceth);
+        self.append(wr, len, packets_of_request(wr, len, mtu), data, xrceth);
         Ok(())
+    }
+
+    #[inline(always)]
+    fn inline(&mut self, bytes: &[u8]) -> EntryData {
+        let mut copy = self.spare_inline.pop().unwrap_or_default();
+        copy.extend_from_slice(bytes);
+        EntryData::Inline(copy)
     }
 
     /// Appends a request whose `len` bytes are in the peer's memory already, at an address in this process.
@@ -191,7 +219,8 @@ impl SendQueue {
         mtu: u32,
     ) -> Result<()> {
         self.check_room()?;
-        self.append(wr, len, mtu, EntryData::Taken, None);
+        let packets = packets_of_request(wr, len, mtu);
+        self.append(wr, len, packets, EntryData::Taken, None);
         if let Some(entry) = self.entries.back_mut() {
             entry.placed_at = Some(at);
         }
@@ -206,33 +235,34 @@ impl SendQueue {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn append(
         &mut self,
         wr: &SendWr<'_>,
         len: u32,
-        mtu: u32,
+        packets: u32,
         data: EntryData,
         xrceth: Option<XrcEthRepr>,
     ) {
         let first = self.end;
-        if !is_local(&wr.op) {
-            self.end += u64::from(packets_of(len, mtu));
+        self.end += u64::from(packets);
+        let signaled = self.signal_all || wr.flags.contains(SendFlags::SIGNALED);
+        if let Some(entry) = self.entries.push() {
+            *entry = SendEntry {
+                wr_id: wr.wr_id,
+                op: wr.op,
+                fence: wr.flags.contains(SendFlags::FENCE),
+                solicited: wr.flags.contains(SendFlags::SOLICITED),
+                signaled,
+                len,
+                first,
+                end: self.end,
+                placed_at: None,
+                data,
+                xrceth,
+                outcome: None,
+            };
         }
-        self.entries.push_back(SendEntry {
-            wr_id: wr.wr_id,
-            op: wr.op,
-            fence: wr.flags.contains(SendFlags::FENCE),
-            solicited: wr.flags.contains(SendFlags::SOLICITED),
-            signaled: self.signal_all || wr.flags.contains(SendFlags::SIGNALED),
-            len,
-            first,
-            end: self.end,
-            placed_at: None,
-            data,
-            xrceth,
-            outcome: None,
-        });
     }
 
     /// Length of the message, if its data is valid.
@@ -296,10 +326,12 @@ impl SendQueue {
     /// Drops all entries after the first `len`.
     pub(super) fn truncate(&mut self, len: usize) {
         while self.entries.len() > len
-            && let Some(entry) = self.entries.pop_back()
+            && let Some(entry) = self.entries.back_mut()
         {
             self.end = entry.first;
-            self.recycle(entry.data);
+            let data = entry.take_data();
+            self.entries.pop_back();
+            self.recycle(data);
         }
     }
 
@@ -307,14 +339,17 @@ impl SendQueue {
     /// errors always must.
     #[inline]
     pub(super) fn complete_front(&mut self, status: WcStatus, qpn: Qpn) -> Option<WorkCompletion> {
-        let entry = self.entries.pop_front()?;
+        let entry = self.entries.front_mut()?;
         let report = entry.signaled || status != WcStatus::Success;
         let wc = report.then(|| entry.completion(status, qpn));
-        self.recycle(entry.data);
+        if matches!(entry.data, EntryData::Sges(_) | EntryData::Inline(_)) {
+            let data = entry.take_data();
+            self.recycle(data);
+        }
+        self.entries.pop_front();
         wc
     }
 
-    #[inline]
     fn recycle(&mut self, data: EntryData) {
         match data {
             EntryData::Sges(mut sges) => {
@@ -357,6 +392,15 @@ fn is_atomic(op: &SendOp) -> bool {
         op,
         SendOp::AtomicCmpSwap { .. } | SendOp::AtomicFetchAdd { .. }
     )
+}
+
+/// Number of packets of a request with `len` bytes. Local work has none.
+#[inline]
+fn packets_of_request(wr: &SendWr<'_>, len: u32, mtu: u32) -> u32 {
+    match is_local(&wr.op) {
+        true => 0,
+        false => packets_of(len, mtu),
+    }
 }
 
 /// Total length of all elements. Cannot overflow: lengths have 32 bits, and memory has fewer than 2^32 elements.
