@@ -96,7 +96,7 @@ impl Compact {
     }
 
     /// The form in memory, in the byte order of the host.
-    #[inline]
+    #[inline(always)]
     pub fn emit(&self) -> [u32; Self::WORDS] {
         let mut words = [0; Self::WORDS];
         words[1] = self.dest_qp.value();
@@ -239,7 +239,7 @@ impl Compact {
     }
 
     /// Number of packets that it stands for, and the bytes of their UDP payload. A write counts as one without data.
-    #[inline]
+    #[inline(always)]
     pub fn traffic(&self) -> (usize, usize) {
         const BTH: usize = portolan_wire::bth::LEN;
         let (mut packets, mut bytes) = (0, 0);

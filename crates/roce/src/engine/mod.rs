@@ -55,7 +55,7 @@ pub use memory::{
 };
 pub use output::{
     AtomicKind, AtomicOperation, Completion, Direct, DirectOperation, Payload, Placement,
-    PlacementSource, Queue, Segment, SendOnly, Transmit,
+    PlacementSource, PostedBytes, PostedSend, Queue, Segment, SendOnly, Transmit,
 };
 pub use path::{Destination, Path};
 pub use qp::{Ahead, QueuePair, ReceiveDomain, ReceiveEntry, ReceiveSource};

@@ -3,11 +3,12 @@
 use core::ops::Range;
 
 use portolan_provider::verbs::{Srqn, WorkCompletion};
+use portolan_wire::Qpn;
 use portolan_wire::bth::BthRepr;
 use portolan_wire::eth::ImmDtRepr;
 use portolan_wire::rocev2::Headers;
 
-use super::Path;
+use super::{CompactSend, Path};
 
 /// One packet to build and send.
 ///
@@ -53,6 +54,26 @@ impl SendOnly<'_> {
             ..self.bth.into()
         }
     }
+}
+
+/// A send that [`QueuePair::post_send_only`](super::QueuePair::post_send_only) has posted and counts as sent.
+#[derive(Clone, Copy, Debug)]
+pub struct PostedSend<'a> {
+    /// The queue pair that it is for.
+    pub dest_qp: Qpn,
+    /// Its packet.
+    pub send: CompactSend,
+    /// The packet's payload.
+    pub bytes: PostedBytes<'a>,
+}
+
+/// The payload of a [`PostedSend`], with its whole length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PostedBytes<'a> {
+    /// Registered memory, checked against the memory table in the call that returned it.
+    Memory(Segment),
+    /// The bytes of the work request.
+    Inline(&'a [u8]),
 }
 
 /// The source of a packet's payload.

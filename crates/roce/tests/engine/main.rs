@@ -17,6 +17,7 @@ mod model;
 mod no_room;
 mod not_ready;
 mod placed;
+mod post_send_only;
 mod pulled;
 mod send_only;
 mod shared_receives;

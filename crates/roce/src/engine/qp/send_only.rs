@@ -2,14 +2,14 @@
 
 use core::time::Duration;
 
-use portolan_provider::verbs::{QpState, QpType};
+use portolan_provider::verbs::{QpState, QpType, SendWr};
 use portolan_wire::bth::{BthRepr, Opcode};
 use portolan_wire::eth::AethRepr;
 
 use super::QueuePair;
 use super::context::{Context, base_header};
 use super::reliable::Reliable;
-use crate::engine::{CompactAck, CompactSend, MemoryTable, Payload, Segment, SendOnly};
+use crate::engine::{CompactAck, CompactSend, MemoryTable, Payload, PostedSend, Segment, SendOnly};
 
 impl QueuePair {
     /// The next packet of an RC queue pair, if it contains a whole send, with or without immediate data, and is not a
@@ -43,10 +43,50 @@ impl QueuePair {
         })
     }
 
+    /// Whether [`post_send_only`](Self::post_send_only) may post a request: a whole send with a payload, in one piece, of
+    /// an RC queue pair in RTS that has nothing else to send, except an acknowledgement.
+    #[inline(always)]
+    pub fn may_post_send_only(&self, wr: &SendWr<'_>) -> bool {
+        let Some(halves) = self.service.reliable() else {
+            return false;
+        };
+        let mtu = self.attr.path_mtu.bytes() as u32;
+        self.attr.state == QpState::Rts
+            && self.qp_type() == QpType::Rc
+            && halves.responder.has_only_acknowledgement()
+            && halves.requester.may_post_send_only(wr, mtu)
+    }
+
+    /// [`post_send`](Self::post_send) and [`poll_send_only`](Self::poll_send_only) together, at a fraction of their cost.
+    /// Call it only if [`may_post_send_only`](Self::may_post_send_only) permits it for the same request, with no other
+    /// call between. The queue pair is idle afterwards, except for an acknowledgement.
+    ///
+    /// `None` changes nothing: the memory may not be used, which [`post_send`](Self::post_send) handles.
+    #[inline(always)]
+    pub fn post_send_only<'a>(
+        &mut self,
+        now: Duration,
+        memory: &MemoryTable,
+        wr: &SendWr<'a>,
+    ) -> Option<PostedSend<'a>> {
+        debug_assert!(self.may_post_send_only(wr), "it is another request's turn");
+        let cx = Context::new(&self.config, &self.attr, now, memory);
+        let requester = &mut self.service.reliable_mut()?.requester;
+        let (send, bytes) = requester.post_send_only(&cx, wr, &mut self.outbox)?;
+        let counters = &mut self.outbox.counters;
+        counters.packets_sent += 1;
+        counters.bytes_sent += u64::from(send.len);
+        Some(PostedSend {
+            dest_qp: self.attr.dest_qpn,
+            send,
+            bytes,
+        })
+    }
+
     /// The headers of an RC queue pair's pending acknowledgement, if it is positive and the only pending response.
     ///
     /// [`poll_transmit`](Self::poll_transmit) would return the same packet at a higher cost.
-    #[inline]
+    #[inline(always)]
     pub fn poll_acknowledgement(&mut self) -> Option<(BthRepr, AethRepr)> {
         if self.qp_type() != QpType::Rc {
             return None;

@@ -201,6 +201,35 @@ impl SendQueue {
         Ok(())
     }
 
+    /// Whether [`push_send_only`](Self::push_send_only) accepts a request: a send of one packet with a payload, without a
+    /// fence, whose bytes are one element or inline data.
+    #[inline(always)]
+    pub(super) fn takes_send_only(&self, wr: &SendWr<'_>, mtu: u32) -> bool {
+        let (len, is_allowed) = match wr.data {
+            SendData::Sges([sge]) => (sge.length as usize, self.max_sge > 0),
+            SendData::Inline(bytes) => (bytes.len(), bytes.len() <= self.max_inline_data as usize),
+            SendData::Sges(_) => return false,
+        };
+        matches!(wr.op, SendOp::Send | SendOp::SendWithImm(_))
+            && !wr.flags.contains(SendFlags::FENCE)
+            && is_allowed
+            && (1..=mtu as usize).contains(&len)
+            && self.entries.len() < self.depth as usize
+    }
+
+    /// Appends a request that [`takes_send_only`](Self::takes_send_only) has accepted, and numbers its packet. Does not
+    /// check it again.
+    #[inline(always)]
+    pub(super) fn push_send_only(&mut self, wr: &SendWr<'_>) {
+        let (data, len) = match wr.data {
+            SendData::Sges([sge]) => (EntryData::One(*sge), sge.length),
+            SendData::Sges(_) => return,
+            // At most one MTU.
+            SendData::Inline(bytes) => (self.inline(bytes), bytes.len() as u32),
+        };
+        self.append(wr, len, 1, data, None);
+    }
+
     #[inline(always)]
     fn inline(&mut self, bytes: &[u8]) -> EntryData {
         let mut copy = self.spare_inline.pop().unwrap_or_default();

@@ -101,6 +101,7 @@ impl Host {
         }
         // Before the table is unlocked: that locked instruction waits until the record is in memory.
         ring.publish();
+        drop(ring);
         drop(memory);
         engine.is_transmit_idle()
     }
@@ -216,6 +217,6 @@ fn send_of(send: &SendOnly<'_>, len: usize) -> CompactSend {
 }
 
 #[inline]
-fn ack_of(bth: &BthRepr, msn: u32) -> CompactAck {
+pub(super) fn ack_of(bth: &BthRepr, msn: u32) -> CompactAck {
     CompactAck { psn: bth.psn, msn }
 }

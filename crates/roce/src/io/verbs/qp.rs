@@ -162,6 +162,21 @@ impl SoftQp {
         }
     }
 
+    /// Queues a request, and then sends what can be sent. Not inlined: the usual case would save its registers and clear
+    /// its stack, too.
+    #[inline(never)]
+    fn queue_send(&self, mut state: MutexGuard<'_, LockedQp>, wr: &SendWr<'_>) -> Result<()> {
+        let posted = match wr.ud {
+            None => state.engine.post_send(wr),
+            Some(ud) => self
+                .destination(&ud)
+                .and_then(|to| state.engine.post_datagram(wr, to)),
+        };
+        posted.map_err(|error| self.explain(error, state.path.as_ref()))?;
+        self.host.posted(&self.core, &mut state);
+        Ok(())
+    }
+
     /// Handles the packets that have arrived for a connected queue pair, before it is closed.
     fn see_arrived(&self) {
         let is_connected = self.core.qp_type == QpType::Rc && {
@@ -304,15 +319,10 @@ impl Qp for SoftQp {
         self.host.entry.check(Step::PostSend)?;
         let mut state = self.core.lock();
         self.check_present(Step::PostSend, &state)?;
-        let posted = match wr.ud {
-            None => state.engine.post_send(wr),
-            Some(ud) => self
-                .destination(&ud)
-                .and_then(|to| state.engine.post_datagram(wr, to)),
-        };
-        posted.map_err(|error| self.explain(error, state.path.as_ref()))?;
-        self.host.posted(&self.core, &mut state);
-        Ok(())
+        if self.host.post_send_only(&self.core, &mut state, wr) {
+            return Ok(());
+        }
+        self.queue_send(state, wr)
     }
 
     fn post_taking(&self, wr: &SendWr<'_>, data: &[u8]) -> Result<bool> {

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use portolan_provider::verbs::{
-    Access, AsyncEvent, Mtu, QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType, WorkCompletion,
+    Access, AsyncEvent, Mtu, QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType, SendWr,
+    WorkCompletion,
 };
 use portolan_roce::engine::{
-    Compact, FlowConfig, MemoryTable, Payload, PdId, QpConfig, QpLimits, Queue, QueuePair, Region,
+    Compact, FlowConfig, MemoryTable, Payload, PdId, PostedBytes, QpConfig, QpLimits, Queue,
+    QueuePair, Region,
 };
 use portolan_wire::rocev2::{Headers, ICRC_LEN, MAX_HEADERS_LEN, Packet, pad_len};
 use portolan_wire::{Psn, QKey, Qpn};
@@ -310,6 +312,35 @@ impl Host {
         assert!(!was_idle, "there was something to send");
         let bytes = assemble(&transmit.headers, &transmit.payload, self.base, &self.ram);
         assert_eq!(bytes.len(), transmit.udp_payload_len());
+        Some(bytes)
+    }
+
+    /// Posts a send and builds its packet in one call, if the queue pair permits that.
+    pub(crate) fn post_send_only(&mut self, now: Duration, wr: &SendWr<'_>) -> Option<Vec<u8>> {
+        if !self.qp.may_post_send_only(wr) {
+            return None;
+        }
+        let posted = self.qp.post_send_only(now, &self.memory, wr)?;
+        assert_eq!(posted.dest_qp, Self::qpn(1 - self.index()));
+        let compact = Compact {
+            dest_qp: posted.dest_qp,
+            tag: 0,
+            source_port: 0,
+            send: Some(posted.send),
+            write: None,
+            acknowledgement: None,
+        };
+        let headers = compact.send_headers()?;
+        let segments;
+        let payload = match posted.bytes {
+            PostedBytes::Memory(segment) => {
+                segments = [segment];
+                Payload::Segments(&segments)
+            }
+            PostedBytes::Inline(bytes) => Payload::Inline(bytes),
+        };
+        let bytes = assemble(&headers, &payload, self.base, &self.ram);
+        self.drain();
         Some(bytes)
     }
 

@@ -249,7 +249,7 @@ impl Requester {
     }
 
     /// Completes finished requests, oldest first.
-    #[inline]
+    #[inline(always)]
     fn complete_finished(&mut self, qpn: Qpn, out: &mut Outbox) {
         let una = self.una;
         let is_finished =

@@ -5,15 +5,16 @@
 
 use alloc::vec::Vec;
 
-use portolan_provider::verbs::{QpState, SendOp};
+use portolan_provider::verbs::{QpState, SendData, SendFlags, SendOp, SendWr, Sge};
 use portolan_wire::bth::BthRepr;
 use portolan_wire::eth::ImmDtRepr;
 
 use super::{EntryData, Requester};
-use crate::engine::Segment;
+use crate::engine::qp::STREAM_UNDER_WAY_MIN;
 use crate::engine::qp::context::Context;
 use crate::engine::qp::outbox::Outbox;
 use crate::engine::qp::segment::SgeCursor;
+use crate::engine::{CompactSend, PostedBytes, Segment};
 
 /// A packet without its payload, so that it borrows nothing.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +69,58 @@ impl Requester {
             immediate: base.immediate,
             inline,
         })
+    }
+
+    /// Whether a request that is posted now is a send of one packet that may be sent immediately: nothing is unsent before
+    /// it, and few packets are in flight.
+    #[inline(always)]
+    pub(in crate::engine::qp) fn may_post_send_only(&self, wr: &SendWr<'_>, mtu: u32) -> bool {
+        self.entry == self.queue.len()
+            && self.next == self.queue.end()
+            && self.under_way() < STREAM_UNDER_WAY_MIN
+            && self.window.room(self.in_flight(mtu), mtu) >= u64::from(mtu)
+            && !self.held
+            && !self.retransmit.is_rnr_waiting()
+            && self.queue.takes_send_only(wr, mtu)
+    }
+
+    /// Posts a request that [`may_post_send_only`](Self::may_post_send_only) has accepted, and sends it. `None` if the
+    /// memory may not be used; then nothing has changed.
+    #[inline(always)]
+    pub(in crate::engine::qp) fn post_send_only<'a>(
+        &mut self,
+        cx: &Context<'_>,
+        wr: &SendWr<'a>,
+        out: &mut Outbox,
+    ) -> Option<(CompactSend, PostedBytes<'a>)> {
+        let (bytes, len) = match wr.data {
+            SendData::Sges([Sge { addr, length, lkey }]) => {
+                let len = *length;
+                let checked = cx.memory.check_local(cx.pd, *lkey, *addr, len, false);
+                let addr = checked.ok()?;
+                (PostedBytes::Memory(Segment { addr, len }), len)
+            }
+            SendData::Sges(_) => return None,
+            // At most one MTU.
+            SendData::Inline(bytes) => (PostedBytes::Inline(bytes), bytes.len() as u32),
+        };
+        let number = self.next;
+        self.queue.push_send_only(wr);
+        self.entry += 1;
+        self.packets_until = number + 1;
+        self.note_sent(cx.now, number + 1, true, out);
+        let send = CompactSend {
+            psn: self.psn(number),
+            immediate: match wr.op {
+                SendOp::SendWithImm(immediate) => Some(immediate.to_ne_bytes()),
+                _ => None,
+            },
+            solicited: wr.flags.contains(SendFlags::SOLICITED),
+            // It is the last request that is posted.
+            ack_request: true,
+            len,
+        };
+        Some((send, bytes))
     }
 
     /// Whether there is nothing to send until something is posted or arrives.

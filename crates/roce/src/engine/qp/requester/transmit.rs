@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 use core::ops::Range;
+use core::time::Duration;
 
 use portolan_provider::verbs::{SendOp, WcStatus};
 use portolan_wire::bth::{BthRepr, Opcode};
@@ -278,8 +279,6 @@ impl Requester {
         let Some(entry) = self.queue.get(self.entry) else {
             return;
         };
-        let fresh = self.next >= self.frontier;
-        let idle = self.una == self.frontier;
         let end = self.next + packets;
         if !entry.has_record() {
             self.packets_until = self.packets_until.max(end);
@@ -294,6 +293,20 @@ impl Requester {
             self.entry += 1;
             self.gather = SgeCursor::default();
         }
+        self.note_sent(cx.now, end, ack_request, out);
+    }
+
+    /// The packets from the next one to before number `end` count as sent.
+    #[inline(always)]
+    pub(super) fn note_sent(
+        &mut self,
+        now: Duration,
+        end: u64,
+        ack_request: bool,
+        out: &mut Outbox,
+    ) {
+        let fresh = self.next >= self.frontier;
+        let idle = self.una == self.frontier;
         self.next = end;
         self.frontier = self.frontier.max(end);
         if ack_request {
@@ -302,7 +315,7 @@ impl Requester {
             self.since_ack_request += 1;
         }
         self.retransmit
-            .on_transmit(cx.now, end, idle, fresh && ack_request);
+            .on_transmit(now, end, idle, fresh && ack_request);
         out.counters.retransmits += u64::from(!fresh);
     }
 }

@@ -26,6 +26,18 @@ impl Responder {
         self.replies.data() == 0
     }
 
+    /// Whether no response is pending, except possibly a positive acknowledgement.
+    #[inline]
+    pub(in crate::engine::qp) fn has_only_acknowledgement(&self) -> bool {
+        match self.replies.front() {
+            None => true,
+            Some(Reply::Acknowledge(acknowledge)) => {
+                matches!(acknowledge.syndrome, Syndrome::Ack { .. }) && self.only_acknowledges()
+            }
+            Some(_) => false,
+        }
+    }
+
     /// Whether no response is pending.
     #[inline]
     pub(in crate::engine::qp) fn has_answered_all(&self) -> bool {

@@ -61,6 +61,13 @@ impl Doorbell {
     /// Wakes those who sleep there. Never waits.
     #[inline]
     pub(crate) fn wake(&self, sleepers: Sleepers) {
+        if sleepers.any() {
+            self.wake_each(sleepers);
+        }
+    }
+
+    #[cold]
+    fn wake_each(&self, sleepers: Sleepers) {
         if sleepers.waiter
             && let Some(waiter) = &self.waiter
         {

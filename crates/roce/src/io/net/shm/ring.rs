@@ -178,13 +178,13 @@ impl Writer {
     ///
     /// # Errors
     /// The reader violated the protocol.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn begin_compact(&mut self, len: usize) -> Result<Option<Place>, Broken> {
         self.reserve(COMPACT_LEN, len)
     }
 
     /// Ends a record in the short form, whose payload is written.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn end_compact(&mut self, place: Place, compact: &Compact) {
         self.mapping
             .copy_words_in(place.header_at(), &compact.emit());
@@ -192,7 +192,7 @@ impl Writer {
     }
 
     /// Reserves room for a record, whose payload is at the returned place.
-    #[inline]
+    #[inline(always)]
     pub(super) fn reserve(
         &mut self,
         header_len: usize,
@@ -218,7 +218,7 @@ impl Writer {
     }
 
     /// Ends a record whose header and payload are written.
-    #[inline]
+    #[inline(always)]
     pub(super) fn end(&mut self, place: &Place, kind: Kind) {
         // A payload of an earlier lap may look like the next record. If the ring is full, the next record is one that is
         // unread, whose mark is that of the lap before.
@@ -244,7 +244,7 @@ impl Writer {
     ///
     /// # Errors
     /// The reader violated the protocol.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn has_room(&mut self, len: usize) -> Result<bool, Broken> {
         let end = self.tail + 2 * record_len(HEADER_LEN, len) as u64;
         if end > self.room_until {
@@ -254,6 +254,7 @@ impl Writer {
     }
 
     /// Updates `room_until` from the reader's position.
+    #[cold]
     fn look_for_room(&mut self) -> Result<(), Broken> {
         let used = self
             .tail
@@ -266,13 +267,13 @@ impl Writer {
     }
 
     /// The address of the payload of a record that was begun.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn addr_of(&self, place: &Place) -> u64 {
         self.mapping.addr() + place.at as u64
     }
 
     /// Makes all ended records visible to the reader. Returns who must be woken.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn publish(&mut self) -> Sleepers {
         let from = std::mem::replace(&mut self.published, self.tail);
         if from == self.tail {

@@ -156,11 +156,11 @@ pub(crate) struct OpenRing<'a> {
     socket: &'a SendSocket,
     packets: usize,
     bytes: usize,
-    has_pull: bool,
 }
 
 impl OpenRing<'_> {
     /// Whether there is room for a packet of `len` bytes.
+    #[inline(always)]
     pub(crate) fn has_room(&mut self, len: usize) -> bool {
         match self.writer.has_room(len) {
             Ok(has_room) => has_room,
@@ -173,7 +173,7 @@ impl OpenRing<'_> {
 
     /// Begins a record in the short form with a payload of `len` bytes. `None` if there is no room. The caller writes
     /// the payload to the address, and then calls [`end`](Self::end).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn begin(&mut self, len: usize) -> Option<(Place, u64)> {
         let place = self.writer.begin_compact(len).ok().flatten()?;
         let addr = self.writer.addr_of(&place);
@@ -181,7 +181,7 @@ impl OpenRing<'_> {
     }
 
     /// Ends a record in the short form.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn end(&mut self, place: Place, compact: &Compact) {
         self.writer.end_compact(place, compact);
         let (packets, bytes) = compact.traffic();
@@ -192,10 +192,7 @@ impl OpenRing<'_> {
     /// Writes a record about a write that is pulled. Returns false if there is no room.
     pub(crate) fn pull(&mut self, pull: &Pull) -> bool {
         match self.writer.pull(pull) {
-            Ok(written) => {
-                self.has_pull |= written;
-                written
-            }
+            Ok(written) => written,
             Err(Broken) => {
                 self.socket.close();
                 false
@@ -204,13 +201,12 @@ impl OpenRing<'_> {
     }
 
     /// Makes the packets visible to the reader, and counts them.
-    pub(crate) fn publish(mut self) {
-        if self.packets == 0 && !self.has_pull {
-            return;
-        }
+    #[inline(always)]
+    pub(crate) fn publish(&mut self) {
         let sleepers = self.writer.publish();
         self.bell.wake(sleepers);
         self.socket.sent.add(self.packets, self.bytes);
+        (self.packets, self.bytes) = (0, 0);
     }
 }
 
@@ -324,7 +320,7 @@ impl SendSocket {
     }
 
     /// The ring, unless packets wait for room in it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn open_ring(&self) -> Option<OpenRing<'_>> {
         let Outlet::Ring { writer, bell, .. } = &self.outlet else {
             return None;
@@ -338,7 +334,6 @@ impl SendSocket {
             socket: self,
             packets: 0,
             bytes: 0,
-            has_pull: false,
         })
     }
 

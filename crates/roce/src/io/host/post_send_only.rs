@@ -1,0 +1,89 @@
+//! Posts a whole send and writes it to the ring at once, if the queue pair has nothing else to send.
+//!
+//! The record and the engine's state are the same as when the request is queued first and then sent
+//! ([`send_only`](super::send_only)). But everything is decided once, and not by each layer again.
+
+#![allow(unsafe_code, reason = "copies from registered memory to the ring")]
+
+use portolan_provider::verbs::SendWr;
+
+use crate::engine::Compact;
+use crate::io::host::Host;
+use crate::io::host::memory_access;
+use crate::io::host::queue_pair::{LockedQp, QpCore};
+use crate::io::host::send_only::ack_of;
+
+impl Host {
+    /// Posts a send and writes it to the ring. Returns false, and posts nothing, if the queue pair has something else to
+    /// send, or sends no record, or if the request is another or an error.
+    #[inline(always)]
+    pub(crate) fn post_send_only(
+        &self,
+        qp: &QpCore,
+        state: &mut LockedQp,
+        wr: &SendWr<'_>,
+    ) -> bool {
+        let is_possible = wr.ud.is_none()
+            && state.link.is_some()
+            && state.engine.may_post_send_only(wr)
+            && !self.monitor.tap.is_plugged();
+        if !is_possible {
+            return false;
+        }
+        state.not_before(self.clock.recent());
+        if !self.write_send(state, wr) {
+            return false;
+        }
+        if std::mem::replace(&mut state.owes, false) {
+            self.deferred_acks.cross_out(qp.qpn);
+        }
+        if state.engine.has_results() {
+            self.report(qp, state);
+        } else {
+            self.keep_timer(qp, state);
+        }
+        true
+    }
+
+    /// Posts a send that the engine may post at once, with the acknowledgement that is due. Returns false, and posts
+    /// nothing, if the ring has no room or the memory may not be used.
+    #[inline(always)]
+    fn write_send(&self, state: &mut LockedQp, wr: &SendWr<'_>) -> bool {
+        let Some(link) = &state.link else {
+            return false;
+        };
+        let engine = &mut state.engine;
+        // Before the ring: others hold the table while they write packets to it. Unlocked after it: that may be a locked
+        // instruction, which waits until the record is in memory.
+        let memory = self.memory.read();
+        let Some(mut ring) = link.open_ring() else {
+            return false;
+        };
+        if !ring.has_room(Compact::PAYLOAD_MAX as usize) {
+            return false;
+        }
+        let Some(posted) = engine.post_send_only(state.latest, &memory, wr) else {
+            return false;
+        };
+        let Some((place, addr)) = ring.begin(posted.send.len as usize) else {
+            unreachable!("there is room, as checked above");
+        };
+        // SAFETY: the engine checked the memory against `memory` in the call above, and the table is locked while the
+        // reference to it exists. `begin` reserved as many bytes at `addr`.
+        unsafe { memory_access::gather_posted(&posted, addr) };
+        engine.send_delayed_acknowledgement();
+        let acknowledgement = engine.poll_acknowledgement();
+        let compact = Compact {
+            dest_qp: posted.dest_qp,
+            tag: state.own_tag,
+            source_port: link.port(),
+            send: Some(posted.send),
+            write: None,
+            acknowledgement: acknowledgement.map(|(bth, aeth)| ack_of(&bth, aeth.msn)),
+        };
+        ring.end(place, &compact);
+        ring.publish();
+        debug_assert!(engine.is_transmit_idle(), "nothing else was to be sent");
+        true
+    }
+}
