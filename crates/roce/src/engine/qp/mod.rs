@@ -309,20 +309,16 @@ impl QueuePair {
     /// elements. An error posts nothing.
     #[inline]
     pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<()> {
-        match self.attr.state {
-            QpState::Reset => Err(wrong_state(
-                Step::PostReceive,
-                "INIT, RTR or RTS",
-                QpState::Reset,
-            )),
-            state => {
-                self.service.post_recv(wr)?;
-                if state == QpState::Err {
-                    self.flush_receives();
-                }
-                Ok(())
-            }
+        let state = self.attr.state;
+        if state == QpState::Reset {
+            let expected = "INIT, RTR or RTS";
+            return Err(wrong_state(Step::PostReceive, expected, state));
         }
+        self.service.post_recv(wr)?;
+        if state == QpState::Err {
+            self.flush_receives();
+        }
+        Ok(())
     }
 
     /// Handles a packet. It must have a valid ICRC, be addressed to this queue pair or to one of its groups and, if

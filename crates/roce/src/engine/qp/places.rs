@@ -31,6 +31,11 @@ impl<T: Default> Places<T> {
         self.len
     }
 
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// The entry at `index`, counted from the oldest.
     #[inline]
     pub(super) fn get(&self, index: usize) -> Option<&T> {
@@ -129,6 +134,7 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(places.len(), model.len());
+                prop_assert_eq!(places.is_empty(), model.is_empty());
                 prop_assert_eq!(places.front(), model.front());
                 prop_assert_eq!(places.front_mut(), model.front_mut());
                 prop_assert_eq!(places.back_mut(), model.back_mut());

@@ -1,6 +1,5 @@
 //! The receive queue: posted buffers, oldest first, until messages fill them.
 
-use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
@@ -11,11 +10,12 @@ use portolan_provider::verbs::{
 use portolan_provider::{Error, Result, Step};
 use portolan_wire::Qpn;
 
+use super::places::Places;
 use super::send_queue::{full, total_length};
 use crate::engine::PdId;
 
 /// A posted receive request.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ReceiveEntry {
     wr_id: u64,
     pub(super) sges: Vec<Sge>,
@@ -26,12 +26,25 @@ pub struct ReceiveEntry {
 impl ReceiveEntry {
     /// Stores a work request; its scatter/gather elements are copied to `sges`, an empty list.
     #[inline]
-    pub(in crate::engine) fn new(wr: &RecvWr<'_>, mut sges: Vec<Sge>) -> Self {
-        sges.extend_from_slice(wr.sges);
-        Self {
-            wr_id: wr.wr_id,
+    pub(in crate::engine) fn new(wr: &RecvWr<'_>, sges: Vec<Sge>) -> Self {
+        let mut entry = Self {
             sges,
-            capacity: total_length(wr.sges),
+            ..Self::default()
+        };
+        entry.replace(wr);
+        entry
+    }
+
+    /// Stores another request in its place.
+    #[inline]
+    fn replace(&mut self, wr: &RecvWr<'_>) {
+        self.wr_id = wr.wr_id;
+        self.capacity = total_length(wr.sges);
+        self.sges.clear();
+        match wr.sges {
+            // Mostly. The general copy is a call.
+            [sge] => self.sges.push(*sge),
+            sges => self.sges.extend_from_slice(sges),
         }
     }
 }
@@ -55,21 +68,22 @@ pub trait ReceiveDomain: Send + Sync + fmt::Debug {
     fn find(&self, srqn: Srqn) -> Option<Arc<dyn ReceiveSource>>;
 }
 
-/// The receive queue. Buffers of completed entries are reused.
+/// The receive queue.
 #[derive(Debug)]
 pub(super) struct ReceiveQueue {
     /// With a shared receive queue, at most the entry taken from it for the next message.
-    entries: VecDeque<ReceiveEntry>,
+    entries: Places<ReceiveEntry>,
     shared: Option<Arc<dyn ReceiveSource>>,
     depth: u32,
     max_sge: u32,
-    spare_sges: Vec<Vec<Sge>>,
+    /// An empty list for the shared receive queue, in exchange for that of the next entry.
+    spare_sges: Vec<Sge>,
 }
 
 impl ReceiveQueue {
     pub(super) fn new(init: &QpInit) -> Self {
         Self {
-            entries: VecDeque::new(),
+            entries: Places::default(),
             shared: None,
             depth: match init.qp_type {
                 QpType::XrcSend => 0,
@@ -97,50 +111,73 @@ impl ReceiveQueue {
     /// queue is used instead.
     #[inline]
     pub(super) fn push(&mut self, wr: &RecvWr<'_>) -> Result<()> {
+        let is_accepted = self.shared.is_none()
+            && self.entries.len() < self.depth as usize
+            && wr.sges.len() <= self.max_sge as usize;
+        if !is_accepted {
+            return Err(self.refusal(wr));
+        }
+        if let Some(entry) = self.entries.push() {
+            entry.replace(wr);
+        }
+        Ok(())
+    }
+
+    /// Why a request is not accepted.
+    #[cold]
+    fn refusal(&self, wr: &RecvWr<'_>) -> Error {
         if self.shared.is_some() {
             let (what, expected) = ("receive queue", "the shared one");
             let found = "the queue pair's own";
-            return Err(Error::invalid(Step::PostReceive, what, expected, found));
+            return Error::invalid(Step::PostReceive, what, expected, found);
         }
-        if self.entries.len() >= self.depth as usize {
-            return Err(full(Step::PostReceive, "receive work requests", self.depth));
+        match self.entries.len() >= self.depth as usize {
+            true => full(Step::PostReceive, "receive work requests", self.depth),
+            false => too_many_pieces(wr, self.max_sge),
         }
-        check_pieces(wr, self.max_sge)?;
-        let spare = self.spare_sges.pop().unwrap_or_default();
-        self.entries.push_back(ReceiveEntry::new(wr, spare));
-        Ok(())
     }
 
     /// The oldest request, which gets the arriving message. If taken from a shared receive queue, it stays with this
     /// queue pair.
     #[inline]
     pub(super) fn front(&mut self) -> Option<&ReceiveEntry> {
-        if self.entries.is_empty()
-            && let Some(source) = &self.shared
-        {
-            let spare = self.spare_sges.pop().unwrap_or_default();
-            self.entries.extend(source.take(spare));
+        if self.entries.is_empty() && self.shared.is_some() {
+            self.take_shared();
         }
         self.entries.front()
+    }
+
+    fn take_shared(&mut self) {
+        let spare = core::mem::take(&mut self.spare_sges);
+        let taken = self.shared.as_ref().and_then(|source| source.take(spare));
+        if let Some(entry) = taken
+            && let Some(place) = self.entries.push()
+        {
+            self.spare_sges = core::mem::replace(place, entry).sges;
+            self.spare_sges.clear();
+        }
     }
 
     /// Removes the oldest request, if this queue pair has it; returns its `wr_id`.
     #[inline]
     pub(super) fn pop_front(&mut self) -> Option<u64> {
-        let mut entry = self.entries.pop_front()?;
-        entry.sges.clear();
-        self.spare_sges.push(entry.sges);
-        Some(entry.wr_id)
+        let wr_id = self.entries.front()?.wr_id;
+        self.entries.pop_front();
+        Some(wr_id)
     }
 }
 
 pub(in crate::engine) fn check_pieces(wr: &RecvWr<'_>, max_sge: u32) -> Result<()> {
-    if wr.sges.len() <= max_sge as usize {
-        return Ok(());
+    match wr.sges.len() <= max_sge as usize {
+        true => Ok(()),
+        false => Err(too_many_pieces(wr, max_sge)),
     }
+}
+
+fn too_many_pieces(wr: &RecvWr<'_>, max_sge: u32) -> Error {
     let (what, found) = ("scatter/gather elements", wr.sges.len());
     let expected = format_args!("at most {max_sge}");
-    Err(Error::invalid(Step::PostReceive, what, expected, found))
+    Error::invalid(Step::PostReceive, what, expected, found)
 }
 
 /// The completion of a receive, without the data of a successful one.

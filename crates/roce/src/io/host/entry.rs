@@ -25,14 +25,13 @@ impl Entry {
     /// Fails in a forked child, and within a tap, which is called under the locks that the call would take.
     #[inline]
     pub(crate) fn check(&self, step: Step) -> Result<()> {
-        let why = if !self.fork.is_owner() {
-            AFTER_FORK
+        if !self.fork.is_owner() {
+            Err(unsupported(step, AFTER_FORK))
         } else if tap::is_within() {
-            WITHIN_A_TAP
+            Err(unsupported(step, WITHIN_A_TAP))
         } else {
-            return Ok(());
-        };
-        Err(Error::new(step, Cause::Unsupported(why)))
+            Ok(())
+        }
     }
 
     /// Whether this process opened the device. In a forked child all state is a copy, whose locks may have been held
@@ -42,4 +41,9 @@ impl Entry {
     pub(crate) fn is_owner(&self) -> bool {
         self.fork.is_owner()
     }
+}
+
+#[cold]
+fn unsupported(step: Step, why: &'static str) -> Error {
+    Error::new(step, Cause::Unsupported(why))
 }

@@ -10,6 +10,7 @@ pub(crate) fn foreign(step: Step, what: &'static str) -> Error {
 }
 
 /// The error for an operation on a removed device.
+#[cold]
 pub(crate) fn removed(step: Step, device: &DeviceCore) -> Error {
     Error::new(step, Cause::DeviceRemoved).on(device.name(), None)
 }

@@ -236,6 +236,7 @@ impl SoftQp {
     }
 
     /// Adds the device and both addresses to an error.
+    #[cold]
     fn explain(&self, error: Error, path: Option<&Path>) -> Error {
         let error = error.on(self.core.device.name(), None);
         match path {
@@ -453,9 +454,14 @@ impl Drop for SoftQp {
 #[inline(always)]
 fn check_open(step: Step, state: &LockedQp) -> Result<()> {
     match state.closed {
-        true => Err(Error::new(step, Cause::NoSuchObject("queue pair"))),
+        true => Err(destroyed(step)),
         false => Ok(()),
     }
+}
+
+#[cold]
+fn destroyed(step: Step) -> Error {
+    Error::new(step, Cause::NoSuchObject("queue pair"))
 }
 
 /// Refuses a controlled Q_Key without CAP_NET_RAW, as Linux does (`ib_uverbs_modify_qp`, since 6.4). With QP1's

@@ -266,6 +266,7 @@ pub(super) fn apply(to: &mut QpAttr, from: &QpAttr, mask: QpAttrMask) {
 }
 
 /// A call that the state does not allow.
+#[cold]
 pub(super) fn wrong_state(step: Step, expected: &'static str, found: QpState) -> Error {
     let found = found.name();
     Error::new(step, Cause::InvalidState { expected, found })
