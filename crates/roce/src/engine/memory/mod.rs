@@ -164,7 +164,7 @@ impl MemoryTable {
     ///
     /// # Errors
     /// See [`LocalAccessError`]; the work request completes with `LocProtErr`.
-    #[inline]
+    #[inline(always)]
     pub fn check_local(
         &self,
         pd: PdId,

@@ -16,6 +16,7 @@ mod requester;
 mod responder;
 mod retransmit_timer;
 mod segment;
+mod send_entry;
 mod send_only;
 mod send_queue;
 mod service;

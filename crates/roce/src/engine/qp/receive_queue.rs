@@ -109,7 +109,7 @@ impl ReceiveQueue {
     /// # Errors
     /// `LimitReached` for a full queue; `InvalidArgument` for too many scatter/gather elements, or if a shared receive
     /// queue is used instead.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(&mut self, wr: &RecvWr<'_>) -> Result<()> {
         let is_accepted = self.shared.is_none()
             && self.entries.len() < self.depth as usize

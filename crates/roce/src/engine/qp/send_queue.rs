@@ -1,15 +1,14 @@
 //! The send queue: posted requests, oldest first, until they complete.
 
-use alloc::vec::Vec;
-
 use portolan_provider::verbs::{
-    QpInit, SendData, SendFlags, SendOp, SendWr, Sge, Srqn, WcOpcode, WcStatus, WorkCompletion,
+    QpInit, SendData, SendFlags, SendOp, SendWr, Sge, Srqn, WcStatus, WorkCompletion,
 };
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_wire::Qpn;
 use portolan_wire::eth::XrcEthRepr;
 
 use super::places::Places;
+use super::send_entry::{EntryData, SendEntry, awaits_data, is_atomic, is_local};
 
 /// Maximum length of a message, in bytes (IBTA C9-94: 2^31).
 pub(super) const MESSAGE_BYTES_MAX: u64 = 1 << 31;
@@ -22,126 +21,7 @@ pub(super) fn packets_of(len: u32, mtu: u32) -> u32 {
     len.div_ceil(mtu).max(1)
 }
 
-/// A posted send request.
-///
-/// Its packets are numbered when it is posted: packet `n` of the connection has the PSN `sq_psn + n` modulo 2^24, and
-/// `n` itself never wraps.
-#[derive(Debug)]
-pub(super) struct SendEntry {
-    wr_id: u64,
-    pub(super) op: SendOp,
-    pub(super) fence: bool,
-    pub(super) solicited: bool,
-    pub(super) signaled: bool,
-    /// Length of the message.
-    pub(super) len: u32,
-    /// Number of its first packet.
-    pub(super) first: u64,
-    /// Number of the packet after its last.
-    pub(super) end: u64,
-    pub(super) data: EntryData,
-    /// The address in this process at which the peer's memory has its bytes already.
-    pub(super) placed_at: Option<u64>,
-    /// The peer's shared receive queue, on an extended reliable connection.
-    pub(super) xrceth: Option<XrcEthRepr>,
-    /// The result of local work, once known.
-    pub(super) outcome: Option<core::result::Result<(), WcStatus>>,
-}
-
-/// The location of a posted request's data.
-#[derive(Debug)]
-pub(super) enum EntryData {
-    /// Registered memory, which is the source or, for a read, the destination.
-    Sges(Vec<Sge>),
-    /// As above, one piece.
-    One(Sge),
-    /// Here.
-    Inline(Vec<u8>),
-    /// Only in the peer's memory.
-    Taken,
-}
-
-impl Default for SendEntry {
-    fn default() -> Self {
-        Self {
-            wr_id: 0,
-            op: SendOp::Send,
-            fence: false,
-            solicited: false,
-            signaled: false,
-            len: 0,
-            first: 0,
-            end: 0,
-            data: EntryData::Taken,
-            placed_at: None,
-            xrceth: None,
-            outcome: None,
-        }
-    }
-}
-
-impl SendEntry {
-    pub(super) fn is_read(&self) -> bool {
-        matches!(self.op, SendOp::RdmaRead(_))
-    }
-
-    /// Whether the peer answers with data, and so stores the request in its responder resources: reads and atomics.
-    pub(super) fn awaits_data(&self) -> bool {
-        awaits_data(&self.op)
-    }
-
-    pub(super) fn is_atomic(&self) -> bool {
-        is_atomic(&self.op)
-    }
-
-    /// Whether it is local work, which sends nothing.
-    pub(super) fn is_local(&self) -> bool {
-        is_local(&self.op)
-    }
-
-    /// Whether it is local work and was executed.
-    pub(super) fn is_done(&self) -> bool {
-        self.outcome == Some(Ok(()))
-    }
-
-    /// Removes its data, whose buffer is used again.
-    fn take_data(&mut self) -> EntryData {
-        core::mem::replace(&mut self.data, EntryData::Taken)
-    }
-
-    /// The scatter/gather elements; empty for inline data.
-    #[inline]
-    pub(super) fn sges(&self) -> &[Sge] {
-        match &self.data {
-            EntryData::Sges(sges) => sges,
-            EntryData::One(sge) => core::slice::from_ref(sge),
-            EntryData::Inline(_) | EntryData::Taken => &[],
-        }
-    }
-
-    #[inline]
-    pub(super) fn completion(&self, status: WcStatus, qpn: Qpn) -> WorkCompletion {
-        let opcode = match self.op {
-            SendOp::RdmaWrite(_) | SendOp::RdmaWriteWithImm(..) => WcOpcode::RdmaWrite,
-            SendOp::RdmaRead(_) => WcOpcode::RdmaRead,
-            SendOp::AtomicCmpSwap { .. } => WcOpcode::CompSwap,
-            SendOp::AtomicFetchAdd { .. } => WcOpcode::FetchAdd,
-            SendOp::BindMw { .. } => WcOpcode::BindMw,
-            SendOp::LocalInv(_) => WcOpcode::LocalInv,
-            _ => WcOpcode::Send,
-        };
-        WorkCompletion {
-            wr_id: self.wr_id,
-            status,
-            opcode,
-            byte_len: if self.awaits_data() { self.len } else { 0 },
-            qp_num: qpn,
-            ..WorkCompletion::EMPTY
-        }
-    }
-}
-
-/// The send queue. Buffers of completed entries are reused, so posting only allocates while the number of outstanding
+/// The send queue. Its entries and their buffers are used again, so posting only allocates while the number of outstanding
 /// requests grows.
 #[derive(Debug)]
 pub(super) struct SendQueue {
@@ -153,8 +33,6 @@ pub(super) struct SendQueue {
     is_xrc: bool,
     /// Number of the packet after the last one posted.
     end: u64,
-    spare_sges: Vec<Vec<Sge>>,
-    spare_inline: Vec<Vec<u8>>,
 }
 
 impl SendQueue {
@@ -167,8 +45,6 @@ impl SendQueue {
             signal_all: init.sq_sig_all,
             is_xrc: init.qp_type.is_xrc(),
             end: 0,
-            spare_sges: Vec::new(),
-            spare_inline: Vec::new(),
         }
     }
 
@@ -187,17 +63,18 @@ impl SendQueue {
         self.check_room()?;
         let len = self.check_data(wr)?;
         let xrceth = self.is_xrc.then(|| xrceth_of(wr)).transpose()?;
-        let data = match wr.data {
-            _ if is_local(&wr.op) => EntryData::Sges(self.spare_sges.pop().unwrap_or_default()),
-            SendData::Sges([sge]) => EntryData::One(*sge),
-            SendData::Sges(sges) => {
-                let mut copy = self.spare_sges.pop().unwrap_or_default();
-                copy.extend_from_slice(sges);
-                EntryData::Sges(copy)
-            }
-            SendData::Inline(bytes) => self.inline(bytes),
+        let packets = packets_of_request(wr, len, mtu);
+        let Some(entry) = self.append(wr, wr.op, len, packets) else {
+            return Ok(());
         };
-        self.append(wr, len, packets_of_request(wr, len, mtu), data, xrceth);
+        entry.xrceth = xrceth;
+        match wr.data {
+            // It has none.
+            _ if is_local(&wr.op) => entry.set_sges(&[]),
+            SendData::Sges([sge]) => entry.data = EntryData::One(*sge),
+            SendData::Sges(sges) => entry.set_sges(sges),
+            SendData::Inline(bytes) => entry.set_inline(bytes),
+        }
         Ok(())
     }
 
@@ -220,21 +97,24 @@ impl SendQueue {
     /// Appends a request that [`takes_send_only`](Self::takes_send_only) has accepted, and numbers its packet. Does not
     /// check it again.
     #[inline(always)]
-    pub(super) fn push_send_only(&mut self, wr: &SendWr<'_>) {
-        let (data, len) = match wr.data {
-            SendData::Sges([sge]) => (EntryData::One(*sge), sge.length),
-            SendData::Sges(_) => return,
-            // At most one MTU.
-            SendData::Inline(bytes) => (self.inline(bytes), bytes.len() as u32),
+    pub(super) fn push_send_only(&mut self, wr: &SendWr<'_>, len: u32) {
+        // Shorter than a copy of any operation.
+        let op = match wr.op {
+            SendOp::SendWithImm(immediate) => SendOp::SendWithImm(immediate),
+            _ => SendOp::Send,
         };
-        self.append(wr, len, 1, data, None);
-    }
-
-    #[inline(always)]
-    fn inline(&mut self, bytes: &[u8]) -> EntryData {
-        let mut copy = self.spare_inline.pop().unwrap_or_default();
-        copy.extend_from_slice(bytes);
-        EntryData::Inline(copy)
+        let Some(entry) = self.append(wr, op, len, 1) else {
+            return;
+        };
+        match wr.data {
+            SendData::Sges([Sge { addr, length, lkey }]) => {
+                // Not as a whole: the program has just written the fields one by one, and a wide load would wait for all.
+                let (addr, length, lkey) = (*addr, *length, *lkey);
+                entry.data = EntryData::One(Sge { addr, length, lkey });
+            }
+            SendData::Sges(sges) => entry.set_sges(sges),
+            SendData::Inline(bytes) => entry.set_inline(bytes),
+        }
     }
 
     /// Appends a request whose `len` bytes are in the peer's memory already, at an address in this process.
@@ -249,8 +129,7 @@ impl SendQueue {
     ) -> Result<()> {
         self.check_room()?;
         let packets = packets_of_request(wr, len, mtu);
-        self.append(wr, len, packets, EntryData::Taken, None);
-        if let Some(entry) = self.entries.back_mut() {
+        if let Some(entry) = self.append(wr, wr.op, len, packets) {
             entry.placed_at = Some(at);
         }
         Ok(())
@@ -264,34 +143,21 @@ impl SendQueue {
         }
     }
 
+    /// Appends a request without data, and numbers its packets.
     #[inline(always)]
     fn append(
         &mut self,
         wr: &SendWr<'_>,
+        op: SendOp,
         len: u32,
         packets: u32,
-        data: EntryData,
-        xrceth: Option<XrcEthRepr>,
-    ) {
+    ) -> Option<&mut SendEntry> {
         let first = self.end;
         self.end += u64::from(packets);
-        let signaled = self.signal_all || wr.flags.contains(SendFlags::SIGNALED);
-        if let Some(entry) = self.entries.push() {
-            *entry = SendEntry {
-                wr_id: wr.wr_id,
-                op: wr.op,
-                fence: wr.flags.contains(SendFlags::FENCE),
-                solicited: wr.flags.contains(SendFlags::SOLICITED),
-                signaled,
-                len,
-                first,
-                end: self.end,
-                placed_at: None,
-                data,
-                xrceth,
-                outcome: None,
-            };
-        }
+        let entry = self.entries.push()?;
+        entry.replace(wr, op, len, first, self.end);
+        entry.signaled |= self.signal_all;
+        Some(entry)
     }
 
     /// Length of the message, if its data is valid.
@@ -358,9 +224,7 @@ impl SendQueue {
             && let Some(entry) = self.entries.back_mut()
         {
             self.end = entry.first;
-            let data = entry.take_data();
             self.entries.pop_back();
-            self.recycle(data);
         }
     }
 
@@ -368,29 +232,11 @@ impl SendQueue {
     /// errors always must.
     #[inline]
     pub(super) fn complete_front(&mut self, status: WcStatus, qpn: Qpn) -> Option<WorkCompletion> {
-        let entry = self.entries.front_mut()?;
+        let entry = self.entries.front()?;
         let report = entry.signaled || status != WcStatus::Success;
         let wc = report.then(|| entry.completion(status, qpn));
-        if matches!(entry.data, EntryData::Sges(_) | EntryData::Inline(_)) {
-            let data = entry.take_data();
-            self.recycle(data);
-        }
         self.entries.pop_front();
         wc
-    }
-
-    fn recycle(&mut self, data: EntryData) {
-        match data {
-            EntryData::Sges(mut sges) => {
-                sges.clear();
-                self.spare_sges.push(sges);
-            }
-            EntryData::Inline(mut bytes) => {
-                bytes.clear();
-                self.spare_inline.push(bytes);
-            }
-            EntryData::One(_) | EntryData::Taken => {}
-        }
     }
 }
 
@@ -404,23 +250,6 @@ fn xrceth_of(wr: &SendWr<'_>) -> Result<XrcEthRepr> {
             Err(Error::invalid(Step::PostSend, what, expected, found))
         }
     }
-}
-
-/// Whether the peer answers with data.
-pub(super) fn awaits_data(op: &SendOp) -> bool {
-    matches!(op, SendOp::RdmaRead(_)) || is_atomic(op)
-}
-
-/// Whether the work is local and sends nothing.
-fn is_local(op: &SendOp) -> bool {
-    matches!(op, SendOp::BindMw { .. } | SendOp::LocalInv(_))
-}
-
-fn is_atomic(op: &SendOp) -> bool {
-    matches!(
-        op,
-        SendOp::AtomicCmpSwap { .. } | SendOp::AtomicFetchAdd { .. }
-    )
 }
 
 /// Number of packets of a request with `len` bytes. Local work has none.

@@ -28,7 +28,7 @@ impl QueuePair {
 
     /// When to call [`handle_timeout`](Self::handle_timeout) next; `None` if no timer runs. May change with every other
     /// call.
-    #[inline]
+    #[inline(always)]
     pub fn poll_timeout(&self) -> Option<Duration> {
         let halves = match &self.service {
             Service::Rc(halves) => halves,
@@ -60,7 +60,7 @@ impl QueuePair {
     }
 
     /// Makes a delayed acknowledgement the next response, because a request is sent that it can share a record with.
-    #[inline]
+    #[inline(always)]
     pub fn send_delayed_acknowledgement(&mut self) {
         if let Some(halves) = self.service.reliable_mut() {
             halves.responder.send_delayed(None);

@@ -5,13 +5,16 @@
 
 #![allow(unsafe_code, reason = "copies from registered memory to the ring")]
 
+use std::time::Duration;
+
 use portolan_provider::verbs::SendWr;
 
-use crate::engine::Compact;
+use crate::engine::{Compact, MemoryTable, QueuePair};
 use crate::io::host::Host;
 use crate::io::host::memory_access;
 use crate::io::host::queue_pair::{LockedQp, QpCore};
 use crate::io::host::send_only::ack_of;
+use crate::io::net::transmit::OpenRing;
 
 impl Host {
     /// Posts a send and writes it to the ring. Returns false, and posts nothing, if the queue pair has something else to
@@ -45,45 +48,57 @@ impl Host {
         true
     }
 
-    /// Posts a send that the engine may post at once, with the acknowledgement that is due. Returns false, and posts
-    /// nothing, if the ring has no room or the memory may not be used.
+    /// Posts a send that the engine may post at once. Returns false, and posts nothing, if the ring has no room or the
+    /// memory may not be used.
     #[inline(always)]
     fn write_send(&self, state: &mut LockedQp, wr: &SendWr<'_>) -> bool {
         let Some(link) = &state.link else {
             return false;
         };
-        let engine = &mut state.engine;
         // Before the ring: others hold the table while they write packets to it. Unlocked after it: that may be a locked
         // instruction, which waits until the record is in memory.
         let memory = self.memory.read();
         let Some(mut ring) = link.open_ring() else {
             return false;
         };
-        if !ring.has_room(Compact::PAYLOAD_MAX as usize) {
-            return false;
-        }
-        let Some(posted) = engine.post_send_only(state.latest, &memory, wr) else {
-            return false;
-        };
-        let Some((place, addr)) = ring.begin(posted.send.len as usize) else {
-            unreachable!("there is room, as checked above");
-        };
-        // SAFETY: the engine checked the memory against `memory` in the call above, and the table is locked while the
-        // reference to it exists. `begin` reserved as many bytes at `addr`.
-        unsafe { memory_access::gather_posted(&posted, addr) };
-        engine.send_delayed_acknowledgement();
-        let acknowledgement = engine.poll_acknowledgement();
-        let compact = Compact {
-            dest_qp: posted.dest_qp,
-            tag: state.own_tag,
-            source_port: link.port(),
-            send: Some(posted.send),
-            write: None,
-            acknowledgement: acknowledgement.map(|(bth, aeth)| ack_of(&bth, aeth.msn)),
-        };
-        ring.end(place, &compact);
-        ring.publish();
-        debug_assert!(engine.is_transmit_idle(), "nothing else was to be sent");
-        true
+        let (now, head) = (state.latest, (state.own_tag, link.port()));
+        write_record(&mut ring, &mut state.engine, (now, &memory), head, wr)
     }
+}
+
+/// Posts a send and writes its record, with the acknowledgement that is due. `head` is the tag and the source port.
+#[inline(always)]
+fn write_record(
+    ring: &mut OpenRing<'_>,
+    engine: &mut QueuePair,
+    (now, memory): (Duration, &MemoryTable),
+    (tag, source_port): (u32, u16),
+    wr: &SendWr<'_>,
+) -> bool {
+    if !ring.has_room(Compact::PAYLOAD_MAX as usize) {
+        return false;
+    }
+    let Some(posted) = engine.post_send_only(now, memory, wr) else {
+        return false;
+    };
+    let Some((place, addr)) = ring.begin(posted.send.len as usize) else {
+        unreachable!("there is room, as checked above");
+    };
+    // SAFETY: the engine checked the memory against the table in the call above, and the table is locked while the
+    // reference to it exists. `begin` reserved as many bytes at `addr`.
+    unsafe { memory_access::gather_posted(&posted, addr) };
+    engine.send_delayed_acknowledgement();
+    let acknowledgement = engine.poll_acknowledgement();
+    let compact = Compact {
+        dest_qp: posted.dest_qp,
+        tag,
+        source_port,
+        send: Some(posted.send),
+        write: None,
+        acknowledgement: acknowledgement.map(|(bth, aeth)| ack_of(&bth, aeth.msn)),
+    };
+    ring.end(place, &compact);
+    ring.publish();
+    debug_assert!(engine.is_transmit_idle(), "nothing else was to be sent");
+    true
 }

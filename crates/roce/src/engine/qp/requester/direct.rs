@@ -34,9 +34,9 @@ impl DirectHead {
         segments: &mut Vec<Segment>,
     ) -> Option<Self> {
         let is_inline = match &entry.data {
-            EntryData::Inline(_) => true,
+            EntryData::Inline => true,
             EntryData::Taken => return None,
-            EntryData::Sges(_) | EntryData::One(_) => {
+            EntryData::Sges | EntryData::One(_) => {
                 let (memory, whole) = ((cx.memory, entry.awaits_data()), 0..u64::from(entry.len));
                 let mut cursor = SgeCursor::default();
                 let gathered = cursor.gather(entry.sges(), whole, cx.pd, memory, segments);

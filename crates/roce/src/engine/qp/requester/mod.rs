@@ -33,7 +33,8 @@ use super::congestion_window::CongestionWindow;
 use super::outbox::Outbox;
 use super::retransmit_timer::{Exhausted, Retransmit};
 use super::segment::SgeCursor;
-use super::send_queue::{EntryData, SendEntry, SendQueue, awaits_data};
+use super::send_entry::{EntryData, SendEntry, awaits_data};
+use super::send_queue::SendQueue;
 use crate::engine::mutant::{Mutant, is_planted};
 use crate::engine::{FlowConfig, MemoryOperation};
 use placed_runs::PlacedRuns;
@@ -292,9 +293,6 @@ impl Requester {
 
     /// The inline bytes of the entry at `index`, counted from the oldest.
     pub(super) fn inline_bytes(&self, index: usize) -> &[u8] {
-        match self.queue.get(index).map(|entry: &SendEntry| &entry.data) {
-            Some(EntryData::Inline(bytes)) => bytes,
-            _ => &[],
-        }
+        self.queue.get(index).map_or(&[], SendEntry::inline)
     }
 }

@@ -53,9 +53,9 @@ impl Requester {
         }
         let base = self.message_base(cx, entry)?;
         let inline = match &entry.data {
-            EntryData::Inline(_) => Some(self.entry),
+            EntryData::Inline => Some(self.entry),
             EntryData::Taken => return None,
-            EntryData::Sges(_) | EntryData::One(_) => {
+            EntryData::Sges | EntryData::One(_) => {
                 let (memory, whole) = ((cx.memory, false), 0..u64::from(entry.len));
                 let mut cursor = SgeCursor::default();
                 let gathered = cursor.gather(entry.sges(), whole, cx.pd, memory, segments);
@@ -105,7 +105,7 @@ impl Requester {
             SendData::Inline(bytes) => (PostedBytes::Inline(bytes), bytes.len() as u32),
         };
         let number = self.next;
-        self.queue.push_send_only(wr);
+        self.queue.push_send_only(wr, len);
         self.entry += 1;
         self.packets_until = number + 1;
         self.note_sent(cx.now, number + 1, true, out);

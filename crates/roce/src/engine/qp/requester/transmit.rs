@@ -239,14 +239,14 @@ impl Requester {
         }
         let range = start..start + u64::from(part.payload_len);
         match &entry.data {
-            EntryData::Sges(_) | EntryData::One(_) => {
+            EntryData::Sges | EntryData::One(_) => {
                 let memory = (cx.memory, false);
                 self.gather
                     .gather(entry.sges(), range, cx.pd, memory, segments)?;
                 Ok(Source::Segments)
             }
             EntryData::Taken => Err(LocalAccessError::UnknownKey),
-            EntryData::Inline(_) => Ok(Source::Inline {
+            EntryData::Inline => Ok(Source::Inline {
                 entry: self.entry,
                 range: range.start as usize..range.end as usize,
             }),

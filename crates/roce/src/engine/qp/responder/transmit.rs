@@ -45,7 +45,7 @@ impl Responder {
     }
 
     /// Removes and returns the pending acknowledgement, if it is positive and the only pending response.
-    #[inline]
+    #[inline(always)]
     pub(in crate::engine::qp) fn lone_acknowledgement(&mut self) -> Option<(Psn, AethRepr)> {
         let Some(Reply::Acknowledge(acknowledge)) = self.replies.front().copied() else {
             return None;

@@ -16,7 +16,8 @@ use crate::engine::qp::context::{Context, fits};
 use crate::engine::qp::outbox::Outbox;
 use crate::engine::qp::requester::{Built, Source};
 use crate::engine::qp::segment::{self, SgeCursor};
-use crate::engine::qp::send_queue::{EntryData, SendEntry, SendQueue, total_length};
+use crate::engine::qp::send_entry::{EntryData, SendEntry};
+use crate::engine::qp::send_queue::{SendQueue, total_length};
 use crate::engine::{LocalAccessError, Path, Segment};
 
 /// How long the requests of a connection wait for room in the ring of a process that does not read. One that runs reads
@@ -229,10 +230,7 @@ impl Sender {
 
     /// The inline bytes of the oldest entry.
     pub(in crate::engine::qp) fn inline_bytes(&self) -> &[u8] {
-        match self.queue.front().map(|entry| &entry.data) {
-            Some(EntryData::Inline(bytes)) => bytes,
-            _ => &[],
-        }
+        self.queue.front().map_or(&[], SendEntry::inline)
     }
 
     fn psn(&self) -> Psn {
@@ -298,14 +296,14 @@ impl Sender {
         let start = (self.next - entry.first) * u64::from(cx.mtu());
         let range = start..start + u64::from(part.payload_len);
         match &entry.data {
-            EntryData::Sges(_) | EntryData::One(_) => {
+            EntryData::Sges | EntryData::One(_) => {
                 let sges = entry.sges();
                 self.gather
                     .gather(sges, range, cx.pd, (cx.memory, false), segments)?;
                 Ok(Source::Segments)
             }
             EntryData::Taken => Err(LocalAccessError::UnknownKey),
-            EntryData::Inline(_) => Ok(Source::Inline {
+            EntryData::Inline => Ok(Source::Inline {
                 entry: 0,
                 range: range.start as usize..range.end as usize,
             }),
