@@ -45,7 +45,8 @@ fn ring() -> Arc<Ring> {
 
 impl Ring {
     fn write(&self, record: usize) -> Sleepers {
-        self.marks[record].publish(THERE, 8 * record as u64, &self.head, &self.asleep)
+        let fence = || sync::fence(sync::Ordering::SeqCst);
+        self.marks[record].publish(THERE, 8 * record as u64, &self.head, &self.asleep, fence)
     }
 
     fn has(&self, record: usize) -> bool {

@@ -5,9 +5,11 @@
 
 #![allow(unsafe_code, reason = "copies from registered memory to the ring")]
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use portolan_provider::verbs::SendWr;
+use portolan_threads::{fence, fence_after_exchange};
 
 use crate::engine::{Compact, MemoryTable, QueuePair};
 use crate::io::host::Host;
@@ -34,12 +36,10 @@ impl Host {
             return false;
         }
         state.not_before(self.clock.recent());
-        if !self.write_send(state, wr) {
+        if !self.write_send(qp, state, wr) {
             return false;
         }
-        if std::mem::replace(&mut state.owes, false) {
-            self.deferred_acks.cross_out(qp.qpn);
-        }
+        state.owes = false;
         if state.engine.has_results() {
             self.report(qp, state);
         } else {
@@ -51,7 +51,7 @@ impl Host {
     /// Posts a send that the engine may post at once. Returns false, and posts nothing, if the ring has no room or the
     /// memory may not be used.
     #[inline(always)]
-    fn write_send(&self, state: &mut LockedQp, wr: &SendWr<'_>) -> bool {
+    fn write_send(&self, qp: &QpCore, state: &mut LockedQp, wr: &SendWr<'_>) -> bool {
         let Some(link) = &state.link else {
             return false;
         };
@@ -62,11 +62,28 @@ impl Host {
             return false;
         };
         let (now, head) = (state.latest, (state.own_tag, link.port()));
-        write_record(&mut ring, &mut state.engine, (now, &memory), head, wr)
+        let owes = state.owes;
+        let fence = || match owes {
+            // Mostly a receive has just noted it. One locked instruction is enough for both.
+            true => {
+                self.deferred_acks.cross_out(qp.qpn);
+                fence_after_exchange();
+            }
+            false => fence(Ordering::SeqCst),
+        };
+        write_record(
+            &mut ring,
+            &mut state.engine,
+            (now, &memory),
+            head,
+            wr,
+            fence,
+        )
     }
 }
 
-/// Posts a send and writes its record, with the acknowledgement that is due. `head` is the tag and the source port.
+/// Posts a send and writes its record, with the acknowledgement that is due. The head is the tag and the source port.
+/// `fence` is a sequentially consistent one.
 #[inline(always)]
 fn write_record(
     ring: &mut OpenRing<'_>,
@@ -74,6 +91,7 @@ fn write_record(
     (now, memory): (Duration, &MemoryTable),
     (tag, source_port): (u32, u16),
     wr: &SendWr<'_>,
+    fence: impl FnOnce(),
 ) -> bool {
     if !ring.has_room(Compact::PAYLOAD_MAX as usize) {
         return false;
@@ -98,7 +116,7 @@ fn write_record(
         acknowledgement: acknowledgement.map(|(bth, aeth)| ack_of(&bth, aeth.msn)),
     };
     ring.end(place, &compact);
-    ring.publish();
+    ring.publish_with(fence);
     debug_assert!(engine.is_transmit_idle(), "nothing else was to be sent");
     true
 }

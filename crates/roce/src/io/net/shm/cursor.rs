@@ -81,11 +81,18 @@ impl Mark {
     }
 
     /// Makes records visible: this is the mark of the first one, at the position `from`. Returns who must be woken at
-    /// the reading end.
-    #[inline]
-    pub(crate) fn publish(&self, mark: u32, from: u64, head: &Head, asleep: &Asleep) -> Sleepers {
+    /// the reading end. `fence` executes a sequentially consistent fence; the caller may have an exchange that is one.
+    #[inline(always)]
+    pub(crate) fn publish(
+        &self,
+        mark: u32,
+        from: u64,
+        head: &Head,
+        asleep: &Asleep,
+        fence: impl FnOnce(),
+    ) -> Sleepers {
         self.0.store(mark, Ordering::Release);
-        fence(Ordering::SeqCst);
+        fence();
         let sleepers = asleep.sleepers();
         match sleepers.any() && head.position.load(Ordering::Relaxed) == from {
             true => sleepers,

@@ -28,6 +28,7 @@ use super::ring_layout::{
     COMPACT_LEN, FILE_LEN, Kind, LINE, MARK_LEN, NONE, PAYLOAD_MAX, RING_AT, RING_LEN, kind_of,
     mark_of, offset_of, payload_at, record_len,
 };
+use super::sync::{Ordering, fence};
 use crate::engine::Compact;
 
 /// Limits of one batch of reads: the maximum of records, and the bytes after which no further record is read.
@@ -273,14 +274,21 @@ impl Writer {
     }
 
     /// Makes all ended records visible to the reader. Returns who must be woken.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn publish(&mut self) -> Sleepers {
+        self.publish_with(|| fence(Ordering::SeqCst))
+    }
+
+    /// As [`publish`](Self::publish), with the caller's own sequentially consistent fence.
+    #[inline(always)]
+    pub(crate) fn publish_with(&mut self, fence: impl FnOnce()) -> Sleepers {
         let from = std::mem::replace(&mut self.published, self.tail);
         if from == self.tail {
             return Sleepers::default();
         }
         let head = self.head_page.head(self.place);
-        mark_at(&self.mapping, from).publish(self.first_mark, from, head, self.head_page.asleep())
+        let asleep = self.head_page.asleep();
+        mark_at(&self.mapping, from).publish(self.first_mark, from, head, asleep, fence)
     }
 
     /// Asks the reader to ring this process's bell when there is more room. Try to write once more after this: there

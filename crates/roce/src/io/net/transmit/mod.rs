@@ -11,6 +11,7 @@ use std::time::SystemTime;
 
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_threads::biased;
+use portolan_threads::fence;
 use portolan_threads::lock::{Mutex, MutexGuard};
 use portolan_wire::Qpn;
 use portolan_wire::icrc;
@@ -201,9 +202,15 @@ impl OpenRing<'_> {
     }
 
     /// Makes the packets visible to the reader, and counts them.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn publish(&mut self) {
-        let sleepers = self.writer.publish();
+        self.publish_with(|| fence(Ordering::SeqCst));
+    }
+
+    /// As [`publish`](Self::publish), with the caller's own sequentially consistent fence.
+    #[inline(always)]
+    pub(crate) fn publish_with(&mut self, fence: impl FnOnce()) {
+        let sleepers = self.writer.publish_with(fence);
         self.bell.wake(sleepers);
         self.socket.sent.add(self.packets, self.bytes);
         (self.packets, self.bytes) = (0, 0);
