@@ -13,6 +13,8 @@ use portolan_wire::eth::{AethRepr, CREDITS_UNLIMITED, ImmDtRepr, RethRepr, Syndr
 use portolan_wire::rocev2::{Headers, ICRC_LEN, pad_len};
 use portolan_wire::{PKey, Psn, Qpn};
 
+use super::CompactWords;
+
 /// A send of one packet or a write, or an acknowledgement, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compact {
@@ -71,15 +73,15 @@ pub struct CompactAck {
 }
 
 /// Bits of the high byte of the second word.
-const SEND: u32 = 1 << 24;
-const IMMEDIATE: u32 = 1 << 25;
-const SOLICITED: u32 = 1 << 26;
-const ACK_REQUEST: u32 = 1 << 27;
-const ACKNOWLEDGEMENT: u32 = 1 << 28;
-const WRITE: u32 = 1 << 29;
-const KNOWN: u32 = SEND | IMMEDIATE | SOLICITED | ACK_REQUEST | ACKNOWLEDGEMENT | WRITE;
+pub(super) const SEND: u32 = 1 << 24;
+pub(super) const IMMEDIATE: u32 = 1 << 25;
+pub(super) const SOLICITED: u32 = 1 << 26;
+pub(super) const ACK_REQUEST: u32 = 1 << 27;
+pub(super) const ACKNOWLEDGEMENT: u32 = 1 << 28;
+pub(super) const WRITE: u32 = 1 << 29;
+pub(super) const KNOWN: u32 = SEND | IMMEDIATE | SOLICITED | ACK_REQUEST | ACKNOWLEDGEMENT | WRITE;
 /// PSNs, queue pair numbers and message numbers.
-const LOW: u32 = 0x00FF_FFFF;
+pub(super) const LOW: u32 = 0x00FF_FFFF;
 
 impl Compact {
     /// Words of the form in memory.
@@ -88,12 +90,6 @@ impl Compact {
     pub const PAYLOAD_MAX: u32 = 4096;
     /// Maximum length of a write: that of a message.
     pub const WRITE_MAX: u32 = 1 << 31;
-
-    /// Whether its writer says that it has copied bytes to the receiver's memory.
-    #[inline]
-    pub fn has_placed_bytes(&self) -> bool {
-        matches!(self.write, Some(CompactWrite { len: 1.., .. }))
-    }
 
     /// The form in memory, in the byte order of the host.
     #[inline(always)]
@@ -130,44 +126,8 @@ impl Compact {
     }
 
     /// Parses the form in memory. `None` if no sender writes it.
-    #[inline]
     pub fn parse(words: &[u32; Self::WORDS]) -> Option<Self> {
-        let [len, kind, psn, immediate, ack_psn, msn, tag, port] = *words;
-        let has = |bit| kind & bit != 0;
-        let is_valid = kind & !(KNOWN | LOW) == 0
-            && match kind & (SEND | WRITE) {
-                SEND => len <= Self::PAYLOAD_MAX,
-                WRITE => len <= Self::WRITE_MAX && has(IMMEDIATE),
-                0 => has(ACKNOWLEDGEMENT) && len == 0 && !has(IMMEDIATE | SOLICITED | ACK_REQUEST),
-                _ => false,
-            }
-            && (psn | ack_psn | msn) <= LOW;
-        if !is_valid {
-            return None;
-        }
-        Some(Self {
-            dest_qp: Qpn::new(kind & LOW),
-            tag,
-            source_port: u16::try_from(port).ok()?,
-            send: has(SEND).then(|| CompactSend {
-                psn: Psn::new(psn),
-                immediate: has(IMMEDIATE).then(|| immediate.to_ne_bytes()),
-                solicited: has(SOLICITED),
-                ack_request: has(ACK_REQUEST),
-                len,
-            }),
-            write: has(WRITE).then(|| CompactWrite {
-                psn: Psn::new(psn),
-                immediate: immediate.to_ne_bytes(),
-                solicited: has(SOLICITED),
-                ack_request: has(ACK_REQUEST),
-                len,
-            }),
-            acknowledgement: has(ACKNOWLEDGEMENT).then(|| CompactAck {
-                psn: Psn::new(ack_psn),
-                msn,
-            }),
-        })
+        CompactWords::check(*words).map(|words| words.whole())
     }
 
     /// The short form of a packet, if it has one. `payload_len` is the length of its payload.
@@ -323,6 +283,16 @@ mod tests {
         #[test]
         fn a_record_survives_memory(compact in compacts()) {
             prop_assert_eq!(Compact::parse(&compact.emit()), Some(compact));
+        }
+
+        #[test]
+        fn the_form_in_memory_means_the_same_as_its_parts(compact in compacts()) {
+            let words = CompactWords::check(compact.emit()).unwrap();
+            prop_assert_eq!(words.traffic(), compact.traffic());
+            let is_placed = compact.write.is_some_and(|write| write.len > 0);
+            prop_assert_eq!(words.has_placed_bytes(), is_placed);
+            let len = compact.send.map_or(0, |send| send.len);
+            prop_assert_eq!(words.payload_len(), len);
         }
 
         #[test]

@@ -34,6 +34,7 @@
 //! a read lock on the table from the call that checks until the copy is done, so that a removed region is not touched.
 
 mod compact;
+mod compact_words;
 mod completion;
 mod config;
 mod counters;
@@ -46,6 +47,7 @@ mod qp;
 mod shared_receive_queue;
 
 pub use compact::{Compact, CompactAck, CompactSend, CompactWrite};
+pub use compact_words::CompactWords;
 pub use completion::{CompletionQueue, CqOverflow};
 pub use config::{FlowConfig, QpConfig, QpLimits};
 pub use counters::{DropReason, QpCounters};

@@ -11,12 +11,13 @@ use std::time::Duration;
 use portolan_provider::verbs::QpType;
 use portolan_wire::Qpn;
 
-use crate::engine::Compact;
+use crate::engine::CompactWords;
 use crate::io::host::memory_access;
 use crate::io::host::multicast::MulticastGroup;
 use crate::io::host::queue_pair::QpCore;
 use crate::io::host::{Host, Receiver};
-use crate::io::net::receive::{Arrived, Handled, RingSink};
+use crate::io::net::read_ring::{Handled, RingSink};
+use crate::io::net::receive::Arrived;
 use crate::io::net::shm::links::Links;
 use crate::io::net::shm::pull::{Asker, Pull};
 use crate::io::polling::clock::as_nanos;
@@ -62,13 +63,13 @@ impl RingSink<QpCore> for FromRings<'_> {
     fn compact(
         &mut self,
         from: Block,
-        compact: &Compact,
+        compact: &CompactWords,
         payload: u64,
         recent: &mut Option<Arc<QpCore>>,
     ) -> Handled {
         let host = self.host;
-        if !matches!(recent, Some(qp) if qp.qpn == compact.dest_qp) {
-            *recent = host.qps.find(compact.dest_qp);
+        if !matches!(recent, Some(qp) if qp.qpn == compact.dest_qp()) {
+            *recent = host.qps.find(compact.dest_qp());
         }
         match recent {
             Some(qp) => host.take_compact(qp, from, compact, payload, self.answer),

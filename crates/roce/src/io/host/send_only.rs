@@ -10,13 +10,13 @@ use portolan_port_sharing::Block;
 use portolan_provider::verbs::QpType;
 use portolan_wire::bth::BthRepr;
 
-use crate::engine::{Compact, CompactAck, CompactSend, SendOnly};
+use crate::engine::{Compact, CompactAck, CompactSend, CompactWords, SendOnly};
 use crate::io::host::Host;
 use crate::io::host::direct::TURN_MAX;
 use crate::io::host::drive::Answer;
 use crate::io::host::memory_access;
 use crate::io::host::queue_pair::{LockedQp, QpCore};
-use crate::io::net::receive::Handled;
+use crate::io::net::read_ring::Handled;
 use crate::io::net::shm::peer_memory::PeerMemory;
 
 impl Host {
@@ -108,7 +108,7 @@ impl Host {
 
     /// Counts a record in the short form for no queue pair.
     #[cold]
-    pub(super) fn drop_compact(&self, compact: &Compact) -> Handled {
+    pub(super) fn drop_compact(&self, compact: &CompactWords) -> Handled {
         let dropped = &self.monitor.counters.dropped_no_queue_pair;
         dropped.add(compact.traffic().0);
         Handled::Dropped
@@ -116,12 +116,12 @@ impl Host {
 
     /// Takes a record in the short form from another process's ring. `payload` is the address of its bytes in the
     /// ring.
-    #[inline]
+    #[inline(never)]
     pub(super) fn take_compact(
         &self,
         qp: &QpCore,
         from: Block,
-        compact: &Compact,
+        compact: &CompactWords,
         payload: u64,
         answer: Answer,
     ) -> Handled {
@@ -132,20 +132,26 @@ impl Host {
         if state.path.is_none() || state.closed {
             return self.drop_compact(compact);
         }
-        if state.peer != Some(from) || state.peer_tag != compact.tag {
+        if state.peer != Some(from) || state.peer_tag != compact.tag() {
             let dropped = &self.monitor.counters.dropped_spoofed;
             dropped.add(compact.traffic().0);
             return Handled::Dropped;
         }
         // A write has no packets. Its sender has seen no tap.
-        let left = match compact.write.is_some() || !self.monitor.tap.is_plugged() {
+        let left = match compact.is_write() || !self.monitor.tap.is_plugged() {
             true => self.take_directly(qp, &mut state, compact, payload, answer),
-            false => Some(*compact),
+            false => Left::All,
         };
-        match (left, state.path) {
-            (None, _) => Handled::Done,
-            (Some(left), Some(path)) => Handled::NeedsPackets(path, left),
-            (Some(left), None) => self.drop_compact(&left),
+        if left == Left::Nothing {
+            return Handled::Done;
+        }
+        let mut packets = compact.whole();
+        if left == Left::Send {
+            packets.acknowledgement = None;
+        }
+        match state.path {
+            Some(path) => Handled::NeedsPackets(path, packets),
+            None => self.drop_compact(compact),
         }
     }
 
@@ -155,10 +161,10 @@ impl Host {
         &self,
         qp: &QpCore,
         state: &mut LockedQp,
-        compact: &Compact,
+        compact: &CompactWords,
         payload: u64,
         answer: Answer,
-    ) -> Option<Compact> {
+    ) -> Left {
         let now = match answer {
             Answer::Now => self.clock.recent(),
             Answer::AfterTheOwner(now) => now,
@@ -166,29 +172,25 @@ impl Host {
         let now = state.not_before(now);
         let memory = self.memory.read();
         // First: a send completes before the peer's answer to it arrives.
-        if let Some(acknowledgement) = &compact.acknowledgement {
+        if let Some(acknowledgement) = compact.acknowledgement() {
             let engine = &mut state.engine;
-            if !engine.take_acknowledgement(now, &memory, acknowledgement) {
-                return Some(*compact);
+            if !engine.take_acknowledgement(now, &memory, &acknowledgement) {
+                return Left::All;
             }
         }
-        if let Some(send) = &compact.send {
-            let Some(place) = state.engine.take_send(&memory, send) else {
-                let acknowledgement = None;
+        if let Some(send) = compact.send() {
+            let Some(place) = state.engine.take_send(&memory, &send) else {
                 if state.engine.has_results() {
                     self.report(qp, state);
                 }
-                return Some(Compact {
-                    acknowledgement,
-                    ..*compact
-                });
+                return Left::Send;
             };
             // SAFETY: the engine checked the place against `memory` in the call above, and the table has been locked
             // since. The reader checked that the payload lies in the ring.
             unsafe { memory_access::copy(payload, place.addr, place.len as usize) };
         }
-        if let Some(write) = &compact.write {
-            state.engine.take_write(now, &memory, write);
+        if let Some(write) = compact.write() {
+            state.engine.take_write(now, &memory, &write);
         }
         drop(memory);
         if state.engine.has_results() {
@@ -200,8 +202,16 @@ impl Host {
                 Answer::AfterTheOwner(_) => self.settle_soon(qp, state, now),
             }
         }
-        None
+        Left::Nothing
     }
+}
+
+/// What is left of a record in the short form, for which the engine needs packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Left {
+    Nothing,
+    Send,
+    All,
 }
 
 #[inline]

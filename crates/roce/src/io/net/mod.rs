@@ -6,6 +6,7 @@ pub(crate) mod interface_monitor;
 pub(crate) mod interfaces;
 pub(crate) mod path;
 pub(crate) mod rand;
+pub(crate) mod read_ring;
 pub(crate) mod readiness;
 pub(crate) mod receive;
 pub(crate) mod receive_batch;

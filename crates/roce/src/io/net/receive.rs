@@ -1,30 +1,25 @@
-//! Receives packets from sockets and rings. Each packet is parsed once, and its ICRC is checked.
+//! Receives packets from sockets and rings. Each packet is parsed once, and its ICRC is checked. How a ring is read:
+//! [`read_ring`](super::read_ring).
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 use std::time::SystemTime;
 
 use portolan_port_sharing::Block;
 use portolan_wire::Qpn;
 use portolan_wire::icrc::{self, Flow, Identification};
-use portolan_wire::rocev2::{ICRC_LEN, Packet};
+use portolan_wire::rocev2::Packet;
 
-use crate::engine::Compact;
 use crate::io::net::counters::Monitor;
-use crate::io::net::path::Path;
+use crate::io::net::read_ring::{Kept, Reading, RingSink};
 use crate::io::net::receive_batch::ReceiveBatch;
 use crate::io::net::shm::handshake::Incoming;
 use crate::io::net::shm::head_page::HeadPage;
-use crate::io::net::shm::pull::{Asker, Pull};
-use crate::io::net::shm::ring::{Broken, RECORDS_MAX, Reader, Records};
-use crate::io::net::tap::{Direction, TappedPacket, with_icrc};
+use crate::io::net::tap::{Direction, TappedPacket};
 use crate::io::polling::socket_turns::SocketTurns;
 
 /// System calls on one socket in one turn.
 const CALLS_PER_TURN: usize = 4;
-/// Batches of records read from one ring in one turn.
-const BATCHES_PER_TURN: usize = 2;
 /// How often a poll looks at rings that are empty.
 const LOOKS_PER_POLL: usize = 8;
 /// Rounds of looks before a poll that expects an answer reads the rings.
@@ -36,16 +31,13 @@ pub(crate) struct Receiver<Q> {
     /// The UDP port that the sockets are bound to.
     port: u16,
     batch: ReceiveBatch,
-    /// Reused memory for the packets of a batch.
-    spare: Vec<Arrived<'static>>,
-    /// Memory for the records of a batch.
-    records: Records,
     /// The rings of other processes of this host.
     incoming: Vec<Incoming>,
+    /// Whether nothing of some ring has been read.
+    has_new: bool,
     /// When pollers read the sockets.
     pub(crate) sockets: SocketTurns,
-    /// The queue pair of the last record in the short form: the next one is probably for it, too.
-    recent: Option<Arc<Q>>,
+    kept: Kept<Q>,
 }
 
 /// A valid packet with its addresses.
@@ -83,56 +75,26 @@ pub(crate) struct Unchecked<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// Takes what arrives in rings.
-pub(crate) trait RingSink<Q> {
-    /// Takes packets.
-    fn packets(&mut self, arrived: &[Arrived<'_>]);
-
-    /// Takes a record in the short form from a process. Its payload is at an address in the ring until this returns.
-    /// The other process may change it meanwhile. `recent` is the queue pair of the record before, and then of this
-    /// one.
-    fn compact(
-        &mut self,
-        from: Block,
-        compact: &Compact,
-        payload: u64,
-        recent: &mut Option<Arc<Q>>,
-    ) -> Handled;
-
-    /// Takes a record about a write that is pulled.
-    fn pull(&mut self, from: Block, pull: &Pull, asker: &Asker);
-}
-
-/// What became of a record in the short form.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Handled {
-    Done,
-    /// It was not for this process's queue pairs, and is counted as dropped.
-    Dropped,
-    /// The packets that the rest of it stands for, which use this path, must be handled instead.
-    NeedsPackets(Path, Compact),
-}
-
 impl<Q> Receiver<Q> {
     pub(crate) fn new(port: u16) -> Self {
         Self {
             port,
             batch: ReceiveBatch::new(),
-            spare: Vec::new(),
-            records: Records::default(),
             incoming: Vec::new(),
+            has_new: false,
             sockets: SocketTurns::default(),
-            recent: None,
+            kept: Kept::new(),
         }
     }
 
     /// Forgets the queue pair of the last record.
     pub(crate) fn forget_recent(&mut self) {
-        self.recent = None;
+        self.kept.recent = None;
     }
 
     /// Adds a ring to be read.
     pub(crate) fn add_ring(&mut self, incoming: Incoming) {
+        self.has_new |= incoming.is_new;
         self.incoming.push(incoming);
     }
 
@@ -153,13 +115,18 @@ impl<Q> Receiver<Q> {
     /// the caller can read the sockets first, where earlier packets of the same sender may wait.
     #[inline]
     pub(crate) fn begins_ring(&mut self) -> bool {
-        let mut begins = false;
-        for incoming in &mut self.incoming {
-            if incoming.is_new && incoming.reader.has_more() {
-                incoming.is_new = false;
-                begins = true;
-            }
+        self.has_new && self.begins_new()
+    }
+
+    #[cold]
+    fn begins_new(&mut self) -> bool {
+        let (mut begins, mut has_new) = (false, false);
+        for incoming in self.incoming.iter_mut().filter(|incoming| incoming.is_new) {
+            incoming.is_new = !incoming.reader.has_more();
+            has_new |= incoming.is_new;
+            begins |= !incoming.is_new;
         }
+        self.has_new = has_new;
         begins
     }
 
@@ -207,49 +174,30 @@ impl<Q> Receiver<Q> {
             return 0;
         }
         self.sockets.rings_had_packets();
-        let mut taken = 0;
-        let mut at = 0;
+        let reading = Reading {
+            port: self.port,
+            head_page,
+            monitor,
+        };
+        let (mut taken, mut at) = (0, 0);
         while let Some(incoming) = self.incoming.get_mut(at) {
-            if incoming.is_new {
-                at += 1;
-                continue;
-            }
-            let mut result = Ok(());
-            for _ in 0..BATCHES_PER_TURN {
-                if !incoming.reader.has_more() {
-                    break;
-                }
-                let (reader, asker) = (&mut incoming.reader, &incoming.asker);
-                let recent = &mut self.recent;
-                let (count, ended) = drain_compact(reader, asker, recent, self.port, monitor, sink);
+            at += 1;
+            if !incoming.is_new {
+                let (count, result) = reading.drain(incoming, &mut self.kept, sink);
                 taken += count;
-                result = ended;
-                if result.is_ok() && reader.has_more() {
-                    let (records, spare) = (&mut self.records, &mut self.spare);
-                    result = reader.read(records);
-                    // The records are copies, so their room can be freed before they are handled.
-                    if reader.release(head_page) {
-                        incoming.bell.ring();
-                    }
-                    taken += records.len();
-                    let from = reader.from();
-                    deliver_records(records, spare, from, self.port, monitor, sink);
-                } else if reader.release(head_page) {
-                    incoming.bell.ring();
-                }
                 if result.is_err() {
-                    break;
+                    at -= 1;
+                    self.forget_broken(at);
                 }
-            }
-            if result.is_err() {
-                let from = incoming.reader.from();
-                tracing::warn!(?from, "a ring is wrong and is not read any more");
-                self.incoming.remove(at);
-            } else {
-                at += 1;
             }
         }
         taken
+    }
+
+    #[cold]
+    fn forget_broken(&mut self, at: usize) {
+        let from = self.incoming.remove(at).reader.from();
+        tracing::warn!(?from, "a ring is wrong and is not read any more");
     }
 
     /// Whether any ring has packets. Looks several times: that costs less than another call, and packets that arrive
@@ -290,10 +238,10 @@ impl<Q> Receiver<Q> {
             monitor.counters.receive_calls.up();
             self.sockets.had_packets();
             taken += count;
-            let mut arrived: Vec<Arrived<'_>> = std::mem::take(&mut self.spare);
+            let mut arrived: Vec<Arrived<'_>> = std::mem::take(&mut self.kept.spare);
             check_batch(&self.batch, count, self.port, monitor, &mut arrived);
             deliver(&arrived);
-            self.spare = emptied(arrived);
+            self.kept.spare = emptied(arrived);
             if !self.batch.is_full() {
                 break;
             }
@@ -302,145 +250,8 @@ impl<Q> Receiver<Q> {
     }
 }
 
-/// Delivers records in the short form, within bounds. Returns their number.
-fn drain_compact<Q>(
-    reader: &mut Reader,
-    asker: &Asker,
-    recent: &mut Option<Arc<Q>>,
-    port: u16,
-    monitor: &Monitor,
-    sink: &mut impl RingSink<Q>,
-) -> (usize, Result<(), Broken>) {
-    let (mut count, mut packets, mut bytes) = (0, 0, 0);
-    let mut result = Ok(());
-    while count < RECORDS_MAX && reader.has_more() {
-        let record = match reader.compact() {
-            Ok(Some(record)) => record,
-            Ok(None) => match reader.pull() {
-                // It neither copies this process's memory nor is copied from.
-                Ok(Some(_)) if !asker.is_trusted_with_memory() => {
-                    result = Err(Broken);
-                    break;
-                }
-                Ok(Some(pull)) => {
-                    count += 1;
-                    sink.pull(reader.from(), &pull, asker);
-                    continue;
-                }
-                Ok(None) => break,
-                Err(Broken) => {
-                    result = Err(Broken);
-                    break;
-                }
-            },
-            Err(Broken) => {
-                result = Err(Broken);
-                break;
-            }
-        };
-        if record.compact.has_placed_bytes() && !asker.is_trusted_with_memory() {
-            // It cannot have written them.
-            result = Err(Broken);
-            break;
-        }
-        count += 1;
-        // A panic must not repeat the record. Its room is not freed yet, so the payload stays.
-        reader.pass(&record);
-        let (compact, payload) = (&record.compact, reader.addr_of(&record));
-        match sink.compact(reader.from(), compact, payload, recent) {
-            Handled::Done => {
-                let (these, their_bytes) = compact.traffic();
-                packets += these;
-                bytes += their_bytes;
-            }
-            Handled::Dropped => {}
-            Handled::NeedsPackets(path, left) => {
-                let (all, left_of_all) = (compact.traffic(), left.traffic());
-                packets += all.0 - left_of_all.0;
-                bytes += all.1 - left_of_all.1;
-                let payload = reader.payload_of(&record);
-                deliver_packets(&left, &payload, reader.from(), &path, port, monitor, sink);
-            }
-        }
-    }
-    if packets > 0 {
-        monitor.from_rings.add(packets, bytes);
-    }
-    (count, result)
-}
-
-/// Delivers the valid packets of copied records.
-fn deliver_records<Q>(
-    records: &mut Records,
-    spare: &mut Vec<Arrived<'static>>,
-    from: Block,
-    port: u16,
-    monitor: &Monitor,
-    sink: &mut impl RingSink<Q>,
-) {
-    // A panic while they are handled must not deliver them again.
-    let taken = std::mem::take(records);
-    let mut packets: Vec<Arrived<'_>> = emptied(std::mem::take(spare));
-    for record in taken.iter() {
-        let head = &record.head;
-        for (place, payload) in (0..).zip(record.payload.chunks(head.packet_len)) {
-            let unchecked = Unchecked {
-                source: head.source,
-                destination: SocketAddr::new(head.destination, port),
-                ip: IpFields {
-                    traffic_class: head.traffic_class,
-                    hop_limit: head.hop_limit,
-                    ..IpFields::default()
-                },
-                payload,
-            };
-            packets.extend(take_from_ring(&unchecked, from, place, monitor));
-        }
-    }
-    count_from_ring(&packets, monitor);
-    sink.packets(&packets);
-    *spare = emptied(packets);
-    *records = taken;
-}
-
-/// Delivers the packets that a record in the short form stands for.
-#[cold]
-fn deliver_packets<Q>(
-    compact: &Compact,
-    payload: &[u8],
-    from: Block,
-    path: &Path,
-    port: u16,
-    monitor: &Monitor,
-    sink: &mut impl RingSink<Q>,
-) {
-    let both = [
-        (compact.ack_headers(), &[][..]),
-        (compact.send_headers(), payload),
-    ];
-    for (headers, payload) in both {
-        let Some(headers) = headers else { continue };
-        let tail_len = usize::from(headers.bth.pad_count) + ICRC_LEN;
-        let mut packet = vec![0; headers.len() + payload.len() + tail_len];
-        let written = headers.emit(&mut packet).unwrap_or_default();
-        if let Some(place) = packet.get_mut(written..written + payload.len()) {
-            place.copy_from_slice(payload);
-        }
-        let unchecked = Unchecked {
-            source: SocketAddr::new(path.remote.ip(), compact.source_port),
-            destination: SocketAddr::new(path.local, port),
-            ip: IpFields::default(),
-            payload: &packet,
-        };
-        if let Some(arrived) = take_from_ring(&unchecked, from, 0, monitor) {
-            count_from_ring(&[arrived], monitor);
-            sink.packets(&[arrived]);
-        }
-    }
-}
-
 /// Empties the vector to reuse its memory with another lifetime.
-fn emptied(mut arrived: Vec<Arrived<'_>>) -> Vec<Arrived<'static>> {
+pub(super) fn emptied(mut arrived: Vec<Arrived<'_>>) -> Vec<Arrived<'static>> {
     arrived.clear();
     arrived.into_iter().map_while(|_| None).collect()
 }
@@ -527,56 +338,6 @@ pub(crate) fn check<'a>(
         ip,
         packet,
         writer: None,
-    })
-}
-
-/// Counts the packets of a batch.
-fn count_from_ring(packets: &[Arrived<'_>], monitor: &Monitor) {
-    let bytes = packets
-        .iter()
-        .map(|arrived| arrived.packet.as_bytes().len());
-    monitor.from_rings.add(packets.len(), bytes.sum());
-}
-
-/// Parses a packet from a ring, which has no ICRC. Shows it to the tap with the ICRC that it would have.
-#[inline]
-fn take_from_ring<'a>(
-    unchecked: &Unchecked<'a>,
-    from: Block,
-    place: u16,
-    monitor: &Monitor,
-) -> Option<Arrived<'a>> {
-    let Unchecked {
-        source,
-        destination,
-        ip,
-        payload,
-    } = *unchecked;
-    let Ok(packet) = Packet::parse(payload) else {
-        monitor.counters.dropped_malformed.up();
-        return None;
-    };
-    if monitor.tap.is_plugged()
-        && let Some(flow) = Flow::between(source, destination)
-    {
-        let identification = if source.is_ipv4() { place } else { 0 };
-        monitor.tap.packet(&TappedPacket {
-            direction: Direction::Received,
-            source,
-            destination,
-            identification,
-            traffic_class: ip.traffic_class,
-            hop_limit: ip.hop_limit,
-            payload: &with_icrc(&flow, identification, payload),
-            time: SystemTime::now(),
-        });
-    }
-    Some(Arrived {
-        source,
-        destination: destination.ip(),
-        ip,
-        packet,
-        writer: Some(from),
     })
 }
 

@@ -1,11 +1,4 @@
-use std::os::fd::AsFd;
-
-use portolan_wire::Psn;
-
 use super::*;
-use crate::engine::CompactWrite;
-use crate::io::net::shm::pull::{Answer, PullKind};
-use crate::io::net::shm::ring::Writer;
 
 #[test]
 fn the_memory_for_packets_is_kept() {
@@ -13,95 +6,6 @@ fn the_memory_for_packets_is_kept() {
     let memory = arrived.as_ptr();
     let kept = emptied(arrived);
     assert_eq!((kept.as_ptr(), kept.capacity()), (memory, 100));
-}
-
-struct TakesAll;
-
-impl RingSink<()> for TakesAll {
-    fn packets(&mut self, _: &[Arrived<'_>]) {}
-
-    fn compact(&mut self, _: Block, _: &Compact, _: u64, _: &mut Option<Arc<()>>) -> Handled {
-        Handled::Done
-    }
-
-    fn pull(&mut self, _: Block, _: &Pull, _: &Asker) {}
-}
-
-#[test]
-fn bytes_that_a_process_without_rights_says_it_has_placed_break_its_ring() {
-    let head_page = HeadPage::create().unwrap();
-    let (pending, file) = Writer::create().unwrap();
-    let from = Block::members().next().unwrap();
-    let mut reader = Reader::open(file.as_fd(), from, 3, &head_page)
-        .unwrap()
-        .unwrap();
-    let mut writer = pending.open(head_page.file().unwrap(), 3).unwrap().unwrap();
-    let monitor = Monitor::default();
-    for (len, pid, expected) in [
-        (0, None, Ok(())),
-        (9, Some(1), Ok(())),
-        (9, None, Err(Broken)),
-    ] {
-        let write = CompactWrite {
-            psn: Psn::new(1),
-            immediate: [0; 4],
-            solicited: false,
-            ack_request: false,
-            len,
-        };
-        let compact = Compact {
-            dest_qp: Qpn::new(5),
-            tag: 0,
-            source_port: 4791,
-            send: None,
-            write: Some(write),
-            acknowledgement: None,
-        };
-        let place = writer.begin_compact(0).unwrap().unwrap();
-        writer.end_compact(place, &compact);
-        let _ = writer.publish();
-        let asker = Asker::new(reader.mapping(), pid);
-        let (_, result) = drain_compact(
-            &mut reader,
-            &asker,
-            &mut None,
-            4791,
-            &monitor,
-            &mut TakesAll,
-        );
-        assert_eq!(result, expected, "{len} bytes, {pid:?}");
-    }
-}
-
-#[test]
-fn a_request_or_an_answer_about_copies_of_a_process_without_rights_breaks_its_ring() {
-    let head_page = HeadPage::create().unwrap();
-    let (pending, file) = Writer::create().unwrap();
-    let from = Block::members().next().unwrap();
-    let mut reader = Reader::open(file.as_fd(), from, 3, &head_page)
-        .unwrap()
-        .unwrap();
-    let mut writer = pending.open(head_page.file().unwrap(), 3).unwrap().unwrap();
-    for (pid, expected) in [(Some(1), Ok(())), (None, Err(Broken))] {
-        let pull = Pull {
-            dest_qp: Qpn::new(5),
-            tag: 0,
-            id: 1,
-            kind: PullKind::Answer(Answer::Done),
-        };
-        assert_eq!(writer.pull(&pull), Ok(true));
-        let _ = writer.publish();
-        let asker = Asker::new(reader.mapping(), pid);
-        let (_, result) = drain_compact(
-            &mut reader,
-            &asker,
-            &mut None,
-            4791,
-            &Monitor::default(),
-            &mut TakesAll,
-        );
-        assert_eq!(result, expected, "{pid:?}");
-    }
 }
 
 #[test]

@@ -29,7 +29,7 @@ use super::ring_layout::{
     mark_of, offset_of, payload_at, record_len,
 };
 use super::sync::{Ordering, fence};
-use crate::engine::Compact;
+use crate::engine::{Compact, CompactWords};
 
 /// Limits of one batch of reads: the maximum of records, and the bytes after which no further record is read.
 pub(crate) const RECORDS_MAX: usize = 64;
@@ -91,12 +91,23 @@ pub(crate) struct Record<'a> {
 /// A record in the short form at the start of what is unread. Its payload is still in the ring.
 #[derive(Debug)]
 pub(crate) struct CompactRecord {
-    pub(crate) compact: Compact,
+    pub(crate) compact: CompactWords,
     /// The payload's offset in the file.
     at: usize,
     len: usize,
     /// The position of the head after the record.
     end: u64,
+}
+
+/// What is at the start of what is unread.
+#[derive(Debug)]
+pub(crate) enum Next {
+    Nothing,
+    /// A record in the short form. [`Reader::pass`] it when it is handled.
+    Compact(CompactRecord),
+    /// A record about a write that is pulled.
+    Pull,
+    Packets,
 }
 
 /// Copies of records, oldest first.
@@ -432,13 +443,16 @@ impl Reader {
     /// The next record: its offset in the ring, and its kind, which is not [`Kind::Wrap`]. `None` if there is none.
     #[inline]
     pub(super) fn next_record(&mut self) -> Result<Option<(usize, Kind)>, Broken> {
-        let Some(kind) = self.kind() else {
-            return Ok(None);
-        };
         let at = offset_of(self.head);
-        if kind != Kind::Wrap {
-            return Ok(Some((at, kind)));
+        match self.kind() {
+            Some(Kind::Wrap) => self.wrap(at),
+            kind => Ok(kind.map(|kind| (at, kind))),
         }
+    }
+
+    /// The record at the start of the ring, after one [`Kind::Wrap`] at this offset.
+    #[cold]
+    fn wrap(&mut self, at: usize) -> Result<Option<(usize, Kind)>, Broken> {
         if at == 0 {
             return Err(Broken);
         }
@@ -449,32 +463,39 @@ impl Reader {
         }
     }
 
-    /// The next record, if it is in the short form. [`pass`](Self::pass) it when it is handled.
+    /// What is next.
     ///
     /// # Errors
     /// The writer violated the protocol.
     #[inline]
-    pub(crate) fn compact(&mut self) -> Result<Option<CompactRecord>, Broken> {
-        let Some((at, Kind::Compact)) = self.next_record()? else {
-            return Ok(None);
-        };
+    pub(crate) fn next(&mut self) -> Result<Next, Broken> {
+        match self.next_record()? {
+            None => Ok(Next::Nothing),
+            Some((at, Kind::Compact)) => self.compact_at(at).map(Next::Compact),
+            Some((_, Kind::Pull)) => Ok(Next::Pull),
+            Some((_, Kind::Packets | Kind::Wrap)) => Ok(Next::Packets),
+        }
+    }
+
+    #[inline]
+    fn compact_at(&self, at: usize) -> Result<CompactRecord, Broken> {
         // The payload's first line, which has to come from the writer's processor. Meanwhile the header is handled.
         self.mapping.prefetch(RING_AT + at + LINE);
         let mut words = [0; Compact::WORDS];
         self.mapping
             .copy_words_out(RING_AT + at + MARK_LEN, &mut words);
-        let compact = Compact::parse(&words).ok_or(Broken)?;
-        let len = compact.send.map_or(0, |send| send.len as usize);
+        let compact = CompactWords::check(words).ok_or(Broken)?;
+        let len = compact.payload_len() as usize;
         let record_len = record_len(COMPACT_LEN, len);
         if at + record_len > RING_LEN {
             return Err(Broken);
         }
-        Ok(Some(CompactRecord {
+        Ok(CompactRecord {
             compact,
             at: RING_AT + at + payload_at(COMPACT_LEN, len),
             len,
             end: self.head + record_len as u64,
-        }))
+        })
     }
 
     /// The address of a record's payload, until the record is passed. The writer may change the payload meanwhile.

@@ -1,0 +1,140 @@
+//! A record in the short form as it is in memory.
+//!
+//! A receiver reads its parts where it needs them. As a [`Compact`], all parts would be copied first.
+
+use portolan_wire::eth::{AethRepr, ImmDtRepr, RethRepr};
+use portolan_wire::rocev2::ICRC_LEN;
+use portolan_wire::{Psn, Qpn};
+
+use super::compact::{
+    ACK_REQUEST, ACKNOWLEDGEMENT, Compact, CompactAck, CompactSend, CompactWrite, IMMEDIATE, KNOWN,
+    LOW, SEND, SOLICITED, WRITE,
+};
+
+/// A [`Compact`] in the form in memory. A sender may have written it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompactWords([u32; Compact::WORDS]);
+
+impl CompactWords {
+    /// Checks the form in memory. `None` if no sender writes it.
+    #[inline]
+    pub fn check(words: [u32; Compact::WORDS]) -> Option<Self> {
+        let [len, kind, psn, _, ack_psn, msn, _, port] = words;
+        let has = |bit| kind & bit != 0;
+        let is_valid = kind & !(KNOWN | LOW) == 0
+            && match kind & (SEND | WRITE) {
+                SEND => len <= Compact::PAYLOAD_MAX,
+                WRITE => len <= Compact::WRITE_MAX && has(IMMEDIATE),
+                0 => has(ACKNOWLEDGEMENT) && len == 0 && !has(IMMEDIATE | SOLICITED | ACK_REQUEST),
+                _ => false,
+            }
+            && (psn | ack_psn | msn) <= LOW
+            && port <= u32::from(u16::MAX);
+        is_valid.then_some(Self(words))
+    }
+
+    #[inline]
+    fn has(&self, bit: u32) -> bool {
+        self.0[1] & bit != 0
+    }
+
+    /// The queue pair that it is for.
+    #[inline]
+    pub fn dest_qp(&self) -> Qpn {
+        Qpn::new(self.0[1] & LOW)
+    }
+
+    /// What the host adds to recognize the connection.
+    #[inline]
+    pub fn tag(&self) -> u32 {
+        self.0[6]
+    }
+
+    /// Bytes that follow the record.
+    #[inline]
+    pub fn payload_len(&self) -> u32 {
+        if self.has(SEND) { self.0[0] } else { 0 }
+    }
+
+    /// Whether its writer says that it has copied bytes to the receiver's memory.
+    #[inline]
+    pub fn has_placed_bytes(&self) -> bool {
+        self.is_write() && self.0[0] > 0
+    }
+
+    /// Whether its request is a write.
+    #[inline]
+    pub fn is_write(&self) -> bool {
+        self.has(WRITE)
+    }
+
+    /// The send.
+    #[inline]
+    pub fn send(&self) -> Option<CompactSend> {
+        self.has(SEND).then(|| CompactSend {
+            psn: Psn::new(self.0[2]),
+            immediate: self.has(IMMEDIATE).then(|| self.0[3].to_ne_bytes()),
+            solicited: self.has(SOLICITED),
+            ack_request: self.has(ACK_REQUEST),
+            len: self.0[0],
+        })
+    }
+
+    /// The write.
+    #[inline]
+    pub fn write(&self) -> Option<CompactWrite> {
+        self.is_write().then(|| CompactWrite {
+            psn: Psn::new(self.0[2]),
+            immediate: self.0[3].to_ne_bytes(),
+            solicited: self.has(SOLICITED),
+            ack_request: self.has(ACK_REQUEST),
+            len: self.0[0],
+        })
+    }
+
+    /// The acknowledgement, which takes effect before the request.
+    #[inline]
+    pub fn acknowledgement(&self) -> Option<CompactAck> {
+        self.has(ACKNOWLEDGEMENT).then(|| CompactAck {
+            psn: Psn::new(self.0[4]),
+            msn: self.0[5],
+        })
+    }
+
+    /// All parts.
+    pub fn whole(&self) -> Compact {
+        Compact {
+            dest_qp: self.dest_qp(),
+            tag: self.tag(),
+            // The form was checked.
+            source_port: self.0[7] as u16,
+            send: self.send(),
+            write: self.write(),
+            acknowledgement: self.acknowledgement(),
+        }
+    }
+
+    /// As [`Compact::traffic`].
+    #[inline]
+    pub fn traffic(&self) -> (usize, usize) {
+        const BTH: usize = portolan_wire::bth::LEN;
+        let (mut packets, mut bytes) = (0, 0);
+        if self.has(SEND | WRITE) {
+            packets += 1;
+            bytes += match self.is_write() {
+                true => BTH + RethRepr::LEN + ICRC_LEN,
+                false => BTH + (self.0[0] as usize).next_multiple_of(4) + ICRC_LEN,
+            };
+            bytes += if self.has(IMMEDIATE) {
+                ImmDtRepr::LEN
+            } else {
+                0
+            };
+        }
+        if self.has(ACKNOWLEDGEMENT) {
+            packets += 1;
+            bytes += BTH + AethRepr::LEN + ICRC_LEN;
+        }
+        (packets, bytes)
+    }
+}
