@@ -23,27 +23,35 @@ pub struct CqOverflow {
 pub struct CompletionQueue {
     ring: VecDeque<WorkCompletion>,
     capacity: u32,
-    armed: Option<Arming>,
+    /// The completions that the owner requested a notification for (`ibv_req_notify_cq(3)`).
+    armed: Kinds,
     /// Completions that arrived since the queue was last empty, last notified, or its event was taken.
-    unannounced: Option<News>,
+    unannounced: Kinds,
     /// The owner has taken an event while completions were queued, and has not polled since.
     owner_polls: bool,
     notification: bool,
     overflowed: bool,
 }
 
-/// The notification that the owner requested (`ibv_req_notify_cq(3)`).
+/// A set of kinds of completions, as bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Arming {
-    Any,
-    Solicited,
-}
+struct Kinds(u8);
 
-/// The most urgent completion without a notification.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum News {
-    Unsolicited,
-    Solicited,
+impl Kinds {
+    const NONE: Self = Self(0);
+    const UNSOLICITED: Self = Self(1);
+    const SOLICITED: Self = Self(2);
+    const ALL: Self = Self(3);
+
+    #[inline]
+    fn add(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+
+    #[inline]
+    fn have_any_of(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
 }
 
 impl CompletionQueue {
@@ -59,8 +67,8 @@ impl CompletionQueue {
         Ok(Self {
             ring: VecDeque::new(),
             capacity,
-            armed: None,
-            unannounced: None,
+            armed: Kinds::NONE,
+            unannounced: Kinds::NONE,
             owner_polls: false,
             notification: false,
             overflowed: false,
@@ -104,11 +112,8 @@ impl CompletionQueue {
     /// Whether it is empty and not armed, so that polling it changes nothing.
     #[inline]
     pub fn is_quiet(&self) -> bool {
-        self.ring.is_empty()
-            && self.armed.is_none()
-            && self.unannounced.is_none()
-            && !self.owner_polls
-            && !self.notification
+        let kinds = self.armed.0 | self.unannounced.0;
+        self.ring.is_empty() && kinds == 0 && !(self.owner_polls | self.notification)
     }
 
     /// Whether a completion was lost because the queue was full.
@@ -133,13 +138,12 @@ impl CompletionQueue {
                 capacity: self.capacity,
             });
         }
+        self.unannounced
+            .add(match solicited || wc.status != WcStatus::Success {
+                true => Kinds::SOLICITED,
+                false => Kinds::UNSOLICITED,
+            });
         self.ring.push_back(wc);
-        let news = if solicited || wc.status != WcStatus::Success {
-            News::Solicited
-        } else {
-            News::Unsolicited
-        };
-        self.unannounced = self.unannounced.max(Some(news));
         self.announce();
         Ok(())
     }
@@ -151,17 +155,18 @@ impl CompletionQueue {
     pub fn poll(&mut self, out: &mut [WorkCompletion]) -> usize {
         let mut count = 0;
         for slot in out.iter_mut() {
-            let Some(wc) = self.ring.pop_front() else {
+            let Some(wc) = self.ring.front() else {
                 break;
             };
-            *slot = wc;
+            *slot = *wc;
+            self.ring.pop_front();
             count += 1;
         }
         if self.ring.is_empty() {
-            self.unannounced = None;
+            self.unannounced = Kinds::NONE;
             self.owner_polls = false;
         } else if count > 0 && core::mem::take(&mut self.owner_polls) {
-            self.unannounced = Some(News::Solicited);
+            self.unannounced = Kinds::SOLICITED;
             self.announce();
         }
         count
@@ -171,7 +176,7 @@ impl CompletionQueue {
     /// event, unless the owner leaves it there.
     #[inline]
     pub fn event_taken(&mut self) {
-        self.unannounced = None;
+        self.unannounced = Kinds::NONE;
         self.owner_polls = !self.ring.is_empty();
     }
 
@@ -190,18 +195,17 @@ impl CompletionQueue {
     /// misses nothing. One that has taken an event must poll ([`event_taken`](Self::event_taken)). Arming for any completion
     /// extends an earlier request for solicited ones, never the reverse.
     pub fn arm(&mut self, solicited_only: bool) {
-        if !solicited_only {
-            self.armed = Some(Arming::Any);
-        } else if self.armed.is_none() {
-            self.armed = Some(Arming::Solicited);
-        }
+        self.armed.add(match solicited_only {
+            true => Kinds::SOLICITED,
+            false => Kinds::ALL,
+        });
         self.announce();
     }
 
     /// Whether a requested notification is still pending.
     #[inline]
     pub fn is_armed(&self) -> bool {
-        self.armed.is_some()
+        self.armed != Kinds::NONE
     }
 
     /// Takes the notification: returns whether one is due.
@@ -213,14 +217,9 @@ impl CompletionQueue {
     /// Makes a notification due if the queue is armed and has unannounced completions.
     #[inline]
     fn announce(&mut self) {
-        let due = match (self.armed, self.unannounced) {
-            (Some(Arming::Any), Some(_)) => true,
-            (Some(Arming::Solicited), Some(news)) => news == News::Solicited,
-            _ => false,
-        };
-        if due {
-            self.armed = None;
-            self.unannounced = None;
+        if self.armed.have_any_of(self.unannounced) {
+            self.armed = Kinds::NONE;
+            self.unannounced = Kinds::NONE;
             self.notification = true;
         }
     }

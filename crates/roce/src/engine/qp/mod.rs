@@ -5,6 +5,7 @@ mod attr;
 mod congestion_window;
 mod context;
 mod direct;
+mod fifo;
 mod inbound;
 mod outbox;
 mod placed;
@@ -497,16 +498,27 @@ impl QueuePair {
         }
     }
 
-    /// The completion that [`poll_completion`](Self::poll_completion) returns next.
+    /// The completions to take, oldest first.
     #[inline]
-    pub fn next_completion(&self) -> Option<&Completion> {
-        self.outbox.completions.front()
+    pub fn completions(&self) -> &[Completion] {
+        self.outbox.completions.all()
     }
 
-    /// The next completion.
+    /// Removes the first `count` of [`completions`](Self::completions), which were taken.
     #[inline]
+    pub fn remove_completions(&mut self, count: usize) {
+        self.outbox.completions.take(count);
+    }
+
+    /// Takes the next completion.
     pub fn poll_completion(&mut self) -> Option<Completion> {
-        self.outbox.completions.pop_front()
+        self.outbox.completions.pop()
+    }
+
+    /// Whether there are events to take.
+    #[inline]
+    pub fn has_events(&self) -> bool {
+        !self.outbox.events.is_empty()
     }
 
     /// The next asynchronous event.

@@ -4,6 +4,7 @@ use alloc::collections::VecDeque;
 
 use portolan_provider::verbs::{AsyncEvent, Refusal, WorkCompletion};
 
+use super::fifo::Fifo;
 use crate::engine::{Completion, Placement, QpCounters, Queue};
 
 /// Pending placements, completions and events, and the counters. Placements are bounded by the elements of one work
@@ -13,7 +14,7 @@ pub(super) struct Outbox {
     pub(super) placements: VecDeque<Placement>,
     /// Placements of network header bytes (UD).
     pub(super) grh_placements: VecDeque<Placement>,
-    pub(super) completions: VecDeque<Completion>,
+    pub(super) completions: Fifo<Completion>,
     pub(super) events: VecDeque<AsyncEvent>,
     pub(super) counters: QpCounters,
     /// The request of the peer that was refused for good.
@@ -25,7 +26,7 @@ pub(super) struct Outbox {
 impl Outbox {
     #[inline]
     pub(super) fn complete_send(&mut self, wc: WorkCompletion) {
-        self.completions.push_back(Completion {
+        self.completions.push(Completion {
             queue: Queue::Send,
             wc,
             solicited: false,
@@ -34,7 +35,7 @@ impl Outbox {
 
     #[inline]
     pub(super) fn complete_receive(&mut self, wc: WorkCompletion, solicited: bool) {
-        self.completions.push_back(Completion {
+        self.completions.push(Completion {
             queue: self.receives,
             wc,
             solicited,

@@ -143,7 +143,7 @@ impl QueuePair {
     /// Whether there are completions or events to take.
     #[inline]
     pub fn has_results(&self) -> bool {
-        !self.outbox.completions.is_empty() || !self.outbox.events.is_empty()
+        !self.outbox.completions.is_empty() || self.has_events()
     }
 
     /// Whether [`poll_transmit`](Self::poll_transmit) has nothing to do until something is posted or arrives. It may

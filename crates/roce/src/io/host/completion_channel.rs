@@ -256,7 +256,7 @@ mod tests {
             wc: WorkCompletion::EMPTY,
             solicited: false,
         };
-        let delivered = queue.open().deliver(&completion, &Cell::default());
+        let delivered = queue.deliver(&[completion], &Cell::default());
         assert!(delivered.is_ok());
     }
 

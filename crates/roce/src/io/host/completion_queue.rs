@@ -6,10 +6,10 @@ use std::sync::{Arc, Weak};
 use portolan_provider::Result;
 use portolan_provider::traits::Notify;
 use portolan_provider::verbs::{Cqn, WorkCompletion};
-use portolan_threads::biased::{Mutex, MutexGuard};
+use portolan_threads::biased::Mutex;
 use portolan_wire::Qpn;
 
-use crate::engine::{Completion, CompletionQueue};
+use crate::engine::{Completion, CompletionQueue, CqOverflow};
 use crate::io::host::completion_channel::{ChannelCore, EventSource};
 use crate::io::net::counters::Cell;
 use crate::io::polling::clock::{Clock, as_nanos};
@@ -60,12 +60,38 @@ impl CqCore {
         Cqn(self.id as u32)
     }
 
-    /// Locks it to add completions.
-    #[inline]
-    pub(crate) fn open(&self) -> OpenCq<'_> {
-        OpenCq {
-            cq: self,
-            queue: self.queue.lock(),
+    /// Adds completions, at least one, and raises an event if one was requested.
+    ///
+    /// If the queue is full, completions are lost and counted in `lost`.
+    ///
+    /// # Errors
+    /// The queue has lost a completion, one of these or an earlier one.
+    #[inline(always)]
+    pub(crate) fn deliver(
+        &self,
+        completions: &[Completion],
+        lost: &Cell,
+    ) -> std::result::Result<(), Overflowed> {
+        let mut queue = self.queue.lock();
+        for completion in completions {
+            let pushed = match self.stamps {
+                None => queue.push(completion.wc, completion.solicited),
+                // Under the lock, so that timestamps increase along the queue.
+                Some(clock) => push_stamped(&mut queue, completion, clock),
+            };
+            if pushed.is_err() {
+                lost.up();
+            }
+        }
+        // Before the notification: the woken thread may poll before this one releases the lock, and must find the
+        // completions.
+        self.quiet.store(false, Ordering::Release);
+        if queue.take_notification() {
+            self.notify();
+        }
+        match queue.is_overflowed() {
+            true => Err(Overflowed),
+            false => Ok(()),
         }
     }
 
@@ -90,12 +116,19 @@ impl CqCore {
         self.poll_locked(out)
     }
 
+    /// As [`poll`](Self::poll), as a function call.
+    #[inline(never)]
+    pub(crate) fn poll_again(&self, out: &mut [WorkCompletion]) -> (usize, bool) {
+        self.poll(out)
+    }
+
     /// Whether polling the queue changes nothing.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         self.quiet.load(Ordering::Acquire)
     }
 
+    #[inline(always)]
     fn poll_locked(&self, out: &mut [WorkCompletion]) -> (usize, bool) {
         let mut queue = self.queue.lock();
         let taken = queue.poll(out);
@@ -173,54 +206,17 @@ impl EventSource for CqCore {
     }
 }
 
-/// A locked completion queue.
-pub(crate) struct OpenCq<'a> {
-    cq: &'a CqCore,
-    queue: MutexGuard<'a, CompletionQueue>,
-}
-
-impl OpenCq<'_> {
-    /// Adds a completion, and raises an event if one was requested.
-    ///
-    /// If the queue is full, the completion is lost and counted in `lost`.
-    ///
-    /// # Errors
-    /// The queue has lost a completion, this one or an earlier one.
-    #[inline]
-    pub(crate) fn deliver(
-        &mut self,
-        completion: &Completion,
-        lost: &Cell,
-    ) -> std::result::Result<(), Overflowed> {
-        let pushed = match self.cq.stamps {
-            None => self.queue.push(completion.wc, completion.solicited),
-            Some(clock) => {
-                // Under the lock, so that timestamps increase along the queue.
-                let timestamp_ns = as_nanos(clock.now());
-                let wc = WorkCompletion {
-                    timestamp_ns,
-                    ..completion.wc
-                };
-                self.queue.push(wc, completion.solicited)
-            }
-        };
-        if pushed.is_err() {
-            lost.up();
-        }
-        self.cq.notify_if_due(&mut self.queue);
-        if self.queue.is_overflowed() {
-            Err(Overflowed)
-        } else {
-            Ok(())
-        }
-    }
-}
-
-impl Drop for OpenCq<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        self.cq.note_quiet(&self.queue);
-    }
+#[cold]
+fn push_stamped(
+    queue: &mut CompletionQueue,
+    completion: &Completion,
+    clock: Clock,
+) -> std::result::Result<(), CqOverflow> {
+    let wc = WorkCompletion {
+        timestamp_ns: as_nanos(clock.now()),
+        ..completion.wc
+    };
+    queue.push(wc, completion.solicited)
 }
 
 fn next_id() -> u64 {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use portolan_provider::verbs::{AsyncEvent, Cqn, QpState, QpType};
 use portolan_wire::bth::Opcode;
 
-use crate::engine::{MemoryOperation, MemoryTable, Queue};
+use crate::engine::{Completion, MemoryOperation, MemoryTable, Queue};
 use crate::io::host::Host;
 use crate::io::host::direct::CHUNK;
 use crate::io::host::queue_pair::{Completes, LinkWait, LockedQp, QpCore};
@@ -309,14 +309,25 @@ impl Host {
     /// Delivers completions and events, and stores the next timeout.
     #[inline]
     pub(crate) fn report(&self, qp: &QpCore, state: &mut LockedQp) {
+        let overflowed = self.deliver(qp, state);
+        if overflowed.is_some() || state.engine.has_events() {
+            self.raise_events(qp, state, overflowed);
+        }
+        if state.given.is_some() && state.engine.state() == QpState::Err {
+            self.withdraw_qp(state);
+        }
+        self.keep_timer(qp, state);
+    }
+
+    /// Raises events. `overflowed` is a completion queue that has lost completions of the queue pair.
+    #[cold]
+    fn raise_events(&self, qp: &QpCore, state: &mut LockedQp, mut overflowed: Option<Cqn>) {
         let raise = |event| {
             if !qp.device.push_async_event(event) {
                 self.monitor.counters.async_overflows.up();
             }
         };
-        let mut overflowed = None;
         loop {
-            self.deliver(qp, state, &mut overflowed);
             while let Some(event) = state.engine.poll_async_event() {
                 if let AsyncEvent::CommEst(qpn) = event {
                     self.comm_est.note(qpn);
@@ -337,52 +348,58 @@ impl Host {
             // A queue pair that lost completions cannot be trusted any more (IBTA 10.2.6.3). Failing it flushes the
             // rest, which is lost as well.
             state.engine.fail();
+            overflowed = self.deliver(qp, state).or(overflowed);
         }
-        if state.given.is_some() && state.engine.state() == QpState::Err {
-            self.withdraw_qp(state);
-        }
-        self.keep_timer(qp, state);
     }
 
-    /// Delivers completions. Locks a completion queue once for several in a row.
+    /// Delivers completions. Locks a completion queue once for several in a row. Returns a queue that has lost some.
     #[inline]
-    fn deliver(&self, qp: &QpCore, state: &mut LockedQp, overflowed: &mut Option<Cqn>) {
+    fn deliver(&self, qp: &QpCore, state: &mut LockedQp) -> Option<Cqn> {
         let (send, receive) = match &qp.completes {
             Completes::Own { send, receive } => (send, receive),
-            Completes::Domain(domain) => return self.deliver_in(domain, state, overflowed),
+            Completes::Domain(domain) => return self.deliver_in(domain, state),
         };
         let lost = &self.monitor.counters.completion_overflows;
         let is_shared = Arc::ptr_eq(send, receive);
-        while let Some(first) = state.engine.next_completion() {
+        let mut overflowed = None;
+        loop {
+            let completions = state.engine.completions();
+            let Some(first) = completions.first() else {
+                return overflowed;
+            };
             let is_send = first.queue == Queue::Send;
+            let is_other = |completion: &Completion| (completion.queue == Queue::Send) != is_send;
+            let count = match is_shared {
+                true => None,
+                false => completions.iter().position(is_other),
+            };
+            let count = count.unwrap_or(completions.len());
             let cq = if is_send { send } else { receive };
-            let mut open = cq.open();
-            while let Some(completion) = state.engine.next_completion()
-                && (is_shared || (completion.queue == Queue::Send) == is_send)
-            {
-                if open.deliver(completion, lost).is_err() {
-                    *overflowed = overflowed.or(Some(cq.number()));
-                }
-                state.engine.poll_completion();
+            if cq.deliver(&completions[..count], lost).is_err() {
+                overflowed = overflowed.or(Some(cq.number()));
             }
+            state.engine.remove_completions(count);
         }
     }
 
     /// Delivers completions to the completion queues of a domain's shared receive queues. An XRC receiving queue pair has
     /// no work requests of its own.
-    fn deliver_in(&self, domain: &XrcDomain, state: &mut LockedQp, overflowed: &mut Option<Cqn>) {
+    #[cold]
+    fn deliver_in(&self, domain: &XrcDomain, state: &mut LockedQp) -> Option<Cqn> {
         let lost = &self.monitor.counters.completion_overflows;
+        let mut overflowed = None;
         while let Some(completion) = state.engine.poll_completion() {
             let cq = match completion.queue {
                 Queue::Shared(srqn) => domain.cq_of(srqn),
                 _ => None,
             };
             if let Some(cq) = cq
-                && cq.open().deliver(&completion, lost).is_err()
+                && cq.deliver(&[completion], lost).is_err()
             {
-                *overflowed = overflowed.or(Some(cq.number()));
+                overflowed = overflowed.or(Some(cq.number()));
             }
         }
+        overflowed
     }
 
     /// Stores the next timeout, unless an earlier one is stored.

@@ -59,6 +59,18 @@ impl SoftCq {
             .ok_or_else(|| foreign(Step::CreateQp, "completion queue of this device"))
     }
 
+    /// Drives the device, and then takes completions. The queue was empty.
+    fn poll_device(&self, out: &mut [WorkCompletion], is_armed: bool) -> usize {
+        let (taken, is_armed) = match self.host.drive(false) || is_armed {
+            true => self.core.poll_again(out),
+            false => (0, false),
+        };
+        if taken == 0 && self.host.progress.last_polls().is_one(is_armed) {
+            self.owner_leaves(is_armed);
+        }
+        taken
+    }
+
     /// The thread that has armed this queue, or another one, is about to sleep. The progress thread takes over now, and
     /// need not find out that no thread polls.
     fn owner_leaves(&self, is_armed: bool) {
@@ -95,14 +107,7 @@ impl Cq for SoftCq {
         if taken > 0 || out.is_empty() {
             return Ok(taken);
         }
-        let (taken, is_armed) = match self.host.drive(false) || is_armed {
-            true => self.core.poll(out),
-            false => (0, false),
-        };
-        if taken == 0 && self.host.progress.last_polls().is_one(is_armed) {
-            self.owner_leaves(is_armed);
-        }
-        Ok(taken)
+        Ok(self.poll_device(out, is_armed))
     }
 
     #[inline]

@@ -226,12 +226,12 @@ impl Requester {
 
     /// Completes all remaining requests with a flush error, in order.
     pub(super) fn flush(&mut self, qpn: Qpn, out: &mut Outbox) {
-        let first = out.completions.len();
+        let first = out.completions.all().len();
         while self.queue.len() > 0 {
             self.complete_front(WcStatus::WrFlushErr, qpn, out);
         }
         if is_planted(Mutant::FlushedBackwards) {
-            let flushed = out.completions.make_contiguous().get_mut(first..);
+            let flushed = out.completions.all_mut().get_mut(first..);
             flushed.unwrap_or_default().reverse();
         }
         self.reads.clear();
