@@ -113,6 +113,15 @@ impl ForkGuard {
     /// Whether this process created the guard.
     #[inline]
     pub fn is_owner(self) -> bool {
+        // SAFETY: null, a page that stays mapped, or a static.
+        let page = unsafe { PAGE.load(Ordering::Acquire).as_ref() };
+        // No process has the number of a page without one.
+        let is_same = |page: &AtomicU32| page.load(Ordering::Acquire) == self.generation;
+        page.is_some_and(is_same) || self.is_owner_by_number()
+    }
+
+    #[cold]
+    fn is_owner_by_number(self) -> bool {
         self.generation == generation()
     }
 }

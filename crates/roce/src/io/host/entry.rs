@@ -25,13 +25,28 @@ impl Entry {
     /// Fails in a forked child, and within a tap, which is called under the locks that the call would take.
     #[inline]
     pub(crate) fn check(&self, step: Step) -> Result<()> {
-        if !self.fork.is_owner() {
-            Err(unsupported(step, AFTER_FORK))
-        } else if tap::is_within() {
-            Err(unsupported(step, WITHIN_A_TAP))
-        } else {
-            Ok(())
+        match self.is_plain() {
+            true => Ok(()),
+            false => self.look(step),
         }
+    }
+
+    /// Whether [`check`](Self::check) needs no second look: it does not fail.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.fork.is_owner() && !tap::was_ever_plugged()
+    }
+
+    #[cold]
+    fn look(&self, step: Step) -> Result<()> {
+        let why = if !self.fork.is_owner() {
+            AFTER_FORK
+        } else if tap::is_within() {
+            WITHIN_A_TAP
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(step, Cause::Unsupported(why)))
     }
 
     /// Whether this process opened the device. In a forked child all state is a copy, whose locks may have been held
@@ -41,9 +56,4 @@ impl Entry {
     pub(crate) fn is_owner(&self) -> bool {
         self.fork.is_owner()
     }
-}
-
-#[cold]
-fn unsupported(step: Step, why: &'static str) -> Error {
-    Error::new(step, Cause::Unsupported(why))
 }

@@ -112,8 +112,13 @@ thread_local! {
     static WITHIN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the calling thread is within a tap.
+/// Whether this process has ever had a tap.
 #[inline]
+pub(crate) fn was_ever_plugged() -> bool {
+    EVER_PLUGGED.load(Ordering::Relaxed)
+}
+
+/// Whether the calling thread is within a tap.
 pub(crate) fn is_within() -> bool {
-    EVER_PLUGGED.load(Ordering::Relaxed) && WITHIN.get()
+    was_ever_plugged() && WITHIN.get()
 }
