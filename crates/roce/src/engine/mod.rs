@@ -38,6 +38,7 @@ mod compact_words;
 mod completion;
 mod config;
 mod counters;
+mod fifo;
 mod memory;
 #[doc(hidden)]
 pub mod mutant;

@@ -1,10 +1,11 @@
 //! Completion queues.
 
-use alloc::collections::VecDeque;
-
 use portolan_provider::verbs::{WcStatus, WorkCompletion};
 use portolan_provider::{Error, Result, Step};
 use portolan_wire::Qpn;
+
+use super::Completion;
+use super::fifo::Fifo;
 
 /// The queued completions that [`CompletionQueue::may_have`] looks at.
 const LOOKED_AT_MAX: usize = 1024;
@@ -18,10 +19,10 @@ pub struct CqOverflow {
     pub capacity: u32,
 }
 
-/// A completion queue: a bounded ring, and its notifications.
+/// A completion queue: a limited number of completions, and notifications.
 #[derive(Debug)]
 pub struct CompletionQueue {
-    ring: VecDeque<WorkCompletion>,
+    entries: Fifo<WorkCompletion>,
     capacity: u32,
     /// The completions that the owner requested a notification for (`ibv_req_notify_cq(3)`).
     armed: Kinds,
@@ -65,7 +66,7 @@ impl CompletionQueue {
             return Err(Error::invalid(Step::CreateCq, "cqe", expected, capacity));
         }
         Ok(Self {
-            ring: VecDeque::new(),
+            entries: Fifo::default(),
             capacity,
             armed: Kinds::NONE,
             unannounced: Kinds::NONE,
@@ -86,34 +87,32 @@ impl CompletionQueue {
     /// # Errors
     /// `InvalidArgument` unless `capacity` is 1 to `limit` and the queued completions fit. An error changes nothing.
     pub fn resize(&mut self, capacity: u32, limit: u32) -> Result<()> {
-        let waiting = u32::try_from(self.ring.len()).unwrap_or(u32::MAX);
+        let waiting = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
         let least = waiting.max(1);
         if !(least..=limit).contains(&capacity) {
             let expected = format_args!("{least} to {limit}, with {waiting} waiting");
             return Err(Error::invalid(Step::ResizeCq, "cqe", expected, capacity));
         }
         self.capacity = capacity;
-        if self.ring.capacity() > capacity as usize {
-            self.ring.shrink_to(capacity as usize);
-        }
+        self.entries.shrink_to(capacity as usize);
         Ok(())
     }
 
     /// Number of queued completions.
     pub fn len(&self) -> usize {
-        self.ring.len()
+        self.entries.len()
     }
 
     /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
-        self.ring.is_empty()
+        self.entries.is_empty()
     }
 
     /// Whether it is empty and not armed, so that polling it changes nothing.
     #[inline]
     pub fn is_quiet(&self) -> bool {
         let kinds = self.armed.0 | self.unannounced.0;
-        self.ring.is_empty() && kinds == 0 && !(self.owner_polls | self.notification)
+        self.entries.is_empty() && kinds == 0 && !(self.owner_polls | self.notification)
     }
 
     /// Whether a completion was lost because the queue was full.
@@ -132,20 +131,46 @@ impl CompletionQueue {
         wc: WorkCompletion,
         solicited: bool,
     ) -> core::result::Result<(), CqOverflow> {
-        if self.ring.len() >= self.capacity as usize {
-            self.overflowed = true;
-            return Err(CqOverflow {
-                capacity: self.capacity,
-            });
+        match self.room() {
+            0 => {
+                self.overflowed = true;
+                Err(CqOverflow {
+                    capacity: self.capacity,
+                })
+            }
+            _ => {
+                self.add(&wc, solicited);
+                Ok(())
+            }
         }
+    }
+
+    /// As [`push`](Self::push) for each. Returns how many are lost.
+    #[inline]
+    pub fn push_all(&mut self, completions: &[Completion]) -> usize {
+        let fitting = completions.len().min(self.room());
+        for completion in completions.iter().take(fitting) {
+            self.add(&completion.wc, completion.solicited);
+        }
+        let lost = completions.len() - fitting;
+        self.overflowed |= lost > 0;
+        lost
+    }
+
+    #[inline]
+    fn room(&self) -> usize {
+        (self.capacity as usize).saturating_sub(self.entries.len())
+    }
+
+    #[inline]
+    fn add(&mut self, wc: &WorkCompletion, solicited: bool) {
         self.unannounced
             .add(match solicited || wc.status != WcStatus::Success {
                 true => Kinds::SOLICITED,
                 false => Kinds::UNSOLICITED,
             });
-        self.ring.push_back(wc);
+        self.entries.push(*wc);
         self.announce();
-        Ok(())
     }
 
     /// Takes completions, oldest first, into the front of `out`; returns their number. Fewer than `out.len()` means
@@ -155,14 +180,13 @@ impl CompletionQueue {
     pub fn poll(&mut self, out: &mut [WorkCompletion]) -> usize {
         let mut count = 0;
         for slot in out.iter_mut() {
-            let Some(wc) = self.ring.front() else {
+            let Some(wc) = self.entries.pop() else {
                 break;
             };
-            *slot = *wc;
-            self.ring.pop_front();
+            *slot = wc;
             count += 1;
         }
-        if self.ring.is_empty() {
+        if self.entries.is_empty() {
             self.unannounced = Kinds::NONE;
             self.owner_polls = false;
         } else if count > 0 && core::mem::take(&mut self.owner_polls) {
@@ -177,17 +201,17 @@ impl CompletionQueue {
     #[inline]
     pub fn event_taken(&mut self) {
         self.unannounced = Kinds::NONE;
-        self.owner_polls = !self.ring.is_empty();
+        self.owner_polls = !self.entries.is_empty();
     }
 
     /// Discards the completions of a queue pair that is destroyed or reset.
     pub fn forget(&mut self, qpn: Qpn) {
-        self.ring.retain(|wc| wc.qp_num != qpn);
+        self.entries.retain(|wc| wc.qp_num != qpn);
     }
 
     /// Whether a completion of a queue pair may be queued. Only a limited number is looked at: it is true if there are more.
     pub fn may_have(&self, qpn: Qpn) -> bool {
-        self.ring.len() > LOOKED_AT_MAX || self.ring.iter().any(|wc| wc.qp_num == qpn)
+        self.entries.len() > LOOKED_AT_MAX || self.entries.all().iter().any(|wc| wc.qp_num == qpn)
     }
 
     /// Requests one notification, at the next completion or the next solicited one. It is due at once if such a

@@ -5,7 +5,6 @@ mod attr;
 mod congestion_window;
 mod context;
 mod direct;
-mod fifo;
 mod inbound;
 mod outbox;
 mod placed;
@@ -504,10 +503,10 @@ impl QueuePair {
         self.outbox.completions.all()
     }
 
-    /// Removes the first `count` of [`completions`](Self::completions), which were taken.
+    /// Removes all [`completions`](Self::completions), which were taken.
     #[inline]
-    pub fn remove_completions(&mut self, count: usize) {
-        self.outbox.completions.take(count);
+    pub fn clear_completions(&mut self) {
+        self.outbox.completions.clear();
     }
 
     /// Takes the next completion.

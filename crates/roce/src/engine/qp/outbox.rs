@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 
 use portolan_provider::verbs::{AsyncEvent, Refusal, WorkCompletion};
 
-use super::fifo::Fifo;
+use crate::engine::fifo::Fifo;
 use crate::engine::{Completion, Placement, QpCounters, Queue};
 
 /// Pending placements, completions and events, and the counters. Placements are bounded by the elements of one work

@@ -9,7 +9,7 @@ use portolan_provider::verbs::{Cqn, WorkCompletion};
 use portolan_threads::biased::Mutex;
 use portolan_wire::Qpn;
 
-use crate::engine::{Completion, CompletionQueue, CqOverflow};
+use crate::engine::{Completion, CompletionQueue};
 use crate::io::host::completion_channel::{ChannelCore, EventSource};
 use crate::io::net::counters::Cell;
 use crate::io::polling::clock::{Clock, as_nanos};
@@ -73,15 +73,13 @@ impl CqCore {
         lost: &Cell,
     ) -> std::result::Result<(), Overflowed> {
         let mut queue = self.queue.lock();
-        for completion in completions {
-            let pushed = match self.stamps {
-                None => queue.push(completion.wc, completion.solicited),
-                // Under the lock, so that timestamps increase along the queue.
-                Some(clock) => push_stamped(&mut queue, completion, clock),
-            };
-            if pushed.is_err() {
-                lost.up();
-            }
+        let count = match self.stamps {
+            None => queue.push_all(completions),
+            // Under the lock, so that timestamps increase along the queue.
+            Some(clock) => push_stamped(&mut queue, completions, clock),
+        };
+        if count > 0 {
+            lost.add(count);
         }
         // Before the notification: the woken thread may poll before this one releases the lock, and must find the
         // completions.
@@ -108,18 +106,12 @@ impl CqCore {
     }
 
     /// Takes completions. Returns their number, and whether the queue is armed.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn poll(&self, out: &mut [WorkCompletion]) -> (usize, bool) {
         if self.is_quiet() {
             return (0, false);
         }
         self.poll_locked(out)
-    }
-
-    /// As [`poll`](Self::poll), as a function call.
-    #[inline(never)]
-    pub(crate) fn poll_again(&self, out: &mut [WorkCompletion]) -> (usize, bool) {
-        self.poll(out)
     }
 
     /// Whether polling the queue changes nothing.
@@ -207,16 +199,13 @@ impl EventSource for CqCore {
 }
 
 #[cold]
-fn push_stamped(
-    queue: &mut CompletionQueue,
-    completion: &Completion,
-    clock: Clock,
-) -> std::result::Result<(), CqOverflow> {
-    let wc = WorkCompletion {
-        timestamp_ns: as_nanos(clock.now()),
-        ..completion.wc
+fn push_stamped(queue: &mut CompletionQueue, completions: &[Completion], clock: Clock) -> usize {
+    let push = |completion: &Completion| {
+        let mut stamped = *completion;
+        stamped.wc.timestamp_ns = as_nanos(clock.now());
+        queue.push_all(&[stamped])
     };
-    queue.push(wc, completion.solicited)
+    completions.iter().map(push).sum()
 }
 
 fn next_id() -> u64 {

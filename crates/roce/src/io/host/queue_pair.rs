@@ -118,7 +118,9 @@ impl LockedQp {
     /// The time to pass to the engine. It never decreases, although threads may arrive with times out of order.
     #[inline]
     pub(crate) fn not_before(&mut self, now: Duration) -> Duration {
-        self.latest = self.latest.max(now);
+        if self.latest < now {
+            self.latest = now;
+        }
         self.latest
     }
 }

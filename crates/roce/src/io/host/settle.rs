@@ -15,6 +15,7 @@ use portolan_wire::bth::Opcode;
 
 use crate::engine::{Completion, MemoryOperation, MemoryTable, Queue};
 use crate::io::host::Host;
+use crate::io::host::completion_queue::{CqCore, Overflowed};
 use crate::io::host::direct::CHUNK;
 use crate::io::host::queue_pair::{Completes, LinkWait, LockedQp, QpCore};
 use crate::io::host::stage::{stage, stage_headers, with_batch};
@@ -355,48 +356,64 @@ impl Host {
     /// Delivers completions. Locks a completion queue once for several in a row. Returns a queue that has lost some.
     #[inline]
     fn deliver(&self, qp: &QpCore, state: &mut LockedQp) -> Option<Cqn> {
-        let (send, receive) = match &qp.completes {
-            Completes::Own { send, receive } => (send, receive),
-            Completes::Domain(domain) => return self.deliver_in(domain, state),
-        };
-        let lost = &self.monitor.counters.completion_overflows;
-        let is_shared = Arc::ptr_eq(send, receive);
-        let mut overflowed = None;
-        loop {
-            let completions = state.engine.completions();
-            let Some(first) = completions.first() else {
-                return overflowed;
-            };
-            let is_send = first.queue == Queue::Send;
-            let is_other = |completion: &Completion| (completion.queue == Queue::Send) != is_send;
-            let count = match is_shared {
-                true => None,
-                false => completions.iter().position(is_other),
-            };
-            let count = count.unwrap_or(completions.len());
-            let cq = if is_send { send } else { receive };
-            if cq.deliver(&completions[..count], lost).is_err() {
-                overflowed = overflowed.or(Some(cq.number()));
-            }
-            state.engine.remove_completions(count);
+        let completions = state.engine.completions();
+        if completions.is_empty() {
+            return None;
         }
+        let overflowed = match &qp.completes {
+            Completes::Own { send, receive } if Arc::ptr_eq(send, receive) => {
+                self.deliver_to(send, completions)
+            }
+            Completes::Own { send, receive } => self.deliver_apart(send, receive, completions),
+            Completes::Domain(domain) => self.deliver_in(domain, completions),
+        };
+        state.engine.clear_completions();
+        overflowed
+    }
+
+    /// Delivers completions, at least one, to a completion queue. Returns it if it has lost some.
+    #[inline]
+    fn deliver_to(&self, cq: &CqCore, completions: &[Completion]) -> Option<Cqn> {
+        let lost = &self.monitor.counters.completion_overflows;
+        match cq.deliver(completions, lost) {
+            Ok(()) => None,
+            Err(Overflowed) => Some(cq.number()),
+        }
+    }
+
+    /// Delivers completions to two completion queues.
+    #[inline(never)]
+    fn deliver_apart(
+        &self,
+        send: &CqCore,
+        receive: &CqCore,
+        completions: &[Completion],
+    ) -> Option<Cqn> {
+        let is_send = |completion: &Completion| completion.queue == Queue::Send;
+        let mut overflowed = None;
+        for run in completions.chunk_by(|a, b| is_send(a) == is_send(b)) {
+            let cq = match run.first().is_some_and(is_send) {
+                true => send,
+                false => receive,
+            };
+            overflowed = overflowed.or(self.deliver_to(cq, run));
+        }
+        overflowed
     }
 
     /// Delivers completions to the completion queues of a domain's shared receive queues. An XRC receiving queue pair has
     /// no work requests of its own.
-    #[cold]
-    fn deliver_in(&self, domain: &XrcDomain, state: &mut LockedQp) -> Option<Cqn> {
-        let lost = &self.monitor.counters.completion_overflows;
+    #[inline(never)]
+    fn deliver_in(&self, domain: &XrcDomain, completions: &[Completion]) -> Option<Cqn> {
         let mut overflowed = None;
-        while let Some(completion) = state.engine.poll_completion() {
+        for completion in completions {
             let cq = match completion.queue {
                 Queue::Shared(srqn) => domain.cq_of(srqn),
                 _ => None,
             };
-            if let Some(cq) = cq
-                && cq.deliver(&[completion], lost).is_err()
-            {
-                overflowed = overflowed.or(Some(cq.number()));
+            if let Some(cq) = cq {
+                let one = std::slice::from_ref(completion);
+                overflowed = overflowed.or(self.deliver_to(&cq, one));
             }
         }
         overflowed

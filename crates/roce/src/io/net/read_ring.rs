@@ -52,7 +52,7 @@ pub(crate) enum Handled {
 }
 
 /// What is the same for all rings.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Reading<'a> {
     /// The UDP port of all packets.
     pub(super) port: u16,
@@ -98,7 +98,7 @@ impl Reading<'_> {
     /// # Errors
     /// The writer violated the protocol. What it wrote before is taken.
     pub(super) fn drain<Q>(
-        self,
+        &self,
         incoming: &mut Incoming,
         kept: &mut Kept<Q>,
         sink: &mut impl RingSink<Q>,
@@ -127,7 +127,7 @@ impl Reading<'_> {
     }
 
     #[inline]
-    fn release(self, incoming: &Incoming) {
+    fn release(&self, incoming: &Incoming) {
         if incoming.reader.release(self.head_page) {
             incoming.bell.ring();
         }
@@ -135,7 +135,7 @@ impl Reading<'_> {
 
     #[inline(never)]
     fn drain_packets<Q>(
-        self,
+        &self,
         incoming: &mut Incoming,
         kept: &mut Kept<Q>,
         sink: &mut impl RingSink<Q>,
@@ -153,7 +153,7 @@ impl Reading<'_> {
     /// Delivers records in the short form, within bounds. Returns their number, and what follows.
     #[inline]
     fn drain_compact<Q>(
-        self,
+        &self,
         reader: &mut Reader,
         asker: &Asker,
         recent: &mut Option<Arc<Q>>,
@@ -209,7 +209,7 @@ impl Reading<'_> {
     /// Delivers the packets that a record in the short form stands for.
     #[cold]
     fn deliver_packets<Q>(
-        self,
+        &self,
         compact: &Compact,
         reader: &Reader,
         record: &CompactRecord,

@@ -97,8 +97,11 @@ mod recent {
 /// Nanoseconds for an atomic; saturates after 584 years.
 #[inline]
 pub(crate) fn as_nanos(time: Duration) -> u64 {
-    let of_seconds = time.as_secs().saturating_mul(1_000_000_000);
-    of_seconds.saturating_add(time.subsec_nanos().into())
+    const SECONDS_MAX: u64 = u64::MAX / 1_000_000_000 - 1;
+    match time.as_secs() {
+        seconds @ ..=SECONDS_MAX => seconds * 1_000_000_000 + u64::from(time.subsec_nanos()),
+        _ => u64::MAX,
+    }
 }
 
 #[cfg(test)]

@@ -48,89 +48,108 @@ enum Between {
 }
 
 /// The history of a thread's polls, nanoseconds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Polls {
     /// The time since which its polls have found nothing.
-    fruitless_since: u64,
+    fruitless_since: Cell<u64>,
     /// The end of its last poll.
-    ended: u64,
+    ended: Cell<u64>,
     /// Whether another thread ran, and not for long, when it yielded after its last poll.
-    has_lent: bool,
+    has_lent: Cell<bool>,
     /// Number of answers in a row that arrived so. If negative, that arrived otherwise.
-    lent: i8,
+    lent: Cell<i8>,
     /// When it may sleep again to get another processor.
-    sleeps_from: u64,
+    sleeps_from: Cell<u64>,
     /// The time after that sleep until the next.
-    sleep_interval: u64,
+    sleep_interval: Cell<u64>,
 }
 
 impl Polls {
-    const NEW: Self = Self {
-        fruitless_since: 0,
-        ended: 0,
-        has_lent: false,
-        lent: 0,
-        sleeps_from: 0,
-        sleep_interval: SLEEP_INTERVAL_MIN_NANOS,
-    };
+    const fn new() -> Self {
+        Self {
+            fruitless_since: Cell::new(0),
+            ended: Cell::new(0),
+            has_lent: Cell::new(false),
+            lent: Cell::new(0),
+            sleeps_from: Cell::new(0),
+            sleep_interval: Cell::new(SLEEP_INTERVAL_MIN_NANOS),
+        }
+    }
 
     /// Records a poll. Returns what the thread should do before the next.
     #[inline]
-    fn note(&mut self, found_something: bool, now: u64) -> Between {
-        // A thread that did something else since its last poll starts over.
-        let was_away = now.saturating_sub(self.ended) > AFTER_NANOS;
-        self.ended = now;
-        let has_lent = std::mem::replace(&mut self.has_lent, false);
+    fn note(&self, found_something: bool, now: u64) -> Between {
+        let ended = self.ended.replace(now);
+        let has_lent = self.has_lent.replace(false);
         if found_something {
-            self.lent = match has_lent {
-                true => self.lent.max(0).saturating_add(1),
-                false => self.lent.min(0).saturating_sub(1),
-            };
-            if self.lent == -SHARED_FROM {
-                // It has a processor of its own.
-                self.sleep_interval = SLEEP_INTERVAL_MIN_NANOS;
-                self.sleeps_from = self.sleeps_from.min(now + SLEEP_INTERVAL_MIN_NANOS);
-            }
+            self.note_answer(has_lent, now);
+            self.fruitless_since.set(now);
+            return Between::Nothing;
         }
-        if found_something || was_away {
-            self.fruitless_since = now;
+        // A thread that did something else since its last poll starts over.
+        let was_away = now.saturating_sub(ended) > AFTER_NANOS;
+        if was_away {
+            self.fruitless_since.set(now);
         }
-        let shares = self.lent >= SHARED_FROM;
+        let shares = self.lent.get() >= SHARED_FROM;
         let after = match shares {
             true => AFTER_SHARED_NANOS,
             false => AFTER_NANOS,
         };
-        if now.saturating_sub(self.fruitless_since) <= after {
+        if now.saturating_sub(self.fruitless_since.get()) <= after {
             return Between::Nothing;
         }
-        if !shares || now < self.sleeps_from {
+        self.make_way(shares, now)
+    }
+
+    #[inline]
+    fn note_answer(&self, has_lent: bool, now: u64) {
+        let lent = self.lent.get();
+        let lent = match has_lent {
+            true => lent.max(0).saturating_add(1),
+            false => lent.min(0).saturating_sub(1),
+        };
+        self.lent.set(lent);
+        if lent == -SHARED_FROM {
+            // It has a processor of its own.
+            let soon = now + SLEEP_INTERVAL_MIN_NANOS;
+            self.sleep_interval.set(SLEEP_INTERVAL_MIN_NANOS);
+            self.sleeps_from.set(self.sleeps_from.get().min(soon));
+        }
+    }
+
+    #[cold]
+    fn make_way(&self, shares: bool, now: u64) -> Between {
+        if !shares || now < self.sleeps_from.get() {
             return Between::Yield;
         }
-        self.sleeps_from = now + self.sleep_interval;
-        if self.sleep_interval < SLEEP_INTERVAL_MAX_NANOS {
-            self.sleep_interval *= 2;
+        let interval = self.sleep_interval.get();
+        self.sleeps_from.set(now + interval);
+        if interval < SLEEP_INTERVAL_MAX_NANOS {
+            self.sleep_interval.set(interval * 2);
         }
         Between::Sleep
     }
 
     /// As [`Polls::resume`], after a sleep.
-    fn awake(&mut self, now: u64) {
-        if now.saturating_sub(self.ended) > SLEEP_MAX_NANOS {
-            self.sleep_interval = SLEEP_INTERVAL_SLOW_NANOS;
-            self.sleeps_from = now + SLEEP_INTERVAL_SLOW_NANOS;
+    fn awake(&self, now: u64) {
+        if now.saturating_sub(self.ended.get()) > SLEEP_MAX_NANOS {
+            self.sleep_interval.set(SLEEP_INTERVAL_SLOW_NANOS);
+            self.sleeps_from.set(now + SLEEP_INTERVAL_SLOW_NANOS);
         }
         self.resume(now);
     }
 
     /// Records that the yield has returned.
-    fn resume(&mut self, now: u64) {
-        let took = now.saturating_sub(self.ended);
-        self.has_lent = (SHARED_MIN_NANOS..SHARED_MAX_NANOS).contains(&took);
+    fn resume(&self, now: u64) {
+        let took = now.saturating_sub(self.ended.get());
+        self.has_lent
+            .set((SHARED_MIN_NANOS..SHARED_MAX_NANOS).contains(&took));
         if took >= SHARED_MAX_NANOS {
             // Another program computes.
-            self.lent = 0;
+            self.lent.set(0);
         }
-        self.ended = now;
+        self.ended.set(now);
     }
 }
 
@@ -138,23 +157,19 @@ impl Polls {
 #[inline]
 pub(crate) fn after_poll(found_something: bool, now: u64, clock: impl FnOnce() -> u64) {
     thread_local! {
-        static POLLS: Cell<Polls> = const { Cell::new(Polls::NEW) };
+        static POLLS: Polls = const { Polls::new() };
     }
     // Thread locals may already be destroyed.
-    let _ = POLLS.try_with(|cell| {
-        let mut polls = cell.get();
-        match polls.note(found_something, now) {
-            Between::Nothing => {}
-            Between::Sleep if portolan_threads::processors() > 1 => {
-                std::thread::sleep(SLEEP);
-                polls.awake(clock());
-            }
-            Between::Yield | Between::Sleep => {
-                std::thread::yield_now();
-                polls.resume(clock());
-            }
+    let _ = POLLS.try_with(|polls| match polls.note(found_something, now) {
+        Between::Nothing => {}
+        Between::Sleep if portolan_threads::processors() > 1 => {
+            std::thread::sleep(SLEEP);
+            polls.awake(clock());
         }
-        cell.set(polls);
+        Between::Yield | Between::Sleep => {
+            std::thread::yield_now();
+            polls.resume(clock());
+        }
     });
 }
 
@@ -163,7 +178,7 @@ mod tests {
     use super::*;
 
     /// Polls every `apart` nanoseconds without finding anything. Returns the index of the first poll that yields.
-    fn first_that_makes_way(polls: &mut Polls, from: u64, apart: u64) -> u64 {
+    fn first_that_makes_way(polls: &Polls, from: u64, apart: u64) -> u64 {
         let polled =
             (0..10_000).find(|poll| polls.note(false, from + poll * apart) != Between::Nothing);
         polled.expect("no poll lets others run")
@@ -172,9 +187,9 @@ mod tests {
     #[test]
     fn a_poller_makes_way_after_a_time_however_many_its_polls_are() {
         for apart in [50, 1000] {
-            let mut polls = Polls::NEW;
+            let polls = Polls::new();
             polls.note(true, 1_000_000);
-            let first = first_that_makes_way(&mut polls, 1_000_000 + apart, apart);
+            let first = first_that_makes_way(&polls, 1_000_000 + apart, apart);
             assert_eq!(
                 (first + 1) * apart / 1000,
                 AFTER_NANOS / 1000 + apart / 1000
@@ -184,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_found_packet_restarts_the_time() {
-        let mut polls = Polls::NEW;
+        let polls = Polls::new();
         polls.note(true, 1_000_000);
         assert_eq!(polls.note(false, 1_000_000 + AFTER_NANOS), Between::Nothing);
         polls.note(true, 1_000_001 + AFTER_NANOS);
@@ -196,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_computed_does_not_make_way_at_its_first_poll() {
-        let mut polls = Polls::NEW;
+        let polls = Polls::new();
         polls.note(true, 1_000_000);
         assert_eq!(polls.note(false, 9_000_000), Between::Nothing);
         assert_eq!(polls.note(false, 9_000_000 + AFTER_NANOS), Between::Nothing);
@@ -205,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_made_way_and_finds_nothing_makes_way_again() {
-        let mut polls = Polls::NEW;
+        let polls = Polls::new();
         polls.note(true, 1_000_000);
         polls.note(false, 1_000_000 + AFTER_NANOS);
         assert_eq!(polls.note(false, 1_000_001 + AFTER_NANOS), Between::Yield);
@@ -214,7 +229,7 @@ mod tests {
     }
 
     /// Polls until it yields, for `took`, and finds an answer then. Returns how long it polled before.
-    fn answered_after_yield(polls: &mut Polls, now: &mut u64, took: u64) -> u64 {
+    fn answered_after_yield(polls: &Polls, now: &mut u64, took: u64) -> u64 {
         let begun = *now;
         while polls.note(false, *now) == Between::Nothing {
             *now += 100;
@@ -228,14 +243,14 @@ mod tests {
 
     #[test]
     fn a_thread_that_shares_its_processor_with_the_other_end_yields_early() {
-        let (mut polls, mut now) = (Polls::NEW, 1_000_000);
+        let (polls, mut now) = (Polls::new(), 1_000_000);
         polls.note(true, now);
         for _ in 0..SHARED_FROM {
-            let polled = answered_after_yield(&mut polls, &mut now, 3000);
+            let polled = answered_after_yield(&polls, &mut now, 3000);
             assert!(polled > AFTER_NANOS);
         }
         for _ in 0..100 {
-            let polled = answered_after_yield(&mut polls, &mut now, 3000);
+            let polled = answered_after_yield(&polls, &mut now, 3000);
             assert!(polled <= AFTER_SHARED_NANOS + 100, "{polled}");
         }
     }
@@ -243,37 +258,37 @@ mod tests {
     #[test]
     fn an_answer_without_a_yield_or_a_yield_to_a_program_that_computes_ends_early_yields() {
         for computes in [false, true] {
-            let (mut polls, mut now) = (Polls::NEW, 1_000_000);
+            let (polls, mut now) = (Polls::new(), 1_000_000);
             polls.note(true, now);
             for _ in 0..=SHARED_FROM {
-                answered_after_yield(&mut polls, &mut now, 3000);
+                answered_after_yield(&polls, &mut now, 3000);
             }
             match computes {
                 true => {
-                    answered_after_yield(&mut polls, &mut now, 3_000_000);
+                    answered_after_yield(&polls, &mut now, 3_000_000);
                 }
                 false => {
                     polls.note(true, now + 100);
                     now += 100;
                 }
             }
-            let polled = answered_after_yield(&mut polls, &mut now, 3000);
+            let polled = answered_after_yield(&polls, &mut now, 3000);
             assert!(polled > AFTER_NANOS, "{polled}");
         }
     }
 
     #[test]
     fn a_yield_that_ran_no_other_thread_does_not_mean_a_shared_processor() {
-        let (mut polls, mut now) = (Polls::NEW, 1_000_000);
+        let (polls, mut now) = (Polls::new(), 1_000_000);
         polls.note(true, now);
         for _ in 0..100 {
-            let polled = answered_after_yield(&mut polls, &mut now, 300);
+            let polled = answered_after_yield(&polls, &mut now, 300);
             assert!(polled > AFTER_NANOS);
         }
     }
 
     /// The times at which a thread sleeps whose answers arrive, within a second, while it yields.
-    fn sleeps(polls: &mut Polls, now: &mut u64, yields: u64) -> Vec<u64> {
+    fn sleeps(polls: &Polls, now: &mut u64, yields: u64) -> Vec<u64> {
         let (begun, mut slept) = (*now, Vec::new());
         while *now < begun + 1_000_000_000 {
             let way = polls.note(false, *now);
@@ -294,9 +309,9 @@ mod tests {
 
     #[test]
     fn a_thread_that_shares_its_processor_sleeps_soon_and_then_ever_less_often() {
-        let (mut polls, mut now) = (Polls::NEW, 1_000_000);
+        let (polls, mut now) = (Polls::new(), 1_000_000);
         polls.note(true, now);
-        let slept = sleeps(&mut polls, &mut now, 3000);
+        let slept = sleeps(&polls, &mut now, 3000);
         assert!(slept[0] < 200_000, "{slept:?}");
         let apart: Vec<_> = slept
             .windows(2)
@@ -311,27 +326,27 @@ mod tests {
         for _ in 0..10 {
             polls.note(true, now);
         }
-        let again = sleeps(&mut polls, &mut now, 3000);
+        let again = sleeps(&polls, &mut now, 3000);
         assert!(again.len() + 1 >= slept.len(), "{again:?}");
     }
 
     #[test]
     fn a_thread_whose_sleep_took_long_does_not_sleep_again_for_a_second() {
-        let (mut polls, mut now) = (Polls::NEW, 1_000_000);
+        let (polls, mut now) = (Polls::new(), 1_000_000);
         polls.note(true, now);
-        assert!(!sleeps(&mut polls, &mut now, 3000).is_empty());
-        polls.ended = now;
+        assert!(!sleeps(&polls, &mut now, 3000).is_empty());
+        polls.ended.set(now);
         now += 5_000_000;
         polls.awake(now);
-        assert!(sleeps(&mut polls, &mut now, 3000).is_empty());
-        assert_eq!(sleeps(&mut polls, &mut now, 3000).len(), 1);
+        assert!(sleeps(&polls, &mut now, 3000).is_empty());
+        assert_eq!(sleeps(&polls, &mut now, 3000).len(), 1);
     }
 
     #[test]
     fn a_thread_that_does_not_share_its_processor_never_sleeps() {
-        let (mut polls, mut now) = (Polls::NEW, 1_000_000);
+        let (polls, mut now) = (Polls::new(), 1_000_000);
         polls.note(true, now);
-        assert!(sleeps(&mut polls, &mut now, 300).is_empty());
-        assert!(sleeps(&mut polls, &mut now, 3_000_000).is_empty());
+        assert!(sleeps(&polls, &mut now, 300).is_empty());
+        assert!(sleeps(&polls, &mut now, 3_000_000).is_empty());
     }
 }

@@ -17,14 +17,20 @@ pub(crate) struct Noted {
 }
 
 impl Noted {
+    #[inline]
     pub(crate) fn note(&self, qpn: Qpn) {
         let first = &self.first;
         let noted = first.compare_exchange(0, qpn.value(), Ordering::SeqCst, Ordering::SeqCst);
         if noted.is_err() || qpn.value() == 0 {
-            let mut queue_pairs = self.queue_pairs.lock();
-            queue_pairs.push(qpn);
-            self.any.store(true, Ordering::SeqCst);
+            self.note_more(qpn);
         }
+    }
+
+    #[cold]
+    fn note_more(&self, qpn: Qpn) {
+        let mut queue_pairs = self.queue_pairs.lock();
+        queue_pairs.push(qpn);
+        self.any.store(true, Ordering::SeqCst);
     }
 
     /// Undoes the last [`note`](Self::note) of a queue pair, if that costs little: the queue pair may stay noted.

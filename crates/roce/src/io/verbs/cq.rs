@@ -60,9 +60,10 @@ impl SoftCq {
     }
 
     /// Drives the device, and then takes completions. The queue was empty.
+    #[inline(never)]
     fn poll_device(&self, out: &mut [WorkCompletion], is_armed: bool) -> usize {
         let (taken, is_armed) = match self.host.drive(false) || is_armed {
-            true => self.core.poll_again(out),
+            true => self.core.poll(out),
             false => (0, false),
         };
         if taken == 0 && self.host.progress.last_polls().is_one(is_armed) {

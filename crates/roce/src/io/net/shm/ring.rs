@@ -469,6 +469,19 @@ impl Reader {
     /// The writer violated the protocol.
     #[inline]
     pub(crate) fn next(&mut self) -> Result<Next, Broken> {
+        // Most records are in the short form, and most looks find nothing.
+        let mark = mark_at(&self.mapping, self.head).read();
+        if mark == mark_of(self.head, Kind::Compact) {
+            return self.compact_at(offset_of(self.head)).map(Next::Compact);
+        }
+        match kind_of(mark, self.head) {
+            None => Ok(Next::Nothing),
+            Some(_) => self.next_other(),
+        }
+    }
+
+    #[inline(never)]
+    fn next_other(&mut self) -> Result<Next, Broken> {
         match self.next_record()? {
             None => Ok(Next::Nothing),
             Some((at, Kind::Compact)) => self.compact_at(at).map(Next::Compact),
