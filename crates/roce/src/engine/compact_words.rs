@@ -117,24 +117,39 @@ impl CompactWords {
     /// As [`Compact::traffic`].
     #[inline]
     pub fn traffic(&self) -> (usize, usize) {
-        const BTH: usize = portolan_wire::bth::LEN;
-        let (mut packets, mut bytes) = (0, 0);
-        if self.has(SEND | WRITE) {
-            packets += 1;
-            bytes += match self.is_write() {
-                true => BTH + RethRepr::LEN + ICRC_LEN,
-                false => BTH + (self.0[0] as usize).next_multiple_of(4) + ICRC_LEN,
-            };
-            bytes += if self.has(IMMEDIATE) {
-                ImmDtRepr::LEN
-            } else {
-                0
-            };
-        }
-        if self.has(ACKNOWLEDGEMENT) {
-            packets += 1;
-            bytes += BTH + AethRepr::LEN + ICRC_LEN;
-        }
-        (packets, bytes)
+        let [packets, bytes] = TRAFFIC[(self.0[1] >> 24) as usize % TRAFFIC.len()];
+        let payload = (self.payload_len() as usize).next_multiple_of(4);
+        (packets.into(), usize::from(bytes) + payload)
     }
+}
+
+/// The packets that each kind of record stands for, and the bytes of their headers and ICRCs.
+const TRAFFIC: [[u8; 2]; 64] = {
+    let mut traffic = [[0; 2]; 64];
+    let mut index = 0;
+    while index < traffic.len() {
+        traffic[index] = traffic_of((index as u32) << 24);
+        index += 1;
+    }
+    traffic
+};
+
+const fn traffic_of(kind: u32) -> [u8; 2] {
+    const PACKET: usize = portolan_wire::bth::LEN + ICRC_LEN;
+    let (mut packets, mut bytes) = (0, 0);
+    if kind & (SEND | WRITE) != 0 {
+        packets += 1;
+        bytes += PACKET;
+    }
+    if kind & WRITE != 0 {
+        bytes += RethRepr::LEN;
+    }
+    if kind & IMMEDIATE != 0 {
+        bytes += ImmDtRepr::LEN;
+    }
+    if kind & ACKNOWLEDGEMENT != 0 {
+        packets += 1;
+        bytes += PACKET + AethRepr::LEN;
+    }
+    [packets, bytes as u8]
 }

@@ -29,12 +29,12 @@ impl<T: Copy> Fifo<T> {
     /// All, oldest first.
     #[inline]
     pub(in crate::engine) fn all(&self) -> &[T] {
-        self.entries.get(self.taken..).unwrap_or_default()
+        &self.entries[self.taken..]
     }
 
     /// As [`all`](Self::all), to change them.
     pub(in crate::engine) fn all_mut(&mut self) -> &mut [T] {
-        self.entries.get_mut(self.taken..).unwrap_or_default()
+        &mut self.entries[self.taken..]
     }
 
     #[inline]
@@ -83,12 +83,22 @@ impl<T: Copy> Fifo<T> {
     }
 
     #[inline]
-    pub(in crate::engine) fn pop(&mut self) -> Option<T> {
-        let oldest = *self.entries.get(self.taken)?;
+    pub(in crate::engine) fn oldest(&self) -> Option<&T> {
+        self.entries.get(self.taken)
+    }
+
+    /// Removes the oldest, if there is one.
+    #[inline]
+    pub(in crate::engine) fn remove_oldest(&mut self) {
         self.taken += 1;
-        if self.taken == self.entries.len() {
+        if self.taken >= self.entries.len() {
             self.clear();
         }
+    }
+
+    pub(in crate::engine) fn pop(&mut self) -> Option<T> {
+        let oldest = *self.oldest()?;
+        self.remove_oldest();
         Some(oldest)
     }
 }

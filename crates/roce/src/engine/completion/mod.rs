@@ -148,13 +148,22 @@ impl CompletionQueue {
     /// As [`push`](Self::push) for each. Returns how many are lost.
     #[inline]
     pub fn push_all(&mut self, completions: &[Completion]) -> usize {
-        let fitting = completions.len().min(self.room());
-        for completion in completions.iter().take(fitting) {
+        if completions.len() > self.room() {
+            return self.push_some(completions);
+        }
+        for completion in completions {
             self.add(&completion.wc, completion.solicited);
         }
-        let lost = completions.len() - fitting;
-        self.overflowed |= lost > 0;
-        lost
+        0
+    }
+
+    #[cold]
+    fn push_some(&mut self, completions: &[Completion]) -> usize {
+        let is_lost = |completion: &&Completion| {
+            let pushed = self.push(completion.wc, completion.solicited);
+            pushed.is_err()
+        };
+        completions.iter().filter(is_lost).count()
     }
 
     #[inline]
@@ -180,10 +189,11 @@ impl CompletionQueue {
     pub fn poll(&mut self, out: &mut [WorkCompletion]) -> usize {
         let mut count = 0;
         for slot in out.iter_mut() {
-            let Some(wc) = self.entries.pop() else {
+            let Some(wc) = self.entries.oldest() else {
                 break;
             };
-            *slot = wc;
+            *slot = *wc;
+            self.entries.remove_oldest();
             count += 1;
         }
         if self.entries.is_empty() {

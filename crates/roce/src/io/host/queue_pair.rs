@@ -179,10 +179,13 @@ impl QpCore {
     /// Locks the queue pair. If a thread panicked while it held the lock, the queue pair fails.
     #[inline(always)]
     pub(crate) fn lock(&self) -> MutexGuard<'_, LockedQp> {
-        self.state.lock_or_mend(|state| {
-            tracing::error!(qpn = %self.qpn, "a thread panicked with the queue pair locked: it fails");
-            state.engine.abandon();
-        })
+        self.state.lock_or_mend(|state| self.mend(state))
+    }
+
+    #[cold]
+    fn mend(&self, state: &mut LockedQp) {
+        tracing::error!(qpn = %self.qpn, "a thread panicked with the queue pair locked: it fails");
+        state.engine.abandon();
     }
 
     /// Whether a completion of it may be queued. Those of an XRC domain's receives belong to their shared receive queue.

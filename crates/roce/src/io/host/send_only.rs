@@ -133,18 +133,30 @@ impl Host {
             return self.drop_compact(compact);
         }
         if state.peer != Some(from) || state.peer_tag != compact.tag() {
-            let dropped = &self.monitor.counters.dropped_spoofed;
-            dropped.add(compact.traffic().0);
-            return Handled::Dropped;
+            return self.drop_spoofed(compact);
         }
         // A write has no packets. Its sender has seen no tap.
         let left = match compact.is_write() || !self.monitor.tap.is_plugged() {
             true => self.take_directly(qp, &mut state, compact, payload, answer),
             false => Left::All,
         };
-        if left == Left::Nothing {
-            return Handled::Done;
+        match left {
+            Left::Nothing => Handled::Done,
+            left => self.needs_packets(&state, compact, left),
         }
+    }
+
+    /// Counts a record in the short form from another process than the peer's.
+    #[cold]
+    fn drop_spoofed(&self, compact: &CompactWords) -> Handled {
+        let dropped = &self.monitor.counters.dropped_spoofed;
+        dropped.add(compact.traffic().0);
+        Handled::Dropped
+    }
+
+    /// Packets of what is left of a record in the short form.
+    #[cold]
+    fn needs_packets(&self, state: &LockedQp, compact: &CompactWords, left: Left) -> Handled {
         let mut packets = compact.whole();
         if left == Left::Send {
             packets.acknowledgement = None;
@@ -152,6 +164,13 @@ impl Host {
         match state.path {
             Some(path) => Handled::NeedsPackets(path, packets),
             None => self.drop_compact(compact),
+        }
+    }
+
+    #[cold]
+    fn report_results(&self, qp: &QpCore, state: &mut LockedQp) {
+        if state.engine.has_results() {
+            self.report(qp, state);
         }
     }
 
@@ -180,9 +199,7 @@ impl Host {
         }
         if let Some(send) = compact.send() {
             let Some(place) = state.engine.take_send(&memory, &send) else {
-                if state.engine.has_results() {
-                    self.report(qp, state);
-                }
+                self.report_results(qp, state);
                 return Left::Send;
             };
             // SAFETY: the engine checked the place against `memory` in the call above, and the table has been locked
