@@ -116,6 +116,8 @@ impl Reading<'_> {
                         return (taken, result);
                     }
                 }
+                // Nothing was read that could be freed. A release would stop the processor for its fence.
+                Ok(Rest::Nothing) if count == 0 => break,
                 Ok(Rest::Unknown) => self.release(incoming),
                 Ok(Rest::Nothing) | Err(Broken) => {
                     self.release(incoming);
