@@ -180,6 +180,59 @@ fn room_made_as_the_writer_begins_to_wait_is_seen_or_rings_its_bell() {
     });
 }
 
+#[test]
+fn a_writer_that_waits_for_room_which_the_reader_only_shows_is_woken_for_what_the_reader_reads_next()
+ {
+    loom::model(|| {
+        let ring = ring();
+        ring.marks.iter().for_each(|mark| mark.prepare(THERE));
+        let reader = {
+            let ring = Arc::clone(&ring);
+            thread::spawn(move || {
+                ring.head.show(8);
+                ring.head.release(16, &ring.wanted)
+            })
+        };
+        // It waits for more than the first record's room, and both are there to be read.
+        ring.wanted.set();
+        let seen = ring.head.read() == 16;
+        let rung = reader.join().unwrap();
+        assert!(seen || rung);
+    });
+}
+
+#[test]
+fn a_record_written_as_one_thread_has_read_and_another_one_falls_asleep_is_seen_or_rings_the_bell()
+{
+    loom::model(|| {
+        let ring = ring();
+        ring.marks[0].prepare(THERE);
+        // The lock of the reading end, and whether the first record was read.
+        let lock = Arc::new(loom::sync::Mutex::new(false));
+        let poller = {
+            let (ring, lock) = (Arc::clone(&ring), Arc::clone(&lock));
+            thread::spawn(move || {
+                let mut has_read = lock.lock().unwrap();
+                ring.head.show(8);
+                *has_read = true;
+            })
+        };
+        let writer = {
+            let ring = Arc::clone(&ring);
+            thread::spawn(move || ring.write(1))
+        };
+        ring.asleep.announce();
+        let seen = {
+            let has_read = lock.lock().unwrap();
+            sync::fence(sync::Ordering::SeqCst);
+            ring.has(usize::from(*has_read))
+        };
+        poller.join().unwrap();
+        let rung = writer.join().unwrap();
+        assert!(seen || rung.thread);
+    });
+}
+
 /// Memory that another process copies by a right, and who takes it back and uses the memory for something else.
 struct Right {
     version: Version,

@@ -193,8 +193,10 @@ impl Host {
     /// The links, if a ring may have packets.
     pub(crate) fn with_packets(&self) -> Option<&Links> {
         let links = self.links.as_ref()?;
-        let receiver = self.receiver.try_lock();
-        let may_have = receiver.is_none_or(|receiver| receiver.has_more());
+        let may_have = self
+            .receiver
+            .try_lock()
+            .is_none_or(|receiver| receiver.has_more_before_sleep());
         may_have.then_some(links)
     }
 

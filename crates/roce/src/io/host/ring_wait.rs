@@ -116,7 +116,9 @@ impl DeviceWait for RingWait {
     fn has_more(&self) -> bool {
         // If another thread holds the lock, it reads all that has arrived. Writers ring for what arrives later.
         let receiver = self.host.receiver.try_lock();
-        self.is_owner() && self.waits() && receiver.is_some_and(|receiver| receiver.has_more())
+        self.is_owner()
+            && self.waits()
+            && receiver.is_some_and(|receiver| receiver.has_more_before_sleep())
     }
 
     fn rest(&self) -> bool {
@@ -133,7 +135,7 @@ impl DeviceWait for RingWait {
         host.progress.ring_waiter().rest();
         self.links().head_page().asleep().announce_waiter();
         match host.receiver.try_lock() {
-            Some(receiver) => !receiver.has_more(),
+            Some(receiver) => !receiver.has_more_before_sleep(),
             None => {
                 // The thread that reads may not see a record that was written before the announcement, and nobody rings
                 // for that. It needs the processor to end.

@@ -129,7 +129,7 @@ impl Reading<'_> {
     }
 
     #[inline]
-    fn release(&self, incoming: &Incoming) {
+    fn release(&self, incoming: &mut Incoming) {
         if incoming.reader.release(self.head_page) {
             incoming.bell.ring();
         }

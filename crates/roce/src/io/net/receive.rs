@@ -3,9 +3,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use portolan_port_sharing::Block;
+use portolan_threads::fence;
 use portolan_wire::Qpn;
 use portolan_wire::icrc::{self, Flow, Identification};
 use portolan_wire::rocev2::Packet;
@@ -132,8 +134,8 @@ impl<Q> Receiver<Q> {
 
     /// Frees the room of what a thread had read when it panicked. The writers take the reader for busy until then, and do not
     /// wake it.
-    pub(crate) fn release_rings(&self, head_page: &HeadPage) {
-        for incoming in &self.incoming {
+    pub(crate) fn release_rings(&mut self, head_page: &HeadPage) {
+        for incoming in &mut self.incoming {
             if incoming.reader.release(head_page) {
                 incoming.bell.ring();
             }
@@ -145,6 +147,13 @@ impl<Q> Receiver<Q> {
         self.incoming
             .iter()
             .any(|incoming| incoming.reader.has_more())
+    }
+
+    /// As [`has_more`](Self::has_more), for a thread that has announced that it sleeps. Another one may have read the rings
+    /// before, whose writers must see how far when they see the announcement ([`Head::show`](super::shm::cursor::Head::show)).
+    pub(crate) fn has_more_before_sleep(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.has_more()
     }
 
     /// Looks at the rings until one has packets, for a fraction of a microsecond. A caller that comes again and again looks

@@ -135,6 +135,13 @@ impl Head {
         self.position.load(Ordering::Acquire)
     }
 
+    /// The reader has read up to `to`, not far beyond its last [`release`](Self::release). So the writer does not wait for
+    /// this room, or the ring has more to read. Who sleeps after this has to execute a fence before it looks at the marks.
+    #[inline]
+    pub(crate) fn show(&self, to: u64) {
+        self.position.store(to, Ordering::Release);
+    }
+
     /// The reader has read up to `to`. Returns whether the writer waits for room and must be woken.
     #[inline]
     pub(crate) fn release(&self, to: u64, wanted: &RoomWanted) -> bool {

@@ -25,8 +25,8 @@ use super::record_header::{
     parse_ip_fields,
 };
 use super::ring_layout::{
-    COMPACT_LEN, FILE_LEN, Kind, LINE, MARK_LEN, NONE, PAYLOAD_MAX, RING_AT, RING_LEN, kind_of,
-    mark_of, offset_of, payload_at, record_len,
+    COMPACT_LEN, FILE_LEN, Kind, LINE, LOOK_EVERY, MARK_LEN, NONE, PAYLOAD_MAX, RING_AT, RING_LEN,
+    kind_of, mark_of, offset_of, payload_at, record_len,
 };
 use super::sync::{Ordering, fence};
 use crate::engine::{Compact, CompactWords};
@@ -77,6 +77,8 @@ pub(crate) struct Reader {
     from: Block,
     place: u8,
     pub(super) head: u64,
+    /// The head when the reader last looked whether the writer waits for room.
+    looked_at: u64,
     /// The addresses of the last record, encoded and parsed. Most records have the same addresses and need no parsing.
     addresses: ([u8; ADDRESSES_LEN], SocketAddr, IpAddr),
 }
@@ -363,6 +365,7 @@ impl Reader {
             from,
             place,
             head: 0,
+            looked_at: 0,
             addresses: {
                 let bytes = [0; ADDRESSES_LEN];
                 let (source, destination) = parse_addresses(&bytes);
@@ -389,6 +392,9 @@ impl Reader {
     /// Whether the ring has an unread record.
     #[inline]
     pub(crate) fn has_more(&self) -> bool {
+        // The first line of a longer payload, which is written before the mark. So both come from the writer's processor
+        // at the same time.
+        self.mapping.prefetch(RING_AT + offset_of(self.head) + LINE);
         self.kind().is_some()
     }
 
@@ -543,9 +549,14 @@ impl Reader {
 
     /// Frees the room of the records that were read. Returns whether the writer waits for room and must be woken.
     #[inline]
-    pub(crate) fn release(&self, own: &HeadPage) -> bool {
-        own.head(self.place)
-            .release(self.head, room_wanted_of(&self.mapping))
+    pub(crate) fn release(&mut self, own: &HeadPage) -> bool {
+        let head = own.head(self.place);
+        if self.head - self.looked_at < LOOK_EVERY as u64 {
+            head.show(self.head);
+            return false;
+        }
+        self.looked_at = self.head;
+        head.release(self.head, room_wanted_of(&self.mapping))
     }
 }
 

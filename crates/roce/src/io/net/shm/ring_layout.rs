@@ -23,6 +23,10 @@ pub(super) const PAYLOAD_MAX: usize = 1 << 16;
 
 // The longest record fits into an empty ring, even if the end of the ring must be skipped.
 const _: () = assert!(RING_LEN > 2 * record_len(HEADER_LEN, PAYLOAD_MAX));
+/// The reader looks whether the writer waits when it has read this much. That takes a fence, so not for every record.
+pub(super) const LOOK_EVERY: usize = RING_LEN / 16;
+// A writer that waits although the reader has read everything has written more than this since the reader last looked.
+const _: () = assert!(RING_LEN - 2 * record_len(HEADER_LEN, PAYLOAD_MAX) > LOOK_EVERY);
 // The end of the ring, too, has room for a mark.
 const _: () = assert!(RING_LEN.is_multiple_of(LINE) && RING_AT.is_multiple_of(LINE));
 const _: () = assert!(MARK_LEN + HEADER_LEN <= LINE && MARK_LEN + COMPACT_LEN <= LINE);
