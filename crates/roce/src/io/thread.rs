@@ -11,11 +11,10 @@ use portolan_threads::{biased, with_signals_blocked};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
-use crate::io::host::Host;
-use crate::io::host::Receiver;
 use crate::io::host::device::DeviceCore;
 use crate::io::host::drive::{Answer, Taken};
 use crate::io::host::hotplug::DeviceChange;
+use crate::io::host::{Host, Receiver};
 use crate::io::management::Management;
 use crate::io::net::interface_monitor::InterfaceMonitor;
 use crate::io::net::shm::links::{LinkServer, Links, Served};
@@ -32,7 +31,6 @@ use crate::io::verbs::devices::Devices;
 const EVENTS_PER_TURN: usize = 32;
 /// The longest sleep. It bounds the effect of a lost wake-up.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
-
 /// Delay between the first netlink message about interfaces and reading them: messages come in bursts.
 const READING_DELAY: Duration = Duration::from_millis(20);
 /// Delay before the interfaces are read again after a failure.
@@ -503,10 +501,7 @@ impl Worker {
     /// `yields`: pollers were active before it slept.
     fn serve_timers(&mut self, yields: bool) {
         let now = self.host.clock.now();
-        // Another thread that polls settles at its next poll. If this one did it, it would take the locks from that one.
-        if !(yields && self.host.has_just_deferred(now)) {
-            self.host.settle_deferred();
-        }
+        self.host.settle_deferred_beside(yields, now);
         biased::prepare_if_wanted();
         self.host.continue_copies();
         self.host.read_and_serve_timers();

@@ -99,7 +99,7 @@ impl Host {
                 break;
             }
         }
-        // Before the table is unlocked: that locked instruction waits until the record is in memory.
+        // Before the table is unlocked: that may be a locked instruction, which waits until the record is in memory.
         ring.publish();
         drop(ring);
         drop(memory);

@@ -88,10 +88,13 @@ impl Host {
         }
     }
 
-    /// Whether a queue pair has begun to delay an acknowledgement less than half of [`LOOK_INTERVAL`] ago. Only pollers do.
-    pub(crate) fn has_just_deferred(&self, now: Duration) -> bool {
+    /// As [`settle_deferred`](Self::settle_deferred), in the progress thread. While pollers are active, it leaves to them
+    /// what they have deferred less than half of [`LOOK_INTERVAL`] ago: it would take the locks from them.
+    pub(crate) fn settle_deferred_beside(&self, are_active: bool, now: Duration) {
         let age_ns = as_nanos(now).saturating_sub(self.deferred_at_ns.load(Ordering::Relaxed));
-        age_ns < as_nanos(LOOK_INTERVAL / 2)
+        if !are_active || age_ns >= as_nanos(LOOK_INTERVAL / 2) {
+            self.settle_deferred();
+        }
     }
 
     /// Settles all queue pairs that delay an acknowledgement. Returns whether there were any. The caller holds no lock.
