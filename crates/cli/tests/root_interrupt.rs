@@ -4,7 +4,7 @@ mod common;
 #[path = "../../addrinfo/tests/support/mod.rs"]
 mod support;
 
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -26,8 +26,14 @@ fn ctrl_c_ends_a_command_that_still_waits_for_the_holder_of_the_port() {
             &["events", "connect", "127.0.0.1:1"],
             &["devices", "--watch"],
         ] {
-            let waiting = portolan()
+            // Who started the tests may ignore the signal, as shells do for what runs in the background.
+            let portolan = portolan();
+            let waiting = Command::new("env")
+                .arg("--default-signal=INT")
+                .arg(portolan.get_program())
                 .args(command)
+                .env("LANG", "C")
+                .stdin(Stdio::null())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped())
                 .spawn()

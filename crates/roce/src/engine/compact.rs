@@ -13,8 +13,6 @@ use portolan_wire::eth::{AethRepr, CREDITS_UNLIMITED, ImmDtRepr, RethRepr, Syndr
 use portolan_wire::rocev2::{Headers, ICRC_LEN, pad_len};
 use portolan_wire::{PKey, Psn, Qpn};
 
-use super::CompactWords;
-
 /// A send of one packet or a write, or an acknowledgement, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compact {
@@ -125,11 +123,6 @@ impl Compact {
         words
     }
 
-    /// Parses the form in memory. `None` if no sender writes it.
-    pub fn parse(words: &[u32; Self::WORDS]) -> Option<Self> {
-        CompactWords::check(*words).map(|words| words.whole())
-    }
-
     /// The short form of a packet, if it has one. `payload_len` is the length of its payload.
     pub fn of_packet(headers: &Headers, payload_len: usize) -> Option<Self> {
         let bth = &headers.bth;
@@ -227,6 +220,7 @@ impl Compact {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::CompactWords;
     use proptest::option::of;
     use proptest::prelude::*;
 

@@ -11,6 +11,13 @@ use super::compact::{
     LOW, SEND, SOLICITED, WRITE,
 };
 
+impl Compact {
+    /// Parses the form in memory. `None` if no sender writes it.
+    pub fn parse(words: &[u32; Self::WORDS]) -> Option<Self> {
+        CompactWords::check(*words).map(|words| words.whole())
+    }
+}
+
 /// A [`Compact`] in the form in memory. A sender may have written it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompactWords([u32; Compact::WORDS]);

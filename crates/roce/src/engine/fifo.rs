@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 /// A queue that is often empty, and then starts over. So its entries need not wrap around, which would cost more for each.
+/// One that never gets empty moves its entries now and then, and may take up to four times their memory.
 #[derive(Debug)]
 pub(in crate::engine) struct Fifo<T> {
     /// What was added since it was last empty. The first `taken` are taken.

@@ -61,5 +61,5 @@ pub use output::{
     PlacementSource, PostedBytes, PostedSend, Queue, Segment, SendOnly, Transmit,
 };
 pub use path::{Destination, Path};
-pub use qp::{Ahead, QueuePair, ReceiveDomain, ReceiveEntry, ReceiveSource};
+pub use qp::{Ahead, Completions, QueuePair, ReceiveDomain, ReceiveEntry, ReceiveSource};
 pub use shared_receive_queue::SharedReceiveQueue;

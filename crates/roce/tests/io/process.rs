@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::IpAddr;
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -96,9 +97,16 @@ impl Peer {
         }
     }
 
+    /// After SIGSTOP, waits until every thread has stopped.
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).unwrap();
+        if signal == Signal::STOP {
+            until("each thread is stopped", || {
+                let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+                tasks.flatten().all(|task| is_stopped(&task.path()))
+            });
+        }
     }
 
     pub fn kill(&mut self) {
@@ -131,6 +139,16 @@ pub fn connect_stack(ip: &str, shape: Shape) -> (Arc<Stack>, End, Peer, RemoteAd
     std::mem::forget(stack.clone());
     let (peer, remote) = connect_end(&config, &end, shape);
     (stack, end, peer, remote)
+}
+
+/// Whether a thread with this directory is stopped, or gone.
+fn is_stopped(task: &Path) -> bool {
+    let Ok(stat) = std::fs::read_to_string(task.join("stat")) else {
+        return true;
+    };
+    // The name before the state may contain anything (proc(5)).
+    let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
+    state.is_some_and(|state| state.starts_with(['T', 'Z', 'X']))
 }
 
 /// Repeats a request of an end of `stack` until it needs no packet.

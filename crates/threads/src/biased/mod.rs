@@ -1,8 +1,8 @@
 //! Biased locks: a thread that takes one again and again needs no atomic instruction for it.
 //!
 //! A locked instruction takes some 20 cycles on current processors. A thread that polls takes half a dozen locks for each
-//! message, and hardly any other thread takes them. After a number of acquisitions in a row ([`run`]) such a lock belongs to
-//! that thread, its *owner*, which then enters and leaves it by plain loads and stores ([`bias`]). Another thread that wants
+//! message, and hardly any other thread takes them. After a number of acquisitions in a row (`run`) such a lock belongs to
+//! that thread, its *owner*, which then enters and leaves it by plain loads and stores (`bias`). Another thread that wants
 //! it takes the ownership away by membarrier(2). That takes up to 10 µs, so the next run has to be twice as long, up to a limit.
 //!
 //! Without membarrier(2) they are ordinary locks. As those of [`lock`](crate::lock), they stay usable after a panic.
@@ -37,7 +37,7 @@ const IMPOSSIBLE: u8 = 4;
 const INSTEAD_OF_BARRIER: Duration = Duration::from_millis(5);
 
 /// Lets locks have owners, once one would have one. Call it now and then. It starts a thread for a moment, because the
-/// kernel may take a tenth of a second.
+/// kernel may take a tenth of a second. The locks of a child that is forked in that moment never get owners.
 #[inline]
 pub fn prepare_if_wanted() {
     if STATE.load(Ordering::Relaxed) == WANTED {

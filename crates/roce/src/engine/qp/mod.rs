@@ -38,6 +38,7 @@ use super::{
     AtomicOperation, Completion, Destination, MemoryOperation, MemoryTable, Path, Payload, PdId,
     Placement, QpConfig, QpCounters, Segment, Transmit, WindowError,
 };
+pub use outbox::Completions;
 pub use placed::Ahead;
 pub(super) use receive_queue::check_pieces;
 pub use receive_queue::{ReceiveDomain, ReceiveEntry, ReceiveSource};
@@ -503,10 +504,19 @@ impl QueuePair {
         self.outbox.completions.all()
     }
 
-    /// Removes all [`completions`](Self::completions), which were taken.
+    /// Takes all [`completions`](Self::completions).
     #[inline]
-    pub fn clear_completions(&mut self) {
-        self.outbox.completions.clear();
+    pub fn take_completions(&mut self) -> Completions {
+        Completions(core::mem::take(&mut self.outbox.completions))
+    }
+
+    /// Uses the memory of completions that were taken for the next ones.
+    #[inline]
+    pub fn reuse(&mut self, mut taken: Completions) {
+        if self.outbox.completions.is_empty() {
+            taken.0.clear();
+            self.outbox.completions = taken.0;
+        }
     }
 
     /// Takes the next completion.

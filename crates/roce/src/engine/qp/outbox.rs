@@ -23,6 +23,18 @@ pub(super) struct Outbox {
     pub(super) receives: Queue,
 }
 
+/// Completions that were taken together.
+#[derive(Debug)]
+pub struct Completions(pub(super) Fifo<Completion>);
+
+impl Completions {
+    /// All of them, oldest first.
+    #[inline]
+    pub fn all(&self) -> &[Completion] {
+        self.0.all()
+    }
+}
+
 impl Outbox {
     #[inline]
     pub(super) fn complete_send(&mut self, wc: WorkCompletion) {

@@ -84,6 +84,10 @@ impl<T: Default> Places<T> {
             self.first = self.at(1);
             self.len -= 1;
         }
+        if self.len == 0 {
+            // The same few places, which are in the caches and have buffers, serve a queue that is often empty.
+            self.first = 0;
+        }
     }
 
     /// Removes the newest entry.

@@ -21,8 +21,8 @@ pub(super) fn packets_of(len: u32, mtu: u32) -> u32 {
     len.div_ceil(mtu).max(1)
 }
 
-/// The send queue. Its entries and their buffers are used again, so posting only allocates while the number of outstanding
-/// requests grows.
+/// The send queue. The places of its entries keep their buffers for later ones, so posting only allocates until each place
+/// that is used has had the largest of each kind.
 #[derive(Debug)]
 pub(super) struct SendQueue {
     entries: Places<SendEntry>,

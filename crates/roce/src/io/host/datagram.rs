@@ -24,8 +24,8 @@ use crate::io::host::Host;
 use crate::io::host::datagram_memory;
 use crate::io::host::queue_pair::{LockedQp, QpCore};
 use crate::io::host::stage::{stage, with_batch};
+use crate::io::net::arrived::Arrived;
 use crate::io::net::path::Path;
-use crate::io::net::receive::Arrived;
 use crate::io::net::receive_batch;
 use crate::io::net::send_batch::{PACKET_LEN_MAX, SendBatch};
 use crate::io::net::sockopt::IpVersion;
@@ -312,7 +312,7 @@ fn network_header(arrived: &Arrived<'_>) -> [u8; GrhRepr::LEN] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::net::receive::IpFields;
+    use crate::io::net::arrived::IpFields;
     use portolan_wire::rocev2::Packet;
 
     /// 100 bytes that could be a header.

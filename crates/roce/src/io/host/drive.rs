@@ -16,8 +16,8 @@ use crate::io::host::memory_access;
 use crate::io::host::multicast::MulticastGroup;
 use crate::io::host::queue_pair::QpCore;
 use crate::io::host::{Host, Receiver};
+use crate::io::net::arrived::Arrived;
 use crate::io::net::read_ring::{Handled, RingSink};
-use crate::io::net::receive::Arrived;
 use crate::io::net::shm::links::Links;
 use crate::io::net::shm::pull::{Asker, Pull};
 use crate::io::polling::clock::as_nanos;
@@ -36,8 +36,8 @@ const TURNS_BEFORE_RING: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Now,
-    /// When its owner, which is polling, posts or polls again, but within
-    /// [`LOOK_INTERVAL`](crate::io::polling::progress::LOOK_INTERVAL). The owner gets the data at once, and its own
+    /// When its owner, which is polling, posts or polls again, but within two
+    /// [`LOOK_INTERVAL`](crate::io::polling::progress::LOOK_INTERVAL)s. The owner gets the data at once, and its own
     /// answer is sent before the acknowledgement. With the time of its poll.
     AfterTheOwner(Duration),
 }

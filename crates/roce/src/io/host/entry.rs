@@ -33,7 +33,7 @@ impl Entry {
 
     /// Whether [`check`](Self::check) needs no second look: it does not fail.
     #[inline]
-    pub(crate) fn is_plain(&self) -> bool {
+    fn is_plain(&self) -> bool {
         self.fork.is_owner() && !tap::was_ever_plugged()
     }
 

@@ -103,7 +103,7 @@ pub(crate) struct Host {
     /// the delay. Likewise the last few packets of a stream wait, because they may form one datagram with those that
     /// are posted next.
     pub(crate) deferred_acks: Noted,
-    /// When the last of them began to, nanoseconds.
+    /// When the first of them began to, nanoseconds.
     pub(crate) deferred_at_ns: AtomicU64,
     /// Queue pairs that copy a long request, or respond to long reads, in turns.
     pub(crate) copying: Noted,

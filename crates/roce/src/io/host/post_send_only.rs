@@ -58,12 +58,12 @@ impl Host {
         // Before the ring: others hold the table while they write packets to it. Unlocked after it: that may be a locked
         // instruction, which waits until the record is in memory.
         let memory = self.memory.read();
-        let Some(mut ring) = link.open_ring() else {
+        let Some(ring) = link.open_ring() else {
             return false;
         };
         let (now, head) = (state.latest, (state.own_tag, link.port()));
         let owes = state.owes;
-        let fence = || match owes {
+        let cross_out_and_fence = || match owes {
             // Mostly a receive has just noted it. One locked instruction is enough for both.
             true => {
                 self.deferred_acks.cross_out(qp.qpn);
@@ -72,12 +72,12 @@ impl Host {
             false => fence(Ordering::SeqCst),
         };
         write_record(
-            &mut ring,
+            ring,
             &mut state.engine,
             (now, &memory),
             head,
             wr,
-            fence,
+            cross_out_and_fence,
         )
     }
 }
@@ -86,7 +86,7 @@ impl Host {
 /// `fence` is a sequentially consistent one.
 #[inline(always)]
 fn write_record(
-    ring: &mut OpenRing<'_>,
+    mut ring: OpenRing<'_>,
     engine: &mut QueuePair,
     (now, memory): (Duration, &MemoryTable),
     (tag, source_port): (u32, u16),

@@ -114,7 +114,7 @@ impl DeviceWait for RingWait {
     }
 
     fn has_more(&self) -> bool {
-        // If another thread holds the lock, it reads all that has arrived. Writers ring for what arrives later.
+        // A hint. If another thread holds the lock, it reads what has arrived. `rest` looks again before the thread sleeps.
         let receiver = self.host.receiver.try_lock();
         self.is_owner()
             && self.waits()

@@ -101,7 +101,6 @@ impl Host {
         }
         // Before the table is unlocked: that may be a locked instruction, which waits until the record is in memory.
         ring.publish();
-        drop(ring);
         drop(memory);
         engine.is_transmit_idle()
     }

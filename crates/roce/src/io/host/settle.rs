@@ -79,17 +79,20 @@ impl Host {
         }
     }
 
-    /// Makes the owner's next poll settle the queue pair, or the progress thread after [`LOOK_INTERVAL`].
+    /// Makes the owner's next poll settle the queue pair, or the progress thread after half of [`LOOK_INTERVAL`] to twice as
+    /// long as that.
     pub(crate) fn settle_soon(&self, qp: &QpCore, state: &mut LockedQp, now: Duration) {
         if !std::mem::replace(&mut state.owes, true) {
+            if !self.deferred_acks.any() {
+                self.deferred_at_ns.store(as_nanos(now), Ordering::Relaxed);
+            }
             self.deferred_acks.note(qp.qpn);
-            self.deferred_at_ns.store(as_nanos(now), Ordering::Relaxed);
             self.progress.wake_before(now + LOOK_INTERVAL);
         }
     }
 
     /// As [`settle_deferred`](Self::settle_deferred), in the progress thread. While pollers are active, it leaves to them
-    /// what they have deferred less than half of [`LOOK_INTERVAL`] ago: it would take the locks from them.
+    /// what the first of them deferred less than half of [`LOOK_INTERVAL`] ago: it would take the locks from them.
     pub(crate) fn settle_deferred_beside(&self, are_active: bool, now: Duration) {
         let age_ns = as_nanos(now).saturating_sub(self.deferred_at_ns.load(Ordering::Relaxed));
         if !are_active || age_ns >= as_nanos(LOOK_INTERVAL / 2) {
@@ -359,10 +362,12 @@ impl Host {
     /// Delivers completions. Locks a completion queue once for several in a row. Returns a queue that has lost some.
     #[inline]
     fn deliver(&self, qp: &QpCore, state: &mut LockedQp) -> Option<Cqn> {
-        let completions = state.engine.completions();
-        if completions.is_empty() {
+        if state.engine.completions().is_empty() {
             return None;
         }
+        // Taken before, so that none is delivered twice if a notification panics.
+        let taken = state.engine.take_completions();
+        let completions = taken.all();
         let overflowed = match &qp.completes {
             Completes::Own { send, receive } if Arc::ptr_eq(send, receive) => {
                 self.deliver_to(send, completions)
@@ -370,7 +375,7 @@ impl Host {
             Completes::Own { send, receive } => self.deliver_apart(send, receive, completions),
             Completes::Domain(domain) => self.deliver_in(domain, completions),
         };
-        state.engine.clear_completions();
+        state.engine.reuse(taken);
         overflowed
     }
 

@@ -1,6 +1,7 @@
 //! Sockets, rings and packets, and the kernel's network interfaces. Queue pairs appear only as the numbers of those
 //! that wait for room in a socket.
 
+pub(crate) mod arrived;
 pub(crate) mod counters;
 pub(crate) mod interface_monitor;
 pub(crate) mod interfaces;

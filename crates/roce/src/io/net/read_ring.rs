@@ -9,9 +9,9 @@ use portolan_wire::icrc::Flow;
 use portolan_wire::rocev2::{ICRC_LEN, Packet};
 
 use crate::engine::{Compact, CompactWords};
+use crate::io::net::arrived::{Arrived, IpFields, Unchecked, emptied};
 use crate::io::net::counters::Monitor;
 use crate::io::net::path::Path;
-use crate::io::net::receive::{Arrived, IpFields, Unchecked, emptied};
 use crate::io::net::shm::handshake::Incoming;
 use crate::io::net::shm::head_page::HeadPage;
 use crate::io::net::shm::pull::{Asker, Pull};

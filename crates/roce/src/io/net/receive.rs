@@ -1,17 +1,16 @@
 //! Receives packets from sockets and rings. Each packet is parsed once, and its ICRC is checked. How a ring is read:
 //! [`read_ring`](super::read_ring).
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
-use portolan_port_sharing::Block;
 use portolan_threads::fence;
-use portolan_wire::Qpn;
 use portolan_wire::icrc::{self, Flow, Identification};
 use portolan_wire::rocev2::Packet;
 
+use crate::io::net::arrived::{Arrived, IpFields, Unchecked, emptied};
 use crate::io::net::counters::Monitor;
 use crate::io::net::read_ring::{Kept, Reading, RingSink};
 use crate::io::net::receive_batch::ReceiveBatch;
@@ -40,41 +39,6 @@ pub(crate) struct Receiver<Q> {
     /// When pollers read the sockets.
     pub(crate) sockets: SocketTurns,
     kept: Kept<Q>,
-}
-
-/// A valid packet with its addresses.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Arrived<'a> {
-    pub(crate) source: SocketAddr,
-    pub(crate) destination: IpAddr,
-    /// Other fields of the IP header.
-    pub(crate) ip: IpFields,
-    pub(crate) packet: Packet<'a>,
-    /// The process that wrote the packet to a ring; `None` for a packet from the network.
-    pub(crate) writer: Option<Block>,
-}
-
-/// Fields of a packet's IP header that only UD receives report.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct IpFields {
-    /// IPv4 identification, recovered from the ICRC; 0 over IPv6.
-    pub(crate) identification: u16,
-    /// IPv4 type of service or IPv6 traffic class; 0 if the process has had no UD queue pair.
-    pub(crate) traffic_class: u8,
-    /// IPv4 time to live or IPv6 hop limit; 0 as above.
-    pub(crate) hop_limit: u8,
-    /// IPv6 flow label; 0 as above.
-    pub(crate) flow_label: u32,
-}
-
-/// A UDP datagram's payload with what the socket reports about it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Unchecked<'a> {
-    pub(crate) source: SocketAddr,
-    pub(crate) destination: SocketAddr,
-    /// The identification is 0; only the ICRC reveals it.
-    pub(crate) ip: IpFields,
-    pub(crate) payload: &'a [u8],
 }
 
 impl<Q> Receiver<Q> {
@@ -133,7 +97,7 @@ impl<Q> Receiver<Q> {
     }
 
     /// Frees the room of what a thread had read when it panicked. The writers take the reader for busy until then, and do not
-    /// wake it.
+    /// wake it. The caller then looks at the rings again, after a fence.
     pub(crate) fn release_rings(&mut self, head_page: &HeadPage) {
         for incoming in &mut self.incoming {
             if incoming.reader.release(head_page) {
@@ -259,12 +223,6 @@ impl<Q> Receiver<Q> {
     }
 }
 
-/// Empties the vector to reuse its memory with another lifetime.
-pub(super) fn emptied(mut arrived: Vec<Arrived<'_>>) -> Vec<Arrived<'static>> {
-    arrived.clear();
-    arrived.into_iter().map_while(|_| None).collect()
-}
-
 /// Parses and checks the packets of a batch.
 fn check_batch<'a>(
     batch: &'a ReceiveBatch,
@@ -348,20 +306,6 @@ pub(crate) fn check<'a>(
         packet,
         writer: None,
     })
-}
-
-impl Arrived<'_> {
-    #[inline]
-    pub(crate) fn dest_qp(&self) -> Qpn {
-        self.packet.bth().dest_qp
-    }
-
-    /// Whether it belongs to a one-sided request: a write without immediate data, a read or an atomic.
-    #[inline]
-    pub(crate) fn is_one_sided(&self) -> bool {
-        let opcode = self.packet.bth().opcode;
-        opcode.is_request() && !opcode.is_send() && !opcode.has_immdt()
-    }
 }
 
 #[cfg(test)]

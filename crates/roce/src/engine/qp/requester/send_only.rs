@@ -96,6 +96,10 @@ impl Requester {
         let (bytes, len) = match wr.data {
             SendData::Sges([Sge { addr, length, lkey }]) => {
                 let len = *length;
+                // A C program's other threads may have changed it.
+                if len > cx.mtu() {
+                    return None;
+                }
                 let checked = cx.memory.check_local(cx.pd, *lkey, *addr, len, false);
                 let addr = checked.ok()?;
                 (PostedBytes::Memory(Segment { addr, len }), len)

@@ -292,7 +292,8 @@ impl Writer {
         self.publish_with(|| fence(Ordering::SeqCst))
     }
 
-    /// As [`publish`](Self::publish), with the caller's own sequentially consistent fence.
+    /// As [`publish`](Self::publish), with the caller's own sequentially consistent fence, which is not called if no record
+    /// was ended.
     #[inline(always)]
     pub(crate) fn publish_with(&mut self, fence: impl FnOnce()) -> Sleepers {
         let from = std::mem::replace(&mut self.published, self.tail);
@@ -547,7 +548,8 @@ impl Reader {
         (self.addresses.1, self.addresses.2)
     }
 
-    /// Frees the room of the records that were read. Returns whether the writer waits for room and must be woken.
+    /// Frees the room of the records that were read. Returns whether the writer waits for room and must be woken. It looks
+    /// for that once in [`LOOK_EVERY`] bytes: a writer that waits has written more.
     #[inline]
     pub(crate) fn release(&mut self, own: &HeadPage) -> bool {
         let head = own.head(self.place);

@@ -119,6 +119,30 @@ fn a_full_ring_takes_no_more_until_its_reader_releases_room_and_signals_that() {
 }
 
 #[test]
+fn a_writer_that_waits_is_woken_at_the_latest_when_all_short_records_are_read() {
+    let (mut writer, mut reader, head_page) = ring();
+    for lap in 0..3 {
+        let mut unread = 0;
+        while writer.write(&record(b"short")).unwrap() != Written::Full {
+            unread += 1;
+        }
+        writer.want_room();
+        assert_eq!(writer.write(&record(b"short")), Ok(Written::Full), "{lap}");
+        let wakes = |reader: &mut Reader| {
+            read_one(reader).unwrap().expect("a record");
+            reader.release(&head_page)
+        };
+        let read = (1..=unread).find(|_| wakes(&mut reader)).expect("woken");
+        assert!(read * record_len(HEADER_LEN, 5) <= 2 * LOOK_EVERY, "{lap}");
+        writer.have_room();
+        // Not a whole number of looks, so that the next lap begins between two.
+        for _ in 0..lap + 1 {
+            assert!(!wakes(&mut reader), "nobody waits");
+        }
+    }
+}
+
+#[test]
 fn records_are_read_together_up_to_a_bound_and_those_before_a_broken_one_count() {
     let (mut writer, mut reader, head_page) = ring();
     let mut records = Records::default();

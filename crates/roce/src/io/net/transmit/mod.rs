@@ -201,19 +201,19 @@ impl OpenRing<'_> {
         }
     }
 
-    /// Makes the packets visible to the reader, and counts them.
+    /// Makes the packets visible to the reader, counts them, and unlocks the ring.
     #[inline]
-    pub(crate) fn publish(&mut self) {
+    pub(crate) fn publish(self) {
         self.publish_with(|| fence(Ordering::SeqCst));
     }
 
-    /// As [`publish`](Self::publish), with the caller's own sequentially consistent fence.
+    /// As [`publish`](Self::publish), with the caller's own sequentially consistent fence, which is not called if no record
+    /// was ended.
     #[inline(always)]
-    pub(crate) fn publish_with(&mut self, fence: impl FnOnce()) {
+    pub(crate) fn publish_with(mut self, fence: impl FnOnce()) {
         let sleepers = self.writer.publish_with(fence);
         self.bell.wake(sleepers);
         self.socket.sent.add(self.packets, self.bytes);
-        (self.packets, self.bytes) = (0, 0);
     }
 }
 
