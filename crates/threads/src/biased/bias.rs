@@ -5,7 +5,7 @@ use super::sync::{
 };
 
 /// Threads that can ever own one lock.
-const OWNERS_MAX: usize = 2;
+const OWNERS_MAX: usize = 4;
 /// The bits of an owner that are its place. The numbers of threads are multiples.
 const PLACE: usize = OWNERS_MAX - 1;
 /// No thread has this number.
