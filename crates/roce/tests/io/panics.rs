@@ -1,5 +1,6 @@
 //! A panic in one thread leaves the device usable for all others, and is reported to those affected.
 
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -7,12 +8,14 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portolan_provider::traits::{Device, Qp};
+use portolan_provider::traits::{Device, Notify, Qp};
 use portolan_provider::verbs::{
-    AsyncEvent, QpState, SendData, SendFlags, SendOp, SendWr, WcStatus,
+    AsyncEvent, QpAttr, QpAttrMask, QpState, RecvWr, SendData, SendFlags, SendOp, SendWr, WcStatus,
+    WorkCompletion,
 };
 use portolan_provider::{Cause, Error};
 use portolan_roce::io::{DeviceChange, Gsi, ReceivedMad, SoftDevice, Stack, Tap, TappedPacket};
+use rustix::event::{EventfdFlags, eventfd};
 
 use crate::harness::{End, Nobody, PATIENCE, Shape, config, stack, until};
 
@@ -282,4 +285,56 @@ fn a_tap_that_posts_is_refused_instead_of_deadlocking() {
         Err(RecvTimeoutError::Timeout) => panic!("the tap waits for itself"),
         Err(RecvTimeoutError::Disconnected) => panic!("the exchange failed"),
     }
+}
+
+/// Panics at its first call.
+#[derive(Debug)]
+struct PanicsOnce(AtomicUsize, OwnedFd);
+
+impl Notify for PanicsOnce {
+    fn notify(&self) {
+        assert!(self.0.fetch_add(1, Ordering::SeqCst) > 0, "{REQUESTED}");
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.1.as_fd()
+    }
+}
+
+#[test]
+fn completions_that_are_delivered_as_a_notification_panics_are_not_delivered_again() {
+    let stack = stack(&config());
+    let shape = Shape::default();
+    let end = End::new(&stack, LOOPBACK.parse().unwrap(), shape);
+    let flags = EventfdFlags::CLOEXEC;
+    let descriptor = eventfd(0, flags).unwrap();
+    let notify: Arc<dyn Notify> = Arc::new(PanicsOnce(AtomicUsize::new(0), descriptor));
+    let cq = end.device.create_calling_cq(16, &notify).unwrap().unwrap();
+    let init = end.qp.query().unwrap().1;
+    let qp = end.pd.create_qp(&init, &cq, &cq, None).unwrap();
+    end.connect_qp(&qp, end.ip, end.qp.qpn(), shape);
+    let receive = |wr_id| {
+        let sges = &[end.sge(0, 8)];
+        qp.post_recv(&RecvWr { wr_id, sges })
+    };
+    for wr_id in [1, 2, 3] {
+        receive(wr_id).unwrap();
+    }
+    cq.arm(false).unwrap();
+    let failed = QpAttr {
+        state: QpState::Err,
+        ..QpAttr::default()
+    };
+    let panicked = catch_unwind(AssertUnwindSafe(|| qp.modify(&failed, QpAttrMask::STATE)));
+    assert!(panicked.is_err());
+    // It delivers what was not delivered.
+    receive(4).unwrap();
+    let mut out = [WorkCompletion::EMPTY; 16];
+    let mut flushed: Vec<u64> = Vec::new();
+    until("all are flushed", || {
+        let count = cq.poll(&mut out).unwrap();
+        flushed.extend(out[..count].iter().map(|wc| wc.wr_id));
+        flushed.contains(&4)
+    });
+    assert_eq!(flushed, [1, 2, 3, 4]);
 }
