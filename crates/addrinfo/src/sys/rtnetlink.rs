@@ -202,7 +202,7 @@ impl RouteAttribute {
             libc::RTA_OIF => Some(Self::Oif(parse_u32(value)?)),
             libc::RTA_TABLE => Some(Self::Table(parse_u32(value)?)),
             libc::RTA_UID => Some(Self::Uid(parse_u32(value)?)),
-            // `struct rta_cacheinfo`: eight words, of which the fourth is rta_error.
+            // `struct rta_cacheinfo` has eight words. The fourth is rta_error.
             libc::RTA_CACHEINFO => {
                 let error = value.get(12..16).ok_or("RTA_CACHEINFO too short")?;
                 Some(Self::CacheError(parse_u32(error)?))

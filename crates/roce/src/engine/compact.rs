@@ -9,8 +9,8 @@
 //! the receiver never needs packets for it ([`QueuePair::take_write`](super::QueuePair::take_write)).
 
 use portolan_wire::bth::{BthRepr, Opcode};
-use portolan_wire::eth::{AethRepr, CREDITS_UNLIMITED, ImmDtRepr, RethRepr, Syndrome};
-use portolan_wire::rocev2::{Headers, ICRC_LEN, pad_len};
+use portolan_wire::eth::{AethRepr, CREDITS_UNLIMITED, ImmDtRepr, Syndrome};
+use portolan_wire::rocev2::{Headers, pad_len};
 use portolan_wire::{PKey, Psn, Qpn};
 
 /// A send of one packet or a write, or an acknowledgement, or both.
@@ -190,37 +190,13 @@ impl Compact {
             ..bth.into()
         })
     }
-
-    /// Number of packets that it stands for, and the bytes of their UDP payload. A write counts as one without data.
-    #[inline(always)]
-    pub fn traffic(&self) -> (usize, usize) {
-        const BTH: usize = portolan_wire::bth::LEN;
-        let (mut packets, mut bytes) = (0, 0);
-        if let Some(send) = &self.send {
-            packets += 1;
-            bytes += BTH + (send.len as usize).next_multiple_of(4) + ICRC_LEN;
-            bytes += if send.immediate.is_some() {
-                ImmDtRepr::LEN
-            } else {
-                0
-            };
-        }
-        if self.write.is_some() {
-            packets += 1;
-            bytes += BTH + RethRepr::LEN + ImmDtRepr::LEN + ICRC_LEN;
-        }
-        if self.acknowledgement.is_some() {
-            packets += 1;
-            bytes += BTH + AethRepr::LEN + ICRC_LEN;
-        }
-        (packets, bytes)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::engine::CompactWords;
+    use portolan_wire::rocev2::ICRC_LEN;
     use proptest::option::of;
     use proptest::prelude::*;
 
@@ -282,7 +258,6 @@ mod tests {
         #[test]
         fn the_form_in_memory_means_the_same_as_its_parts(compact in compacts()) {
             let words = CompactWords::check(compact.emit()).unwrap();
-            prop_assert_eq!(words.traffic(), compact.traffic());
             let is_placed = compact.write.is_some_and(|write| write.len > 0);
             prop_assert_eq!(words.has_placed_bytes(), is_placed);
             let len = compact.send.map_or(0, |send| send.len);

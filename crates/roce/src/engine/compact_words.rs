@@ -16,6 +16,11 @@ impl Compact {
     pub fn parse(words: &[u32; Self::WORDS]) -> Option<Self> {
         CompactWords::check(*words).map(|words| words.whole())
     }
+
+    /// The number of packets that it stands for, and the bytes of their UDP payload. A write counts as one without data.
+    pub fn traffic(&self) -> (usize, usize) {
+        CompactWords::of(self).traffic()
+    }
 }
 
 /// A [`Compact`] in the form in memory. A sender may have written it.
@@ -38,6 +43,18 @@ impl CompactWords {
             && (psn | ack_psn | msn) <= LOW
             && port <= u32::from(u16::MAX);
         is_valid.then_some(Self(words))
+    }
+
+    /// The form in memory of a record that this process writes.
+    #[inline(always)]
+    pub fn of(compact: &Compact) -> Self {
+        Self(compact.emit())
+    }
+
+    /// The words, in the byte order of the host.
+    #[inline]
+    pub fn words(&self) -> &[u32; Compact::WORDS] {
+        &self.0
     }
 
     #[inline]

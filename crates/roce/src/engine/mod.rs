@@ -42,6 +42,7 @@ mod fifo;
 mod memory;
 #[doc(hidden)]
 pub mod mutant;
+mod nanos;
 mod output;
 mod path;
 mod qp;
@@ -56,6 +57,7 @@ pub use memory::{
     LocalAccessError, MemoryOperation, MemoryTable, PdId, Region, RemoteAccessError, WindowChange,
     WindowError,
 };
+pub(crate) use nanos::as_nanos;
 pub use output::{
     AtomicKind, AtomicOperation, Completion, Direct, DirectOperation, Payload, Placement,
     PlacementSource, PostedBytes, PostedSend, Queue, Segment, SendOnly, Transmit,

@@ -64,7 +64,7 @@ fn prepare() {
     }
 }
 
-/// Whether a lock may get an owner. If nobody knows, it is to be found out.
+/// Whether a lock may get an owner. The first call makes [`prepare_if_wanted`] ask the kernel.
 fn is_possible() -> bool {
     let state = STATE.load(Ordering::Relaxed);
     if state == UNASKED {

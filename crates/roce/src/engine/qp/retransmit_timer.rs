@@ -15,8 +15,8 @@ use core::time::Duration;
 use portolan_provider::verbs::QpAttr;
 use portolan_wire::timer::{cm_timeout_us, rnr_timer_us};
 
-use crate::engine::FlowConfig;
 use crate::engine::mutant::{Mutant, is_planted};
+use crate::engine::{FlowConfig, as_nanos};
 
 /// The RNR retry count that means unlimited (IBTA 9.7.5.2.8).
 const RNR_RETRY_FOREVER: u8 = 7;
@@ -72,7 +72,7 @@ impl Retransmit {
             retries_left: 0,
             rnr_retries_left: 0,
             wait_min: flow.retransmit_min,
-            wait_min_ns: nanos_of(flow.retransmit_min),
+            wait_min_ns: as_nanos(flow.retransmit_min),
             round_trip: None,
             first_wait: flow.retransmit_initial,
             wait: None,
@@ -287,7 +287,7 @@ impl Retransmit {
     fn measure(&mut self, sample: Duration) {
         // Decades are enough, and leave room for the sums.
         const NANOS_MAX: u64 = u64::MAX >> 4;
-        let sample = nanos_of(sample).min(NANOS_MAX);
+        let sample = as_nanos(sample).min(NANOS_MAX);
         let (smoothed, variation) = match self.round_trip {
             None => (sample, sample / 2),
             Some((smoothed, variation)) => (
@@ -314,13 +314,6 @@ impl Retransmit {
             _ => self.first_wait.min(ack_timeout),
         });
     }
-}
-
-/// Saturates after 584 years.
-#[inline]
-fn nanos_of(time: Duration) -> u64 {
-    let of_seconds = time.as_secs().saturating_mul(1_000_000_000);
-    of_seconds.saturating_add(time.subsec_nanos().into())
 }
 
 #[cfg(test)]

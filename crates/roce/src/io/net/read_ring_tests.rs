@@ -19,15 +19,21 @@ impl RingSink<()> for TakesAll {
     fn pull(&mut self, _: Block, _: &Pull, _: &Asker) {}
 }
 
-#[test]
-fn bytes_that_a_process_without_rights_says_it_has_placed_break_its_ring() {
+/// Both ends of a ring, and the reader's head page.
+fn ring() -> (Writer, Reader, HeadPage) {
     let head_page = HeadPage::create().unwrap();
     let (pending, file) = Writer::create().unwrap();
     let from = Block::members().next().unwrap();
-    let mut reader = Reader::open(file.as_fd(), from, 3, &head_page)
+    let reader = Reader::open(file.as_fd(), from, 3, &head_page)
         .unwrap()
         .unwrap();
-    let mut writer = pending.open(head_page.file().unwrap(), 3).unwrap().unwrap();
+    let writer = pending.open(head_page.file().unwrap(), 3).unwrap().unwrap();
+    (writer, reader, head_page)
+}
+
+#[test]
+fn bytes_that_a_process_without_rights_says_it_has_placed_break_its_ring() {
+    let (mut writer, mut reader, head_page) = ring();
     let monitor = Monitor::default();
     for (len, pid, expected) in [
         (0, None, Ok(())),
@@ -50,7 +56,7 @@ fn bytes_that_a_process_without_rights_says_it_has_placed_break_its_ring() {
             acknowledgement: None,
         };
         let place = writer.begin_compact(0).unwrap().unwrap();
-        writer.end_compact(place, &compact);
+        writer.end_compact(place, &CompactWords::of(&compact));
         let _ = writer.publish();
         let asker = Asker::new(reader.mapping(), pid);
         let reading = Reading {
@@ -65,13 +71,7 @@ fn bytes_that_a_process_without_rights_says_it_has_placed_break_its_ring() {
 
 #[test]
 fn a_request_or_an_answer_about_copies_of_a_process_without_rights_breaks_its_ring() {
-    let head_page = HeadPage::create().unwrap();
-    let (pending, file) = Writer::create().unwrap();
-    let from = Block::members().next().unwrap();
-    let mut reader = Reader::open(file.as_fd(), from, 3, &head_page)
-        .unwrap()
-        .unwrap();
-    let mut writer = pending.open(head_page.file().unwrap(), 3).unwrap().unwrap();
+    let (mut writer, mut reader, head_page) = ring();
     for (pid, expected) in [(Some(1), Ok(())), (None, Err(Broken))] {
         let pull = Pull {
             dest_qp: Qpn::new(5),

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
+pub(crate) use crate::engine::as_nanos;
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     epoch: Timespec,
@@ -92,16 +94,6 @@ mod recent {
 #[cfg(not(target_arch = "x86_64"))]
 mod recent {
     pub(super) use super::read as read_or_remember;
-}
-
-/// Nanoseconds for an atomic; saturates after 584 years.
-#[inline]
-pub(crate) fn as_nanos(time: Duration) -> u64 {
-    const SECONDS_MAX: u64 = u64::MAX / 1_000_000_000 - 1;
-    match time.as_secs() {
-        seconds @ ..=SECONDS_MAX => seconds * 1_000_000_000 + u64::from(time.subsec_nanos()),
-        _ => u64::MAX,
-    }
 }
 
 #[cfg(test)]

@@ -199,9 +199,9 @@ impl Writer {
 
     /// Ends a record in the short form, whose payload is written.
     #[inline(always)]
-    pub(crate) fn end_compact(&mut self, place: Place, compact: &Compact) {
+    pub(crate) fn end_compact(&mut self, place: Place, compact: &CompactWords) {
         self.mapping
-            .copy_words_in(place.header_at(), &compact.emit());
+            .copy_words_in(place.header_at(), compact.words());
         self.end(&place, Kind::Compact);
     }
 

@@ -93,7 +93,7 @@ pub(super) const fn payload_at(header_len: usize, len: usize) -> usize {
 /// Length of a record, with what follows up to the next one.
 #[inline]
 pub(super) const fn record_len(header_len: usize, len: usize) -> usize {
-    // As `next_multiple_of`, of which the compiler makes a comparison and a choice.
+    // The compiler turns `next_multiple_of` into a comparison and a choice, which take longer.
     (payload_at(header_len, len) + len + LINE - 1) & !(LINE - 1)
 }
 

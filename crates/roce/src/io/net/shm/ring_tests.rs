@@ -214,7 +214,10 @@ fn write_compact(writer: &mut Writer, payload: &[u8]) -> bool {
         return false;
     };
     writer.mapping.copy_in(place.at, payload);
-    writer.end_compact(place, &compact(payload.len() as u32, true));
+    writer.end_compact(
+        place,
+        &CompactWords::of(&compact(payload.len() as u32, true)),
+    );
     writer.publish();
     true
 }
@@ -281,7 +284,7 @@ proptest! {
             let payload: Vec<u8> = next_lap.to_ne_bytes().into_iter().cycle().take(len).collect();
             let place = writer.begin_compact(len).unwrap().unwrap();
             writer.mapping.copy_in(place.at, &payload);
-            writer.end_compact(place, &compact(len as u32, true));
+            writer.end_compact(place, &CompactWords::of(&compact(len as u32, true)));
             prop_assert!(!reader.has_more(), "nothing is published");
             sent.push(payload);
             if number % together == 0 {

@@ -17,7 +17,7 @@ use portolan_wire::Qpn;
 use portolan_wire::icrc;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::engine::Compact;
+use crate::engine::{Compact, CompactWords};
 use crate::io::net::counters::{Monitor, RingTraffic};
 use crate::io::net::path::Path;
 use crate::io::net::send_batch::{Run, SendBatch, send_one};
@@ -184,8 +184,9 @@ impl OpenRing<'_> {
     /// Ends a record in the short form.
     #[inline(always)]
     pub(crate) fn end(&mut self, place: Place, compact: &Compact) {
-        self.writer.end_compact(place, compact);
-        let (packets, bytes) = compact.traffic();
+        let words = CompactWords::of(compact);
+        self.writer.end_compact(place, &words);
+        let (packets, bytes) = words.traffic();
         self.packets += packets;
         self.bytes += bytes;
     }
