@@ -12,13 +12,12 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
 use crate::io::host::device::DeviceCore;
-use crate::io::host::drive::{Answer, Taken};
+use crate::io::host::drive::Answer;
 use crate::io::host::hotplug::DeviceChange;
 use crate::io::host::{Host, Receiver};
 use crate::io::management::Management;
 use crate::io::net::interface_monitor::InterfaceMonitor;
 use crate::io::net::shm::links::{LinkServer, Links, Served};
-use crate::io::polling::busy_poll::Look;
 use crate::io::polling::clock::as_nanos;
 use crate::io::polling::policy::{Policy, PollingState};
 use crate::io::polling::progress::{
@@ -208,21 +207,10 @@ impl Worker {
     /// Polls for packets before sleeping if the policy says so. Returns whether there was a one-sided request.
     fn busy_poll(&mut self) -> bool {
         let host = &self.host;
+        let mut awake = None;
         let look = |now| {
-            if host.progress.is_wanted(now) || host.deadlines.next_ns() <= as_nanos(now) {
-                return Look::Enough;
-            }
-            // If a poller has the lock, it reads the packets.
-            let Some(mut receiver) = host.receiver.try_lock() else {
-                return Look::Enough;
-            };
-            match host.read_sockets(&mut receiver, Answer::Now) {
-                Taken {
-                    one_sided: true, ..
-                } => Look::OneSided,
-                Taken { datagrams: 0, .. } => Look::Nothing,
-                Taken { .. } => Look::Enough,
-            }
+            awake.get_or_insert_with(|| host.stay_awake());
+            host.look_for_one_sided(now)
         };
         self.policy.busy_poll(|| host.clock.now(), look)
     }

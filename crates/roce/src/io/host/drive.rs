@@ -130,7 +130,8 @@ impl Host {
                 if looks_longer {
                     receiver.await_more();
                 }
-                let taken = self.read_sockets(&mut receiver, Answer::AfterTheOwner(now));
+                let answer = Answer::AfterTheOwner(now);
+                let taken = self.read_rings_and_due_sockets(&mut receiver, answer, now);
                 drop(receiver);
                 let served = self.serve_timers(now);
                 (taken.datagrams > 0, settled || served)
@@ -233,7 +234,7 @@ impl Host {
         }
     }
 
-    /// Reads the sockets of connected queue pairs, within bounds.
+    /// Reads the rings, and the sockets of connected queue pairs, within bounds.
     #[inline]
     pub(crate) fn read_sockets(&self, receiver: &mut Receiver, answer: Answer) -> Taken {
         let mut taken = Taken::default();
@@ -243,10 +244,27 @@ impl Host {
         }
         if let Some(links) = &self.links {
             taken += self.read_rings(receiver, links, answer);
-            // The progress thread always reads the sockets: a socket woke it, or it is about to sleep. If a timeout is due,
-            // its answer may be there.
-            if let Answer::AfterTheOwner(now) = answer
-                && self.deadlines.next_ns() > as_nanos(now)
+        }
+        taken += self.read_connected(receiver, answer);
+        taken
+    }
+
+    /// As [`read_sockets`](Self::read_sockets), for a thread that polls: reads the sockets only if that is
+    /// [due](crate::io::polling::socket_turns), or if a timeout is due, whose answer may be there.
+    #[inline]
+    pub(crate) fn read_rings_and_due_sockets(
+        &self,
+        receiver: &mut Receiver,
+        answer: Answer,
+        now: Duration,
+    ) -> Taken {
+        let mut taken = Taken::default();
+        if self.progress.is_stopping() {
+            return taken;
+        }
+        if let Some(links) = &self.links {
+            taken += self.read_rings(receiver, links, answer);
+            if self.deadlines.next_ns() > as_nanos(now)
                 && !receiver.sockets.is_due(self.progress.needs_sockets(), now)
             {
                 return taken;

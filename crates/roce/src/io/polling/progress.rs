@@ -67,6 +67,8 @@ pub(crate) struct Progress {
     /// Number of those that send by a socket, not by a ring.
     by_sockets: AtomicUsize,
     stopping: AtomicBool,
+    /// The thread was woken, and has not looked why.
+    woken: AtomicBool,
     /// The connection manager's timer may have changed.
     gsi_changed: AtomicBool,
     /// A reading of the interfaces was requested.
@@ -120,6 +122,7 @@ impl Progress {
             connected: Default::default(),
             by_sockets: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
+            woken: AtomicBool::new(false),
             gsi_changed: AtomicBool::new(true),
             reading_asked: AtomicBool::new(false),
             reading_due: AtomicBool::new(false),
@@ -252,6 +255,7 @@ impl Progress {
     /// something.
     pub(crate) fn is_wanted(&self, now: Duration) -> bool {
         self.is_polled(now)
+            || self.woken.load(Ordering::Relaxed)
             || self.is_gsi_changed()
             || self.is_reading_asked()
             || self.is_stopping()
@@ -424,10 +428,12 @@ impl Progress {
 
     /// Undoes [`wake`](Self::wake).
     pub(crate) fn awoken(&self) {
+        self.woken.store(false, Ordering::SeqCst);
         let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
     }
 
     pub(crate) fn wake(&self) {
+        self.woken.store(true, Ordering::SeqCst);
         // Fails only if 2^64 wake-ups are pending, and then the thread is awake.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
