@@ -20,6 +20,12 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 /// Maximum length of another process's file.
 const FILE_LEN_MAX: usize = 1 << 40;
 
+/// Short files are mapped with all their pages: the first packets would wait for a page fault each, which takes as long as
+/// several packets.
+const WHOLE: MapFlags = MapFlags::POPULATE;
+/// Long ones, whose memory may never be used, are mapped page by page.
+const ON_USE: MapFlags = MapFlags::empty();
+
 /// A mapped memory file.
 #[derive(Debug)]
 pub(crate) struct Mapping {
@@ -41,7 +47,7 @@ impl Mapping {
         let file = with_room(|| memfd_create(name, flags))?;
         check_file_size(len)?;
         allocate(&file, 0, len as u64)?;
-        let mapping = Self::map(file.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE)?;
+        let mapping = Self::map(file.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE, WHOLE)?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         fcntl_add_seals(&file, seals)?;
         Ok((mapping, file))
@@ -58,7 +64,7 @@ impl Mapping {
         if !seals.contains(SealFlags::SHRINK) || u64::try_from(stat.st_size) != Ok(len as u64) {
             return Ok(None);
         }
-        Self::map(file, len, ProtFlags::READ).map(Some)
+        Self::map(file, len, ProtFlags::READ, WHOLE).map(Some)
     }
 
     /// Creates a file of `len` bytes that every process with its descriptor can read and write. Its size never changes.
@@ -70,7 +76,8 @@ impl Mapping {
         ftruncate(&file, len as u64)?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         fcntl_add_seals(&file, seals)?;
-        let mapping = Self::map(file.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE)?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let mapping = Self::map(file.as_fd(), len, access, ON_USE)?;
         Ok((mapping, file))
     }
 
@@ -86,7 +93,7 @@ impl Mapping {
             .filter(|len| (1..=FILE_LEN_MAX).contains(len));
         match len {
             Some(len) if seals.contains(SealFlags::SHRINK) => {
-                Self::map(file, len, ProtFlags::READ | ProtFlags::WRITE).map(Some)
+                Self::map(file, len, ProtFlags::READ | ProtFlags::WRITE, ON_USE).map(Some)
             }
             _ => Ok(None),
         }
@@ -110,9 +117,15 @@ impl Mapping {
         }
     }
 
-    fn map(file: BorrowedFd<'_>, len: usize, access: ProtFlags) -> Result<Self, Errno> {
+    fn map(
+        file: BorrowedFd<'_>,
+        len: usize,
+        access: ProtFlags,
+        pages: MapFlags,
+    ) -> Result<Self, Errno> {
+        let flags = MapFlags::SHARED | pages;
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let at = unsafe { mmap(ptr::null_mut(), len, access, MapFlags::SHARED, file, 0) }?;
+        let at = unsafe { mmap(ptr::null_mut(), len, access, flags, file, 0) }?;
         let at = NonNull::new(at.cast::<u8>()).ok_or(Errno::NOMEM)?;
         Ok(Self { at, len })
     }
@@ -259,7 +272,15 @@ mod tests {
         assert_eq!(&bytes, b"hi");
         assert!(!other.copy_out(8191, &mut bytes));
         assert!(rustix::io::pwrite(&file, b"x", 0).is_err());
-        assert!(Mapping::map(file.as_fd(), 8192, ProtFlags::READ | ProtFlags::WRITE).is_err());
+        assert!(
+            Mapping::map(
+                file.as_fd(),
+                8192,
+                ProtFlags::READ | ProtFlags::WRITE,
+                ON_USE
+            )
+            .is_err()
+        );
         assert!(rustix::fs::ftruncate(&file, 0).is_err());
     }
 
