@@ -30,6 +30,12 @@ impl QueuePair {
         halves.is_some_and(|halves| halves.requester.is_one_sided_next())
     }
 
+    /// The key of the peer's memory if the oldest request is an atomic.
+    #[inline]
+    pub fn next_atomic_key(&self) -> Option<u32> {
+        self.service.reliable()?.requester.next_atomic_key()
+    }
+
     /// Whether the oldest request is the only one and signaled, so that the program probably waits for it, and the peer has
     /// answered an earlier packet, so that it knows that the connection is established.
     #[inline]

@@ -62,11 +62,15 @@ impl Host {
             return;
         }
         if let Some(link) = &state.link
-            && link.peer_memory().is_some()
+            && let Some(peer) = link.peer_memory()
             && qp.qp_type == QpType::Rc
             && state.engine.is_one_sided_next()
             && !self.monitor.tap.is_plugged()
         {
+            let atomic_key = state.engine.next_atomic_key();
+            if atomic_key.is_some_and(|key| peer.is_of_program(key)) {
+                return;
+            }
             self.go_direct_to_peer(qp, state, done, left);
         }
     }

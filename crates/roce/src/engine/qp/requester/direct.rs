@@ -101,6 +101,17 @@ impl Requester {
         entry.is_some_and(|entry| operation_of(&entry.op).is_some())
     }
 
+    /// The key of the peer's memory if the oldest request is an atomic.
+    #[inline]
+    pub(in crate::engine::qp) fn next_atomic_key(&self) -> Option<u32> {
+        match self.queue.front()?.op {
+            SendOp::AtomicCmpSwap { remote, .. } | SendOp::AtomicFetchAdd { remote, .. } => {
+                Some(remote.rkey)
+            }
+            _ => None,
+        }
+    }
+
     /// Whether the oldest request is the only one and signaled, and the peer has answered an earlier packet.
     #[inline]
     pub(in crate::engine::qp) fn is_next_awaited(&self) -> bool {

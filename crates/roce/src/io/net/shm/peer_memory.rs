@@ -91,6 +91,12 @@ impl PeerMemory {
         self.rights.is_open()
     }
 
+    /// Whether atomics on a key's memory need packets, because it is the other process's program's.
+    #[inline]
+    pub(crate) fn is_of_program(&self, rkey: u32) -> bool {
+        self.rights.is_of_program(rkey)
+    }
+
     /// Checks that the other process allows a request, and announces the use, which delays a withdrawal.
     ///
     /// # Errors

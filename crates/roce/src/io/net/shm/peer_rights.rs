@@ -10,7 +10,8 @@ use rustix::io::Errno;
 use super::mapping::Mapping;
 use super::program_memory::Testimony;
 use super::rights_layout::{
-    ANNOUNCED, FILE_LEN, Slot, header, key_entry, key_slots, qp_entry, qp_slot, rights_of, word_of,
+    ANNOUNCED, FILE_LEN, PROGRAM, Slot, header, key_entry, key_slots, qp_entry, qp_slot, rights_of,
+    word_of,
 };
 
 /// A request, for the check against a peer's table.
@@ -71,16 +72,27 @@ impl PeerRights {
         header(&self.0).open.load(Ordering::Relaxed) == 1
     }
 
-    /// The slot of a request's key, if the key exists.
+    /// The slots of a request's key and queue pair, if the key exists.
     #[inline]
     pub(super) fn find(&self, wanted: &Wanted) -> Option<Found> {
-        let is_it = |slot: &Slot| {
-            let entry = key_entry(&self.0, *slot);
-            entry.rkey.load(Ordering::Relaxed) == wanted.rkey && entry.version.given().is_some()
-        };
         Some(Found {
-            key: key_slots(wanted.rkey).find(is_it)?,
+            key: self.key(wanted.rkey)?,
             qp: qp_slot(wanted.qpn),
+        })
+    }
+
+    /// Whether a key's memory is its program's. It may have changed when this returns.
+    #[inline]
+    pub(super) fn is_of_program(&self, rkey: u32) -> bool {
+        let file = |slot| key_entry(&self.0, slot).file.load(Ordering::Relaxed);
+        self.key(rkey).map(file) == Some(PROGRAM)
+    }
+
+    #[inline]
+    fn key(&self, rkey: u32) -> Option<Slot> {
+        key_slots(rkey).find(|slot| {
+            let entry = key_entry(&self.0, *slot);
+            entry.rkey.load(Ordering::Relaxed) == rkey && entry.version.given().is_some()
         })
     }
 

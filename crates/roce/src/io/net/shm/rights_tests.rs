@@ -363,6 +363,25 @@ fn announce(two: &Two, Slot(key): Slot) {
 }
 
 #[test]
+fn an_atomic_on_the_programs_memory_is_known_to_need_packets_before_it_is_tried() {
+    let two = Two::new();
+    let atomic = |two: &Two| Wanted {
+        right: Access::REMOTE_ATOMIC,
+        len: 8,
+        ..two.wanted()
+    };
+    let key = two.wanted().rkey;
+    assert!(two.is_allowed(&atomic(&two)) && !two.peer.is_of_program(key));
+    two.rights.take_key(two.key, &two.pages);
+    assert!(!two.peer.is_of_program(key), "there is no such key");
+    let memory = [0; 4096];
+    let (two, key) = with_program_memory(&memory, std::process::id());
+    assert!(!two.is_allowed(&atomic(&two)) && two.peer.is_of_program(two.wanted().rkey));
+    two.rights.take_program_key(key).unwrap();
+    assert!(!two.peer.is_of_program(two.wanted().rkey));
+}
+
+#[test]
 fn the_programs_memory_is_written_to_only_within_the_rights_and_through_the_gate() {
     let (memory, own) = ([0u8; 4096], [7u8; 4096]);
     let (two, key) = with_program_memory(&memory, std::process::id());
