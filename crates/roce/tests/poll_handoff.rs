@@ -239,3 +239,47 @@ fn a_sleeper_that_comes_back_in_time_finds_the_sockets_as_it_left_them() {
         assert!(watched.load(Ordering::Relaxed));
     });
 }
+
+/// Whether the writers of the rings wake the thread after it has polled the rings, while a poller did `meanwhile`.
+fn woken_after_polling_the_rings(
+    is_left: bool,
+    meanwhile: impl FnOnce(&PollHandoff, &AtomicBool) + Send + 'static,
+) -> bool {
+    let handoff = Arc::new(PollHandoff::new(100));
+    let woken = Arc::new(AtomicBool::new(true));
+    let note = |woken: &AtomicBool, change| {
+        if let Watch::Rings(watching) = change {
+            woken.store(watching, Ordering::Relaxed);
+        }
+    };
+    if is_left {
+        handoff.poller_is_here(1);
+        assert!(handoff.yield_to_pollers(2, |change| note(&woken, change)));
+    }
+    let poller = {
+        let (handoff, woken) = (handoff.clone(), woken.clone());
+        thread::spawn(move || meanwhile(&handoff, &woken))
+    };
+    handoff.if_watching(|| woken.store(false, Ordering::Relaxed));
+    handoff.if_watching(|| woken.store(true, Ordering::Relaxed));
+    poller.join().unwrap();
+    woken.load(Ordering::Relaxed)
+}
+
+#[test]
+fn a_thread_that_has_polled_the_rings_is_woken_for_them_unless_it_left_them_to_pollers() {
+    loom::model(|| {
+        assert!(woken_after_polling_the_rings(false, |_, _| {}));
+        assert!(!woken_after_polling_the_rings(true, |_, _| {}));
+    });
+    loom::model(|| {
+        let leave = |handoff: &PollHandoff, woken: &AtomicBool| {
+            handoff.poller_leaves(1, |change| {
+                if let Watch::Rings(watching) = change {
+                    woken.store(watching, Ordering::Relaxed);
+                }
+            });
+        };
+        assert!(woken_after_polling_the_rings(true, leave));
+    });
+}

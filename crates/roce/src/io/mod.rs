@@ -41,9 +41,10 @@
 //!    memory window lock it for writing while they hold the queue pair's lock.
 //! 5. One completion queue, or one shared receive queue.
 //! 6. Leaves, under which nothing else is locked: a completion channel's events, the deadlines, a socket's or ring's
-//!    waiting packets (and then the ring's writing end), the table of links, the bells of a waiting thread, the lists of queue pairs noted for later, a
-//!    device's address table and events, an XRC domain's queues, a shard of the table of queue pairs, the keys that
-//!    peers may use directly (and then those peers), the memory files.
+//!    waiting packets (and then the ring's writing end), the table of links, the queue pairs that wait for one, the
+//!    bells of a waiting thread, the lists of queue pairs noted for later, a device's address table and events, an XRC
+//!    domain's queues, a shard of the table of queue pairs, the keys that peers may use directly (and then those peers),
+//!    the memory files.
 //!
 //! Those of 1, 3, 4, completion queues, and a ring's writing end are [biased](portolan_threads::biased): a thread that alone
 //! polls and posts takes them without locked instructions.

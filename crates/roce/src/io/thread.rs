@@ -200,6 +200,7 @@ impl Worker {
         }
         self.tell_of_established();
         self.call_links();
+        self.host.resume_waiting_for_links();
         self.serve_timers(yields);
         self.serve_readings();
     }
@@ -208,11 +209,8 @@ impl Worker {
     fn busy_poll(&mut self) -> bool {
         let host = &self.host;
         let mut awake = None;
-        let look = |now| {
-            awake.get_or_insert_with(|| host.stay_awake());
-            host.look_for_one_sided(now)
-        };
-        self.policy.busy_poll(|| host.clock.now(), look)
+        let look = |now| host.look_for_one_sided(now, &mut awake);
+        self.policy.busy_poll(|| host.clock.recent(), look)
     }
 
     /// Sleeps until there is work. With `at_once`, only checks for work.

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use portolan_provider::verbs::{QpType, SendOp, WcStatus};
@@ -37,7 +38,9 @@ fn datagrams_go_through_memory_once_the_link_is_up_with_the_header_that_they_had
         let config = config();
         let stacks = [stack(&config), stack(&config)];
         let (a, b) = (UdEnd::new(&stacks[0], ip), UdEnd::new(&stacks[1], ip));
-        exchange(&a, &b, 1);
+        // Within a process there is no link.
+        exchange(&UdEnd::new(&stacks[1], ip), &b, 1);
+        assert_eq!(through_memory(&stacks[1]), 0);
         let by_socket = b.memory.read(0, 40);
         until("the link is up", || {
             exchange(&a, &b, 2);
@@ -56,6 +59,19 @@ fn datagrams_go_through_memory_once_the_link_is_up_with_the_header_that_they_had
         assert_eq!(through_memory(&stacks[0]), before + 20);
         assert_eq!(stacks[0].counters().send_calls, calls);
     }
+}
+
+#[test]
+fn the_first_datagram_to_a_process_waits_until_the_link_is_up() {
+    let ip: IpAddr = "127.0.0.1".parse().unwrap();
+    let config = config();
+    // On a busy machine, the link may take longer than the datagram waits.
+    until("the first datagram goes through memory", || {
+        let stacks = [stack(&config), stack(&config)];
+        let (a, b) = (UdEnd::new(&stacks[0], ip), UdEnd::new(&stacks[1], ip));
+        exchange(&a, &b, 1);
+        through_memory(&stacks[0]) == 1
+    });
 }
 
 #[test]
@@ -110,21 +126,81 @@ fn send(end: &UdEnd, to: Qpn, len: usize) {
 }
 
 #[test]
-fn datagrams_to_a_stopped_process_fill_its_ring_and_hold_up_nobody() {
+fn datagrams_to_a_stopped_process_fill_its_ring_and_hold_up_others_only_once() {
     let (stack, _connected, peer, end, theirs) = with_process();
     let other = UdEnd::new(&stack, "127.0.0.1".parse().unwrap());
     peer.signal(Signal::STOP);
     std::thread::sleep(Duration::from_millis(100));
+    let begun = Instant::now();
     for seed in 0..DATAGRAMS {
         send(&end, theirs, LEN);
         exchange(&end, &other, seed);
     }
+    // A wait for each of those that found the ring full would take longer.
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
     peer.signal(Signal::CONT);
     // The other end's receives are few, so most of what waits there is lost. What follows goes through memory again.
     let before = through_memory(&stack);
     until("the ring has room", || {
         send(&end, theirs, 8);
         through_memory(&stack) > before + DATAGRAMS
+    });
+}
+
+#[test]
+fn datagrams_to_a_process_that_is_stopped_before_the_link_is_up_hold_up_others_only_once() {
+    let (_stack, _connected, peer, _end, theirs) = with_process();
+    let stack = stack(&config());
+    let ip = "127.0.0.1".parse().unwrap();
+    let (end, other) = (UdEnd::new(&stack, ip), UdEnd::new(&stack, ip));
+    peer.signal(Signal::STOP);
+    std::thread::sleep(Duration::from_millis(100));
+    let begun = Instant::now();
+    for seed in 0..DATAGRAMS {
+        send(&end, theirs, LEN);
+        exchange(&end, &other, seed);
+    }
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert_eq!(through_memory(&stack), 0);
+}
+
+/// More than a ring holds, and what may wait beside it.
+const BURST: u64 = 2000;
+
+#[test]
+fn datagrams_that_are_faster_than_their_reader_wait_for_it_and_none_is_lost() {
+    let (stack, _connected, peer, end, theirs) = with_process();
+    let ends = [end, UdEnd::new(&stack, "127.0.0.1".parse().unwrap())];
+    // On a busy machine, the reader may be away for longer than a datagram waits.
+    until("no datagram is lost", || {
+        let before = stack.counters();
+        let is_settled = || {
+            let (sent, lost) = (through_memory(&stack), stack.counters().send_refused);
+            sent - before.sent_through_memory + lost - before.send_refused == 2 * BURST
+        };
+        peer.signal(Signal::STOP);
+        let done = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for end in &ends {
+                scope.spawn(|| {
+                    for _ in 0..BURST {
+                        send(end, theirs, LEN);
+                        done.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            // Until both wait, or do not although they should.
+            let mut last = u64::MAX;
+            while done.load(Ordering::Relaxed) != last {
+                last = done.load(Ordering::Relaxed);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            peer.signal(Signal::CONT);
+        });
+        until("all are sent or lost", is_settled);
+        stack.counters().send_refused == before.send_refused
     });
 }
 

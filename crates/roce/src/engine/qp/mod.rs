@@ -250,6 +250,11 @@ impl QueuePair {
         self.service.is_about_to_start()
     }
 
+    /// The destination of a UD queue pair's next datagram; `None` if it has none to send.
+    pub fn next_destination(&self) -> Option<&Destination> {
+        self.service.next_destination()
+    }
+
     /// Posts a datagram to the send queue of a UD queue pair; `to` replaces the request's `ud`. In ERR and SQE it is
     /// flushed at once.
     ///

@@ -147,6 +147,14 @@ impl Service {
         }
     }
 
+    /// The destination of a UD queue pair's next datagram.
+    pub(super) fn next_destination(&self) -> Option<&Destination> {
+        match self {
+            Rc(_) | Uc(_) => None,
+            Ud(halves) => halves.next_destination(),
+        }
+    }
+
     /// Number of requests in the send queue.
     pub(super) fn posted(&mut self) -> usize {
         match self {

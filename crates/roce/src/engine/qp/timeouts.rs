@@ -45,7 +45,7 @@ impl QueuePair {
     /// The host has no room to send the next packet or record. Until it has, the timer runs: a request fails when the time
     /// for an answer is over, although it was never sent. `anew`: there was room since the last call, but others took it, so
     /// that time starts again. On an unreliable connection, requests are lost after a second, as packets are on the
-    /// wire. Datagrams wait for sockets only, which have no such time.
+    /// wire. How long datagrams wait is the host's choice.
     pub fn wait_for_room(&mut self, now: Duration, anew: bool) {
         match &mut self.service {
             Service::Rc(halves) => {

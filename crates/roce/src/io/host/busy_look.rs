@@ -4,30 +4,37 @@ use std::time::Duration;
 
 use crate::io::host::Host;
 use crate::io::host::drive::{Answer, Taken};
-use crate::io::net::shm::head_page::HeadPage;
 use crate::io::polling::busy_poll::Look;
 use crate::io::polling::clock::as_nanos;
 
 /// While it lives, the writers of the rings do not wake the progress thread, because that thread reads them all the time.
-pub(crate) struct Awake<'a>(&'a HeadPage);
+pub(crate) struct Awake<'a>(&'a Host);
+
+impl<'a> Awake<'a> {
+    fn new(host: &'a Host) -> Self {
+        if let Some(links) = &host.links {
+            host.progress.polls_rings(links);
+        }
+        Self(host)
+    }
+}
 
 impl Drop for Awake<'_> {
     /// The progress thread looks at each ring once more after this, and then sleeps.
     fn drop(&mut self) {
-        self.0.asleep().announce();
+        if let Some(links) = &self.0.links {
+            self.0.progress.polled_rings(links);
+        }
     }
 }
 
 impl Host {
-    /// Called by the progress thread, which watches the rings and is about to poll. `None` if it has no links.
-    pub(crate) fn stay_awake(&self) -> Option<Awake<'_>> {
-        let head_page = self.links.as_ref()?.head_page();
-        head_page.asleep().end();
-        Some(Awake(head_page))
-    }
-
-    /// Looks for a one-sided request and executes it.
-    pub(crate) fn look_for_one_sided(&self, now: Duration) -> Look {
+    /// Looks for packets, and handles them. The first look stores in `awake` what keeps writers from waking this thread.
+    pub(crate) fn look_for_one_sided<'a>(
+        &'a self,
+        now: Duration,
+        awake: &mut Option<Awake<'a>>,
+    ) -> Look {
         let has_other_work = self.progress.is_wanted(now)
             || self.deadlines.next_ns() <= as_nanos(now)
             || self.copying.any()
@@ -35,6 +42,7 @@ impl Host {
         if has_other_work {
             return Look::Enough;
         }
+        awake.get_or_insert_with(|| Awake::new(self));
         // If a poller has the lock, it reads the packets.
         let Some(mut receiver) = self.receiver.try_lock() else {
             return Look::Enough;

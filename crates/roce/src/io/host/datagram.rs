@@ -22,6 +22,7 @@ use portolan_wire::ip::{Ipv4Repr, Ipv6Repr, PROTOCOL_UDP, UdpRepr};
 use crate::engine::MemoryTable;
 use crate::io::host::Host;
 use crate::io::host::datagram_memory;
+use crate::io::host::datagram_wait::Full;
 use crate::io::host::queue_pair::{LockedQp, QpCore};
 use crate::io::host::stage::{stage, with_batch};
 use crate::io::net::arrived::Arrived;
@@ -29,7 +30,7 @@ use crate::io::net::path::Path;
 use crate::io::net::receive_batch;
 use crate::io::net::send_batch::{PACKET_LEN_MAX, SendBatch};
 use crate::io::net::sockopt::IpVersion;
-use crate::io::net::transmit::{Room, SendSocket};
+use crate::io::net::transmit::{Room, SendSocket, Turn};
 
 impl Host {
     /// Passes datagrams to a UD queue pair, in order: its own and those of its multicast groups. UD sends no answer.
@@ -88,12 +89,15 @@ impl Host {
         now: Duration,
         memory: &MemoryTable,
     ) {
+        if self.waits_with_datagrams(qp, state, now) {
+            return;
+        }
         // Datagrams of one queue pair through sockets stay in order across both IP versions: a full socket of either version
         // stops all.
         for version in [IpVersion::V4, IpVersion::V6] {
             if let Some(socket) = self.transmitter.socket(version, qp.qpn)
                 && socket.is_full()
-                && (state.deferred || socket.defers(qp.qpn))
+                && (state.deferred || socket.defers(qp.qpn, Turn::Missed))
             {
                 state.deferred = true;
                 return;
@@ -101,10 +105,19 @@ impl Host {
         }
         with_batch(|batch| {
             let mut staged: Option<Staged> = None;
-            while let Some(transmit) = state.engine.poll_transmit(now, memory, PACKET_LEN_MAX) {
+            loop {
+                let next = state.engine.next_destination();
+                let (link, waits) = match next.map(|next| (next.path, next.qpn)) {
+                    Some((path, to)) => self.link_of_datagram(qp, state, (&path, to), now),
+                    None => (None, false),
+                };
+                // While the queue pair waits, this completes what was sent.
+                let budget = if waits { 0 } else { PACKET_LEN_MAX };
+                let Some(transmit) = state.engine.poll_transmit(now, memory, budget) else {
+                    break;
+                };
                 let Some(path) = transmit.path else { continue };
                 let to = transmit.headers.bth.dest_qp;
-                let link = self.link_of_datagram(&path, to);
                 let outlet = Staged { path, to, link };
                 let Some(socket) = self.outlet(qp, &outlet) else {
                     self.monitor.counters.send_refused.up();
@@ -130,33 +143,24 @@ impl Host {
                 // SAFETY: the engine checked the segments against `memory` in the call above, and the
                 // table is locked while the reference to it exists.
                 unsafe { stage(batch, &transmit, flow.as_ref(), coalesce) };
-                let full = match batch.has_room(1) {
-                    true => full,
-                    false => self.send_batch(qp, batch, &outlet).or(full),
+                // One that waits for the ring's reader is enough.
+                let is_last = !batch.has_room(1) || (socket.is_ring() && socket.is_full());
+                let full = match is_last {
+                    true => self.send_batch(qp, batch, &outlet).or(full),
+                    false => full,
                 };
                 staged = Some(outlet);
-                if full.is_some_and(|socket| defers(qp, state, socket)) {
+                if full.is_some_and(|full| full.defers(qp, state, now)) {
                     break;
                 }
             }
             if let Some(last) = &staged
                 && !batch.is_empty()
-                && let Some(socket) = self.send_batch(qp, batch, last)
+                && let Some(full) = self.send_batch(qp, batch, last)
             {
-                defers(qp, state, socket);
+                full.defers(qp, state, now);
             }
         });
-    }
-
-    /// The link to the process of this host that has the queue pair a datagram is for, if it is up. Otherwise asks for it.
-    fn link_of_datagram(&self, path: &Path, to: Qpn) -> Option<Arc<SendSocket>> {
-        let links = self.links.as_ref()?;
-        let block = self.block_of_other_process(path, to)?;
-        let (link, is_wanted) = links.for_datagram(block);
-        if is_wanted && links.want(block) {
-            self.progress.wake();
-        }
-        link
     }
 
     /// The socket of a datagram, or its ring.
@@ -169,24 +173,21 @@ impl Host {
         self.transmitter.socket(IpVersion::of(path.local), qp.qpn)
     }
 
-    /// Sends the staged datagrams. Returns the socket if it is full. While a ring is full, the datagrams wait, and those
-    /// beyond a limit are dropped: a process that does not read holds up no other.
-    fn send_batch(
-        &self,
-        qp: &QpCore,
-        batch: &mut SendBatch,
-        staged: &Staged,
-    ) -> Option<&SendSocket> {
+    /// Sends the staged datagrams. Returns what is full, if the queue pair should wait for it. The datagrams that did not fit
+    /// wait there, and those beyond a limit are dropped.
+    fn send_batch(&self, qp: &QpCore, batch: &mut SendBatch, staged: &Staged) -> Option<Full<'_>> {
         let outlet = self.outlet(qp, staged)?;
         let room = outlet.send(batch, &staged.path, &self.monitor);
         if room == Room::JustFilled {
             self.progress.watch_for_room(&self.transmitter, outlet);
         }
-        match room {
-            Room::JustFilled | Room::Full if !outlet.is_ring() => {
-                self.socket_of_datagram(qp, &staged.path)
+        match (room, &staged.link) {
+            (Room::Left, _) => None,
+            (_, Some(ring)) => {
+                let is_waited_for = ring.is_trusted() && !ring.is_stalled();
+                is_waited_for.then(|| Full::Ring(Arc::clone(ring)))
             }
-            _ => None,
+            (_, None) => self.socket_of_datagram(qp, &staged.path).map(Full::Socket),
         }
     }
 
@@ -204,6 +205,9 @@ impl Host {
 
     /// Records whether a UD queue pair accepts datagrams. They can arrive over either IP version.
     pub(crate) fn take_datagrams(&self, state: &mut LockedQp, takes: bool) {
+        if !takes {
+            state.datagram_wait = None;
+        }
         if std::mem::replace(&mut state.takes_datagrams, takes) == takes {
             return;
         }
@@ -230,14 +234,6 @@ impl Staged {
         let link_of = |staged: &Self| staged.link.as_ref().map(Arc::as_ptr);
         link_of(self) == link_of(other) && self.path == other.path
     }
-}
-
-/// Registers the queue pair with a full socket. Returns whether the socket is still full.
-fn defers(qp: &QpCore, state: &mut LockedQp, socket: &SendSocket) -> bool {
-    if !state.deferred {
-        state.deferred = socket.defers(qp.qpn);
-    }
-    state.deferred
 }
 
 /// Whether a datagram in a ring is for one queue pair, and has the number of one of the process that wrote it. True for one

@@ -124,7 +124,11 @@ impl Host {
             links.head_page().asleep().end_waiter();
         }
         let _watch = self.watch_for_panics();
-        let settled = self.settle_deferred() | self.continue_copies();
+        let mut settled = self.settle_deferred() | self.continue_copies();
+        if self.progress.take_ring_full(now) {
+            self.resume_rings();
+            settled = true;
+        }
         match self.receiver.try_lock() {
             Some(mut receiver) => {
                 if looks_longer {
@@ -205,12 +209,15 @@ impl Host {
     pub(crate) fn resume_rings(&self) {
         let Some(links) = &self.links else { return };
         for socket in links.full() {
-            self.resume_all(socket.resume(&self.monitor).unwrap_or_default());
+            match socket.resume(&self.monitor) {
+                Some(waited) => self.resume_all(waited),
+                None => self.progress.ring_is_full(),
+            }
         }
     }
 
     /// Resumes queue pairs that waited for room.
-    pub(crate) fn resume_all(&self, waited: Vec<Qpn>) {
+    pub(crate) fn resume_all(&self, waited: impl IntoIterator<Item = Qpn>) {
         for qp in waited.into_iter().filter_map(|qpn| self.qps.find(qpn)) {
             self.resume(&qp);
         }

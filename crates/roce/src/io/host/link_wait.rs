@@ -9,13 +9,12 @@ use portolan_provider::verbs::QpType;
 
 use crate::io::host::Host;
 use crate::io::host::queue_pair::LockedQp;
+use crate::io::net::shm::links::LINK_WAIT_MAX;
 use crate::io::polling::progress::LOOK_INTERVAL;
 
-/// Longer than two processes take to create their link.
-const LINK_WAIT_MAX: Duration = Duration::from_millis(50);
-
 impl Host {
-    /// Whether a queue pair must not send yet, because its link is being created. Its timer then settles it again.
+    /// Whether a queue pair must not send yet, because its link is being created. It is settled again when the link is up or
+    /// refused, or else by its timer.
     #[inline]
     pub(super) fn waits_for_link(&self, state: &mut LockedQp, now: Duration) -> bool {
         if state.engine.qp_type() != QpType::Uc {
@@ -34,6 +33,9 @@ impl Host {
         }
         let due = *state.link_wait.due.get_or_insert(now + LINK_WAIT_MAX);
         let waits = now < due && !links.is_refused(peer);
+        if waits {
+            links.wait(state.engine.qpn());
+        }
         waits.then_some(due.min(now + LOOK_INTERVAL))
     }
 }

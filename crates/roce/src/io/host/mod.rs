@@ -12,6 +12,7 @@ pub(crate) mod completion_queue;
 mod copying;
 pub(crate) mod datagram;
 pub(crate) mod datagram_memory;
+pub(crate) mod datagram_wait;
 pub(crate) mod device;
 mod direct;
 pub(crate) mod drive;

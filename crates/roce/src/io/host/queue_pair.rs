@@ -71,6 +71,8 @@ pub(crate) struct LockedQp {
     pub(crate) latest: Duration,
     /// It has more to send and is registered with its full socket.
     pub(crate) deferred: bool,
+    /// It has more datagrams to send, and waits for another process.
+    pub(crate) datagram_wait: Option<Box<DatagramWait>>,
     /// It delays an acknowledgement, or the last packets of a stream, until its owner posts or polls again.
     pub(crate) owes: bool,
     /// A completion queue has overflowed, and `CqErr` was raised.
@@ -96,6 +98,24 @@ pub(crate) struct LinkWait {
     pub(crate) due: Option<Duration>,
     /// When the queue pair looks again, while it waits.
     pub(crate) next_look: Option<Duration>,
+}
+
+/// A wait of datagrams for another process of this host.
+#[derive(Debug)]
+pub(crate) struct DatagramWait {
+    pub(crate) what: Awaited,
+    /// Whether what it waits for resumes the queue pair.
+    pub(crate) is_registered: bool,
+    /// When it looks again.
+    pub(crate) until: Duration,
+}
+
+#[derive(Debug)]
+pub(crate) enum Awaited {
+    /// Room in this ring.
+    Room(Arc<SendSocket>),
+    /// The link to this process.
+    Link(Block),
 }
 
 /// A write that the peer is asked to copy.
@@ -164,6 +184,7 @@ impl QpCore {
                 timer: None,
                 latest: Duration::ZERO,
                 deferred: false,
+                datagram_wait: None,
                 overflowed: false,
                 owes: false,
                 device_removed: false,

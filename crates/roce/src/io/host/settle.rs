@@ -23,7 +23,7 @@ use crate::io::host::xrc_domain::XrcDomain;
 use crate::io::net::path::Path;
 use crate::io::net::send_batch::{PACKET_LEN_MAX, SendBatch};
 use crate::io::net::sockopt::IpVersion;
-use crate::io::net::transmit::{Room, SendSocket};
+use crate::io::net::transmit::{Room, SendSocket, Turn};
 use crate::io::polling::clock::as_nanos;
 use crate::io::polling::progress::LOOK_INTERVAL;
 
@@ -186,6 +186,7 @@ impl Host {
     pub(crate) fn resume(&self, qp: &QpCore) {
         let mut state = qp.lock();
         state.deferred = false;
+        state.note_resumed();
         if !state.closed {
             let now = self.clock.now();
             self.settle(qp, &mut state, now);
@@ -249,7 +250,7 @@ impl Host {
         else {
             return;
         };
-        if socket.is_full() && defers(qp, state, socket) {
+        if socket.is_full() && defers(qp, state, socket, Turn::Missed) {
             return;
         }
         let flow = match socket.is_ring() {
@@ -286,6 +287,9 @@ impl Host {
                 if !batch.has_room(2) && !self.send(qp, state, socket, batch, &path) {
                     break;
                 }
+                if state.engine.is_transmit_idle() {
+                    break;
+                }
             }
             if let Some(headers) = held {
                 stage_headers(batch, headers, flow);
@@ -310,7 +314,7 @@ impl Host {
         if room == Room::JustFilled {
             self.progress.watch_for_room(&self.transmitter, socket);
         }
-        room == Room::Left || !defers(qp, state, socket)
+        room == Room::Left || !defers(qp, state, socket, Turn::Had)
     }
 
     /// Delivers completions and events, and stores the next timeout.
@@ -432,9 +436,13 @@ impl Host {
     pub(super) fn keep_timer(&self, qp: &QpCore, state: &mut LockedQp) {
         let mut wanted = state.engine.poll_timeout();
         // Mostly there are no others.
-        if state.pulled.is_some() || state.link_wait.next_look.is_some() {
+        if state.pulled.is_some()
+            || state.link_wait.next_look.is_some()
+            || state.datagram_wait.is_some()
+        {
             let of_pull = state.pulled.as_ref().map(|pulled| pulled.deadline);
-            let timeouts = [wanted, of_pull, state.link_wait.next_look];
+            let of_datagrams = state.datagram_wait.as_ref().map(|wait| wait.until);
+            let timeouts = [wanted, of_pull, of_datagrams, state.link_wait.next_look];
             wanted = timeouts.into_iter().flatten().min();
         }
         if let Some(wanted) = wanted
@@ -456,9 +464,9 @@ impl Host {
 /// Registers a connected queue pair with a full socket or ring. False if there is room again: the queue pairs that waited
 /// are resumed already, and this one would not be.
 #[cold]
-fn defers(qp: &QpCore, state: &mut LockedQp, socket: &SendSocket) -> bool {
+fn defers(qp: &QpCore, state: &mut LockedQp, socket: &SendSocket, turn: Turn) -> bool {
     let is_new = !state.deferred;
-    state.deferred = state.deferred || socket.defers(qp.qpn);
+    state.deferred = state.deferred || socket.defers(qp.qpn, turn);
     // A socket always gets room again. A ring gets none while its reader is stopped.
     if state.deferred && socket.is_ring() {
         state.engine.wait_for_room(state.latest, is_new);

@@ -35,7 +35,8 @@ pub enum WhySocket {
     /// between two processes.
     #[error("both ends are in one process")]
     SameProcess,
-    /// A datagram queue pair has many peers. Each datagram goes through memory if the link to its peer's process is up.
+    /// A datagram queue pair has many peers. Each datagram goes through memory if the link to its peer's process is up. The
+    /// first one to a process waits for the link, up to 50 ms.
     #[error("datagrams, which choose memory one by one")]
     Datagrams,
     /// [`StackConfig::local_memory`](crate::io::StackConfig::local_memory) is off, or this process could not create

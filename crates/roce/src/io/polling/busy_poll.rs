@@ -4,7 +4,7 @@
 //! Waking takes as long as everything else together, and much longer if a hypervisor or an emulator has to wake an
 //! idle processor. A peer that waits for its answer is likely to send the next request soon.
 //!
-//! So after such a request the thread polls the sockets for a short time. It polls less often after polls without
+//! So after such a request the thread polls the rings and sockets for a short time. It polls less often after polls without
 //! success, not while other threads keep the processors busy, and never on a machine with one processor, which the
 //! peer may need.
 
@@ -12,19 +12,20 @@ use std::time::Duration;
 
 use portolan_threads::processors;
 
-/// Polls without success before the thread sleeps: about 50 µs. A count adapts to slow machines, such as emulated
-/// ones, where waking takes longer too.
-const LOOKS_MAX: u32 = 1024;
+/// How long the thread polls without success before it sleeps.
+const SERIES: Duration = Duration::from_micros(50);
+/// It polls at least this often. A count adapts to slow machines, such as emulated ones, where waking takes longer too.
+const LOOKS_MIN: u32 = 128;
 /// Requests found in a row before the thread looks at everything else that it waits for.
 const FOUND_MAX: u32 = 16;
-/// The thread sleeps after this time without success, however few polls fitted in. After this time with success it looks
+/// The thread sleeps after this time without success, however few polls fitted in. After this time with success, it looks
 /// at everything else.
 const LONGEST: Duration = Duration::from_millis(1);
 /// A poll that took this long was interrupted: another thread had the processor.
 const INTERRUPTED: Duration = Duration::from_micros(500);
 /// After an interrupted poll, the thread sleeps at once for this many requests.
-const SKIPS_INTERRUPTED: u32 = 32;
-/// Maximum of `skips`. Repeated failures then cost less than half a microsecond per request.
+const SKIPS_INTERRUPTED: u32 = 8;
+/// Maximum of `skips`. Repeated failures then cost little per request.
 const SKIPS_MAX: u32 = 256;
 
 /// Decides from experience whether the thread polls after a request.
@@ -49,8 +50,9 @@ pub(crate) enum Look {
 /// One series of polls without sleep.
 #[derive(Debug)]
 struct Looks {
+    /// Number of polls that it has at least.
     left: u32,
-    end: Duration,
+    begun: Duration,
     last: Duration,
 }
 
@@ -132,8 +134,8 @@ impl BusyPoll {
 impl Looks {
     fn begin(now: Duration) -> Self {
         Self {
-            left: LOOKS_MAX,
-            end: now + LONGEST,
+            left: LOOKS_MIN,
+            begun: now,
             last: now,
         }
     }
@@ -141,11 +143,12 @@ impl Looks {
     /// Counts a poll that found nothing and ended at `now`.
     fn found_nothing(&mut self, now: Duration) -> Next {
         let took = now.saturating_sub(self.last);
+        let took_all = now.saturating_sub(self.begun);
         self.last = now;
         self.left = self.left.saturating_sub(1);
         if took >= INTERRUPTED {
             Next::MakeWay
-        } else if self.left == 0 || now >= self.end {
+        } else if took_all >= LONGEST || self.left == 0 && took_all >= SERIES {
             Next::Sleep
         } else {
             Next::Look
@@ -188,8 +191,8 @@ mod tests {
             busy_poll.found();
         }
         let (count, took) = poll_without_result(&mut busy_poll);
-        assert_eq!(count, LOOKS_MAX);
-        assert!(took < Duration::from_micros(60), "{took:?}");
+        assert!(count >= LOOKS_MIN);
+        assert_eq!(took, SERIES);
     }
 
     /// Runs with the results of its looks, `gap` apart. Returns what the run says, and how many looks it made.
@@ -220,7 +223,20 @@ mod tests {
         assert_eq!(run(mixed, LOOK), (true, 4));
         assert_eq!(run([Look::Nothing, Look::Enough], LOOK), (false, 2));
         let one = std::iter::once(Look::OneSided).chain(std::iter::repeat(Look::Nothing));
-        assert_eq!(run(one, LOOK), (true, 1 + LOOKS_MAX));
+        let looks = (SERIES.as_nanos() / LOOK.as_nanos()) as u32;
+        assert_eq!(run(one, LOOK), (true, 1 + looks));
+    }
+
+    #[test]
+    fn polls_of_sockets_end_after_a_number_of_polls() {
+        let mut busy_poll = BusyPoll::default();
+        let mut looks = busy_poll.start(Duration::ZERO).expect("looks");
+        let look = Duration::from_micros(1);
+        let mut now = look;
+        while looks.found_nothing(now) == Next::Look {
+            now += look;
+        }
+        assert_eq!(now, look * LOOKS_MIN);
     }
 
     #[test]

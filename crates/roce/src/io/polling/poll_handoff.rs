@@ -175,6 +175,14 @@ impl PollHandoff {
         self.apply(watch);
     }
 
+    /// Calls `change` if the progress thread watches. It goes on watching meanwhile.
+    pub(crate) fn if_watching(&self, change: impl FnOnce()) {
+        let _guard = self.changing.lock();
+        if self.watching.load(Ordering::Relaxed) {
+            change();
+        }
+    }
+
     /// Whether a thread that waited for the sockets was awake lately and is expected back.
     pub(crate) fn expects_sleeper(&self, now_ns: u64) -> bool {
         let awake_ns = self.awake_ns.load(Ordering::Relaxed);

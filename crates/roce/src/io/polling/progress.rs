@@ -1,7 +1,7 @@
 //! The progress thread from other threads' side: what it waits for, and how it is woken.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use portolan_provider::{Error, Result, Step};
@@ -24,6 +24,9 @@ use portolan_port_sharing::room::{self, with_room};
 const POLLER_STAYS_NS: u64 = 2_000_000;
 /// An active poller visits more often than this.
 const POLLER_AWAY_NS: u64 = 100_000;
+
+/// A poller looks at full rings once in this time.
+const FULL_RING_INTERVAL_NS: u64 = 20_000;
 
 /// How often the progress thread checks whether pollers are still active.
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(1);
@@ -69,6 +72,10 @@ pub(crate) struct Progress {
     stopping: AtomicBool,
     /// The thread was woken, and has not looked why.
     woken: AtomicBool,
+    /// A ring that this process writes to has no room.
+    is_ring_full: AtomicBool,
+    /// When a poller last looked whether it has, nanoseconds.
+    ring_looked_ns: AtomicU64,
     /// The connection manager's timer may have changed.
     gsi_changed: AtomicBool,
     /// A reading of the interfaces was requested.
@@ -123,6 +130,8 @@ impl Progress {
             by_sockets: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             woken: AtomicBool::new(false),
+            is_ring_full: AtomicBool::new(false),
+            ring_looked_ns: AtomicU64::new(0),
             gsi_changed: AtomicBool::new(true),
             reading_asked: AtomicBool::new(false),
             reading_due: AtomicBool::new(false),
@@ -284,6 +293,19 @@ impl Progress {
         }
     }
 
+    /// The progress thread polls the rings, so that their writers need not wake it. If it leaves them to others, nothing
+    /// changes.
+    pub(crate) fn polls_rings(&self, links: &Links) {
+        self.handoff
+            .if_watching(|| links.head_page().asleep().end());
+    }
+
+    /// Undoes [`polls_rings`](Self::polls_rings). The caller looks at every ring once more after this.
+    pub(crate) fn polled_rings(&self, links: &Links) {
+        self.handoff
+            .if_watching(|| links.head_page().asleep().announce());
+    }
+
     fn watch_sockets(&self, group: &PortGroup, watching: bool) {
         let flags = match watching {
             true => epoll::EventFlags::IN,
@@ -298,14 +320,35 @@ impl Progress {
     /// Makes the thread resume a socket's queue pairs when there is room to send.
     pub(crate) fn watch_for_room(&self, transmitter: &Transmitter, socket: &SendSocket) {
         let Some((token, fd)) = transmitter.token(socket).zip(socket.fd()) else {
-            // A ring has no descriptor: the thread retries when the reader has made room, and once before it waits
-            // for that.
+            // A ring has no descriptor: a poller retries. The thread retries when the reader has made room, and once
+            // before it waits for that.
+            self.ring_is_full();
             return self.wake();
         };
         let flags = epoll::EventFlags::OUT | epoll::EventFlags::ONESHOT;
         // As above.
         let data = epoll::EventData::new_u64(SEND + token);
         let _ = epoll::modify(&self.epoll, fd, data, flags);
+    }
+
+    /// Whether a poller looks again at rings that had no room; clears the flag. Not at each poll: a ring has no room for
+    /// as long as its reader is stopped.
+    #[inline]
+    pub(crate) fn take_ring_full(&self, now: Duration) -> bool {
+        if !self.is_ring_full.load(Ordering::Relaxed) {
+            return false;
+        }
+        let looked_ns = self.ring_looked_ns.load(Ordering::Relaxed);
+        if as_nanos(now).saturating_sub(looked_ns) < FULL_RING_INTERVAL_NS {
+            return false;
+        }
+        self.ring_looked_ns.store(as_nanos(now), Ordering::Relaxed);
+        self.is_ring_full.swap(false, Ordering::AcqRel)
+    }
+
+    /// A ring still has no room.
+    pub(crate) fn ring_is_full(&self) {
+        self.is_ring_full.store(true, Ordering::Release);
     }
 
     /// Makes the thread read a multicast group's socket.
@@ -428,8 +471,9 @@ impl Progress {
 
     /// Undoes [`wake`](Self::wake).
     pub(crate) fn awoken(&self) {
-        self.woken.store(false, Ordering::SeqCst);
         let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
+        // After the read. Otherwise it could stay set with nothing to read.
+        self.woken.store(false, Ordering::SeqCst);
     }
 
     pub(crate) fn wake(&self) {

@@ -19,6 +19,7 @@ use portolan_wire::{Psn, Qpn};
 use super::context::Context;
 use super::outbox::Outbox;
 use super::receive_queue::{ReceiveQueue, receive_completion};
+use crate::engine::path::Destination;
 use crate::engine::{DropReason, QpConfig, ReceiveSource};
 use connected::Inbound;
 pub(super) use send::SendFailed;
@@ -80,6 +81,11 @@ impl Unacknowledged {
     /// Whether it has a request and has not begun.
     pub(super) fn is_about_to_start(&self) -> bool {
         self.sender.posted() > 0 && !self.sender.has_begun()
+    }
+
+    /// The destination of the next datagram (UD).
+    pub(super) fn next_destination(&self) -> Option<&Destination> {
+        self.sender.next_destination()
     }
 
     /// When requests that wait for room are lost.

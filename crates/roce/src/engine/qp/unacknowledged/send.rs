@@ -124,6 +124,11 @@ impl Sender {
         self.queue.len()
     }
 
+    /// The destination of the next datagram (UD).
+    pub(in crate::engine::qp) fn next_destination(&self) -> Option<&Destination> {
+        self.destinations.get(usize::from(self.is_front_sent))
+    }
+
     /// Discards the requests after the first `posted`. None of them was started.
     pub(in crate::engine::qp) fn truncate(&mut self, posted: usize) {
         self.queue.truncate(posted);

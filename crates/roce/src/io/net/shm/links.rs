@@ -2,9 +2,9 @@
 //!
 //! A queue pair that is connected to another process of this host requests a link ([`Links::want`]). The progress
 //! thread creates it: it calls the other process, passes a ring and waits for the head page. Until then packets use the
-//! socket, and again if the link fails or ends.
+//! socket, and again if the link fails or ends; unreliable messages wait for their first link a moment.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,6 +29,8 @@ use crate::io::net::transmit::SendSocket;
 const ACCEPTS_PER_TURN: usize = 16;
 /// How long after a refusal a datagram asks for a link again, and a process that was busy is called again.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// How long the first unreliable message to a process waits for the link. Longer than two processes take to create it.
+pub(crate) const LINK_WAIT_MAX: Duration = Duration::from_millis(50);
 /// Maximum of accepted connections. Each may have a place on the head page.
 const ACCEPTED_MAX: usize = PLACES;
 /// Maximum of those of users who are trusted only for the port. There are fewer members, and each opens one.
@@ -51,20 +53,37 @@ pub(crate) struct Links {
     any_asked: AtomicBool,
     outgoing: RwLock<HashMap<Block, Outgoing>>,
     wanted: Mutex<Vec<Block>>,
+    /// When a link to a process was last requested.
+    last_asked: Mutex<HashMap<Block, Instant>>,
     any_wanted: AtomicBool,
     /// Number of links established.
     came_up: AtomicU64,
+    /// Queue pairs that wait until a link is up or refused.
+    waiting: Mutex<BTreeSet<Qpn>>,
+    /// Whether one has been since they were resumed.
+    any_settled: AtomicBool,
     /// Packets and bytes that were sent in the short form through links that have ended.
     sent_before: Mutex<(u64, u64)>,
 }
 
 #[derive(Debug)]
 enum Outgoing {
-    /// Requested, or being created.
-    Asked,
+    /// Requested, or being created. Until then, datagrams wait for it; not if it was requested shortly before.
+    Asked(Option<Instant>),
     Up(Arc<SendSocket>),
     /// The other process cannot or will not take part.
     Refused(Instant),
+}
+
+/// The link to a process for a datagram.
+#[derive(Debug)]
+pub(crate) enum ForDatagram {
+    Up(Arc<SendSocket>),
+    /// It is being created, and will soon be up or refused.
+    Coming,
+    /// It was not requested yet, or was refused a while ago: [want](Links::want) it.
+    Missing,
+    Unusable,
 }
 
 /// The connections behind the links. Only the progress thread uses them.
@@ -122,8 +141,11 @@ impl Links {
             any_asked: AtomicBool::new(false),
             outgoing: RwLock::default(),
             wanted: Mutex::default(),
+            last_asked: Mutex::default(),
             any_wanted: AtomicBool::new(false),
             came_up: AtomicU64::new(0),
+            waiting: Mutex::default(),
+            any_settled: AtomicBool::new(false),
             sent_before: Mutex::default(),
         })
     }
@@ -133,24 +155,44 @@ impl Links {
         let mut outgoing = self.outgoing.write();
         if matches!(
             outgoing.get(&block),
-            Some(Outgoing::Asked | Outgoing::Up(_))
+            Some(Outgoing::Asked(_) | Outgoing::Up(_))
         ) {
             return false;
         }
-        outgoing.insert(block, Outgoing::Asked);
+        let now = Instant::now();
+        let was_asked = self.last_asked.lock().insert(block, now);
+        // It has refused, or its links end as soon as they are up.
+        let is_again = was_asked.is_some_and(|at| now.duration_since(at) < ASK_AGAIN_AFTER * 2);
+        let until = (!is_again).then(|| now + LINK_WAIT_MAX);
+        outgoing.insert(block, Outgoing::Asked(until));
         self.wanted.lock().push(block);
         self.any_wanted.store(true, Ordering::Release);
         true
     }
 
-    /// The link to a process for a datagram, if it is up; and whether to [want](Self::want) one: it was not requested yet, or
-    /// was refused a while ago.
-    pub(crate) fn for_datagram(&self, block: Block) -> (Option<Arc<SendSocket>>, bool) {
+    /// The link to a process for a datagram.
+    pub(crate) fn for_datagram(&self, block: Block) -> ForDatagram {
         match self.outgoing.read().get(&block) {
-            Some(Outgoing::Up(socket)) if !socket.is_closed() => (Some(Arc::clone(socket)), false),
-            Some(Outgoing::Up(_) | Outgoing::Asked) => (None, false),
-            Some(Outgoing::Refused(at)) => (None, at.elapsed() >= ASK_AGAIN_AFTER),
-            None => (None, true),
+            Some(Outgoing::Up(socket)) if !socket.is_closed() => {
+                ForDatagram::Up(Arc::clone(socket))
+            }
+            Some(Outgoing::Asked(Some(until))) if Instant::now() < *until => ForDatagram::Coming,
+            Some(Outgoing::Refused(at)) if at.elapsed() >= ASK_AGAIN_AFTER => ForDatagram::Missing,
+            Some(_) => ForDatagram::Unusable,
+            None => ForDatagram::Missing,
+        }
+    }
+
+    /// Registers a queue pair that waits until a link is up or refused. The caller checks once more after this.
+    pub(crate) fn wait(&self, qpn: Qpn) {
+        self.waiting.lock().insert(qpn);
+    }
+
+    /// The queue pairs that wait, if a link is up or refused since the last call.
+    pub(crate) fn take_waiting(&self) -> BTreeSet<Qpn> {
+        match self.any_settled.swap(false, Ordering::AcqRel) {
+            true => std::mem::take(&mut *self.waiting.lock()),
+            false => BTreeSet::new(),
         }
     }
 
@@ -252,6 +294,7 @@ impl Links {
         if is_up {
             self.came_up.fetch_add(1, Ordering::Release);
         }
+        self.any_settled.store(true, Ordering::Release);
     }
 }
 

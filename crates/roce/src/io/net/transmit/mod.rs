@@ -1,5 +1,6 @@
 //! The sockets that packets are sent from, and their queues while they are full.
 
+mod open_ring;
 mod socket;
 mod waiting;
 
@@ -11,27 +12,26 @@ use std::time::SystemTime;
 
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_threads::biased;
-use portolan_threads::fence;
 use portolan_threads::lock::{Mutex, MutexGuard};
 use portolan_wire::Qpn;
 use portolan_wire::icrc;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::engine::{Compact, CompactWords};
 use crate::io::net::counters::{Monitor, RingTraffic};
 use crate::io::net::path::Path;
 use crate::io::net::send_batch::{Run, SendBatch, send_one};
 use crate::io::net::shm::bell::Doorbell;
 use crate::io::net::shm::cursor::Sleepers;
 use crate::io::net::shm::peer_memory::PeerMemory;
-use crate::io::net::shm::pull::Pull;
-use crate::io::net::shm::ring::{Broken, Place, Record, RecordHead, Writer, Written};
+use crate::io::net::shm::ring::{Broken, Record, RecordHead, Writer, Written};
 use crate::io::net::sockopt::{IpVersion, set_int};
 use crate::io::net::tap::{Direction, TappedPacket, with_icrc};
 use portolan_port_sharing::room::{self, with_room};
 
+pub(crate) use open_ring::OpenRing;
 pub(crate) use socket::HOP_LIMIT_DEFAULT;
 use socket::{Refusal, SOURCE_PORT_MIN, bind_to_random_port, errno_of, os_error, prepare};
+pub(crate) use waiting::Turn;
 use waiting::Waiting;
 
 /// All send sockets.
@@ -126,6 +126,8 @@ pub(crate) struct SendSocket {
     port: u16,
     /// The other end of the ring is gone.
     closed: AtomicBool,
+    /// The reader of the ring has made no room for long.
+    stalled: AtomicBool,
     /// Whether the kernel segments datagrams. Set to false for good if a device cannot.
     segments: AtomicBool,
     /// Whether `waiting` has packets; read without its lock.
@@ -146,76 +148,6 @@ enum Outlet {
         /// The reader's memory, if this process may access it.
         memory: Option<Box<PeerMemory>>,
     },
-}
-
-/// A locked ring. A queue pair writes records in the short form into it one by one, and then shows all of them to the
-/// reader at once.
-#[derive(Debug)]
-pub(crate) struct OpenRing<'a> {
-    writer: biased::MutexGuard<'a, Writer>,
-    bell: &'a Doorbell,
-    socket: &'a SendSocket,
-    packets: usize,
-    bytes: usize,
-}
-
-impl OpenRing<'_> {
-    /// Whether there is room for a packet of `len` bytes.
-    #[inline(always)]
-    pub(crate) fn has_room(&mut self, len: usize) -> bool {
-        match self.writer.has_room(len) {
-            Ok(has_room) => has_room,
-            Err(Broken) => {
-                self.socket.close();
-                false
-            }
-        }
-    }
-
-    /// Begins a record in the short form with a payload of `len` bytes. `None` if there is no room. The caller writes
-    /// the payload to the address, and then calls [`end`](Self::end).
-    #[inline(always)]
-    pub(crate) fn begin(&mut self, len: usize) -> Option<(Place, u64)> {
-        let place = self.writer.begin_compact(len).ok().flatten()?;
-        let addr = self.writer.addr_of(&place);
-        Some((place, addr))
-    }
-
-    /// Ends a record in the short form.
-    #[inline(always)]
-    pub(crate) fn end(&mut self, place: Place, compact: &Compact) {
-        let words = CompactWords::of(compact);
-        self.writer.end_compact(place, &words);
-        let (packets, bytes) = words.traffic();
-        self.packets += packets;
-        self.bytes += bytes;
-    }
-
-    /// Writes a record about a write that is pulled. Returns false if there is no room.
-    pub(crate) fn pull(&mut self, pull: &Pull) -> bool {
-        match self.writer.pull(pull) {
-            Ok(written) => written,
-            Err(Broken) => {
-                self.socket.close();
-                false
-            }
-        }
-    }
-
-    /// Makes the packets visible to the reader, counts them, and unlocks the ring.
-    #[inline]
-    pub(crate) fn publish(self) {
-        self.publish_with(|| fence(Ordering::SeqCst));
-    }
-
-    /// As [`publish`](Self::publish), with the caller's own sequentially consistent fence, which is not called if no record
-    /// was ended.
-    #[inline(always)]
-    pub(crate) fn publish_with(mut self, fence: impl FnOnce()) {
-        let sleepers = self.writer.publish_with(fence);
-        self.bell.wake(sleepers);
-        self.socket.sent.add(self.packets, self.bytes);
-    }
 }
 
 impl SendSocket {
@@ -239,6 +171,7 @@ impl SendSocket {
             outlet: Outlet::Socket(socket.into()),
             port,
             closed: AtomicBool::new(false),
+            stalled: AtomicBool::new(false),
             segments: AtomicBool::new(segments),
             full: AtomicBool::new(false),
             waiting: Mutex::default(),
@@ -261,6 +194,7 @@ impl SendSocket {
             },
             port,
             closed: AtomicBool::new(false),
+            stalled: AtomicBool::new(false),
             segments: AtomicBool::new(true),
             full: AtomicBool::new(false),
             waiting: Mutex::default(),
@@ -283,7 +217,7 @@ impl SendSocket {
         self.close();
         let mut waiting = self.lock();
         self.full.store(false, Ordering::Release);
-        std::mem::take(&mut waiting.queue_pairs)
+        waiting.take_queue_pairs()
     }
 
     /// Whether the other end of the ring is gone.
@@ -306,6 +240,11 @@ impl SendSocket {
             Outlet::Ring { memory, .. } => memory.as_deref(),
             Outlet::Socket(_) => None,
         }
+    }
+
+    /// Whether the process at the other end of the ring and this one let each other access their memory.
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.peer_memory_even_if_closed().is_some()
     }
 
     /// Whether its packets stay on this host, and need no ICRC.
@@ -336,13 +275,7 @@ impl SendSocket {
         if self.is_full() || self.is_closed() {
             return None;
         }
-        Some(OpenRing {
-            writer: writer.lock(),
-            bell,
-            socket: self,
-            packets: 0,
-            bytes: 0,
-        })
+        Some(OpenRing::new(self, writer.lock(), bell))
     }
 
     /// Passes datagrams from `first` on to the kernel or to the ring. Returns how many it took, at least one.
@@ -430,13 +363,25 @@ impl SendSocket {
 
     /// If the socket is full, registers a queue pair that has more to send, and returns true.
     #[cold]
-    pub(crate) fn defers(&self, qpn: Qpn) -> bool {
+    pub(crate) fn defers(&self, qpn: Qpn, turn: Turn) -> bool {
         let mut waiting = self.lock();
         let full = self.full.load(Ordering::Acquire) && !self.is_closed();
         if full {
-            waiting.queue_pairs.push(qpn);
+            waiting.register(qpn, turn);
         }
         full
+    }
+
+    /// The reader of this full ring has made no room for long. Nobody waits for it until it has.
+    pub(crate) fn stalls(&self) {
+        // Under the lock: the reader may have made room meanwhile.
+        let _waiting = self.lock();
+        self.stalled.store(self.is_full(), Ordering::Relaxed);
+    }
+
+    /// Whether the ring's reader has made no room for long.
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.stalled.load(Ordering::Relaxed)
     }
 
     /// Sends the staged packets and empties the batch.
@@ -556,10 +501,11 @@ impl SendSocket {
             waiting.forget_oldest();
         }
         self.full.store(false, Ordering::Release);
+        self.stalled.store(false, Ordering::Relaxed);
         if let Outlet::Ring { writer, .. } = &self.outlet {
             writer.lock().have_room();
         }
-        Some(std::mem::take(&mut waiting.queue_pairs))
+        Some(waiting.take_queue_pairs())
     }
 
     /// Shows packets to the tap before they are sent.

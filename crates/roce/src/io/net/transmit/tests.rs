@@ -94,10 +94,10 @@ fn segmented_packets_arrive_with_the_identifications_they_were_staged_with() {
 fn packets_set_aside_go_first_when_there_is_room_and_their_queue_pairs_are_resumed() {
     let line = Line::new();
     let (socket, qpn) = (&line.socket, Qpn::new(7));
-    assert!(!socket.defers(qpn), "an empty socket has room");
+    assert!(!socket.defers(qpn, Turn::Had), "an empty socket has room");
     let aside = socket.put_aside(&line.stage(0..3), 0, &line.path, &line.monitor);
     assert_eq!(aside, Room::JustFilled);
-    assert!(socket.is_full() && socket.defers(qpn));
+    assert!(socket.is_full() && socket.defers(qpn, Turn::Had));
     // Another thread is sending: its packets queue behind.
     let late = socket.send(&mut line.stage(3..5), &line.path, &line.monitor);
     assert_eq!(late, Room::Full);
@@ -179,4 +179,23 @@ fn the_reader_of_a_full_ring_is_asked_for_room_until_what_waits_is_sent_and_not_
     assert!(!read_all(), "none does");
     assert_eq!(send(), Room::Left);
     assert!(!read_all(), "none does");
+}
+
+#[test]
+fn queue_pairs_that_share_a_full_socket_take_turns() {
+    let mut waiting = Waiting::default();
+    let [a, b, c] = [1, 2, 3].map(Qpn::new);
+    [a, b, c]
+        .into_iter()
+        .for_each(|qpn| waiting.register(qpn, Turn::Had));
+    let mut first = Vec::new();
+    for _ in 0..6 {
+        // The first one fills the socket again, before the others find that.
+        let mut resumed = waiting.take_queue_pairs().into_iter();
+        let next = resumed.next().unwrap();
+        first.push(next);
+        waiting.register(next, Turn::Had);
+        resumed.for_each(|qpn| waiting.register(qpn, Turn::Missed));
+    }
+    assert_eq!(first, [a, b, c, a, b, c]);
 }

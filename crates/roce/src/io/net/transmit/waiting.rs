@@ -7,8 +7,8 @@ use portolan_wire::Qpn;
 use crate::io::net::path::Path;
 use crate::io::net::send_batch::Run;
 
-/// Maximum of datagrams that wait for room in one socket's send buffer or in one ring. Connected queue pairs stop while any
-/// wait, so this bounds MADs, what other threads are sending at that moment, and datagrams for a ring.
+/// Maximum of datagrams that wait for room in one socket's send buffer or in one ring. Queue pairs stop while any wait, so
+/// this bounds MADs, what other threads are sending at that moment, and datagrams for a process that may be stopped.
 pub(super) const WAITING_DATAGRAMS_MAX: usize = 1024;
 /// Maximum of their bytes, apart from the last one's.
 const WAITING_BYTES_MAX: usize = 4 << 20;
@@ -19,8 +19,17 @@ pub(super) struct Waiting {
     pub(super) datagrams: VecDeque<WaitingDatagram>,
     /// Bytes of all of them.
     bytes: usize,
-    /// Queue pairs that have more to send.
-    pub(super) queue_pairs: Vec<Qpn>,
+    /// Queue pairs that have more to send: those that found no room, and those that have just filled it.
+    missed: Vec<Qpn>,
+    had: Vec<Qpn>,
+}
+
+/// Whether a queue pair has sent something since it was last resumed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// It found no room: it comes first when there is some, so that no other one takes it again and again.
+    Missed,
+    Had,
 }
 
 #[derive(Debug)]
@@ -31,6 +40,21 @@ pub(super) struct WaitingDatagram {
 }
 
 impl Waiting {
+    /// Registers a queue pair that has more to send.
+    pub(super) fn register(&mut self, qpn: Qpn, turn: Turn) {
+        match turn {
+            Turn::Missed => self.missed.push(qpn),
+            Turn::Had => self.had.push(qpn),
+        }
+    }
+
+    /// The queue pairs that have more to send, in the order of their turns.
+    pub(super) fn take_queue_pairs(&mut self) -> Vec<Qpn> {
+        let mut all = std::mem::take(&mut self.missed);
+        all.append(&mut self.had);
+        all
+    }
+
     /// Keeps a datagram. Returns false if too many wait.
     pub(super) fn keep(&mut self, path: &Path, run: &Run, bytes: &[u8]) -> bool {
         if self.datagrams.len() >= WAITING_DATAGRAMS_MAX || self.bytes >= WAITING_BYTES_MAX {
