@@ -75,6 +75,23 @@ fn the_first_datagram_to_a_process_waits_until_the_link_is_up() {
 }
 
 #[test]
+fn a_datagram_that_waits_for_the_link_is_sent_when_its_queue_pair_is_destroyed() {
+    let ip: IpAddr = "127.0.0.1".parse().unwrap();
+    let config = config();
+    let stacks = [stack(&config), stack(&config)];
+    let b = UdEnd::new(&stacks[1], ip);
+    for seed in 0..2 {
+        let a = UdEnd::new(&stacks[0], ip);
+        a.memory.write(0, &pattern(seed, LEN));
+        b.receive(7, 0, LEN + 40);
+        a.send(3, 0, LEN, &*a.ah(ip), b.qp.qpn());
+        drop(a);
+        expect(b.poll(), 7);
+        assert!(b.memory.read(40, LEN) == pattern(seed, LEN));
+    }
+}
+
+#[test]
 fn one_queue_pair_reaches_several_processes_its_own_and_nobody() {
     let ip: IpAddr = "127.0.0.1".parse().unwrap();
     let config = config();

@@ -35,7 +35,7 @@ impl Full<'_> {
                 state.deferred
             }
             Self::Ring(ring) => {
-                let waits = ring.defers(qp.qpn, Turn::Had);
+                let waits = !state.sends_at_once && ring.defers(qp.qpn, Turn::Had);
                 if waits {
                     state.wait_with_datagrams(Awaited::Room(ring), now + ROOM_WAIT_MAX);
                 }
@@ -94,6 +94,15 @@ impl Host {
         waits
     }
 
+    /// Sends the datagrams that wait for another process. The queue pair is about to be destroyed.
+    pub(crate) fn send_waiting_datagrams(&self, qp: &QpCore, state: &mut LockedQp) {
+        if state.datagram_wait.take().is_some() {
+            state.sends_at_once = true;
+            let memory = self.memory.read();
+            self.transmit_datagrams(qp, state, state.latest, &memory);
+        }
+    }
+
     /// Resumes the queue pairs that waited for a link, if one is up or refused since the last call.
     pub(crate) fn resume_waiting_for_links(&self) {
         if let Some(links) = &self.links {
@@ -133,17 +142,17 @@ impl Host {
             }
             link = links.for_datagram(block);
         }
-        if matches!(link, ForDatagram::Coming) {
+        if matches!(link, ForDatagram::Coming) && !state.sends_at_once {
             links.wait(qp.qpn);
             link = links.for_datagram(block);
         }
         match link {
             ForDatagram::Up(link) => (Some(link), false),
-            ForDatagram::Coming => {
+            ForDatagram::Coming if !state.sends_at_once => {
                 state.wait_with_datagrams(Awaited::Link(block), now + LINK_WAIT_MAX);
                 (None, true)
             }
-            ForDatagram::Missing | ForDatagram::Unusable => (None, false),
+            _ => (None, false),
         }
     }
 }

@@ -73,6 +73,8 @@ pub(crate) struct LockedQp {
     pub(crate) deferred: bool,
     /// It has more datagrams to send, and waits for another process.
     pub(crate) datagram_wait: Option<Box<DatagramWait>>,
+    /// Its datagrams wait for no other process.
+    pub(crate) sends_at_once: bool,
     /// It delays an acknowledgement, or the last packets of a stream, until its owner posts or polls again.
     pub(crate) owes: bool,
     /// A completion queue has overflowed, and `CqErr` was raised.
@@ -185,6 +187,7 @@ impl QpCore {
                 latest: Duration::ZERO,
                 deferred: false,
                 datagram_wait: None,
+                sends_at_once: false,
                 overflowed: false,
                 owes: false,
                 device_removed: false,

@@ -410,6 +410,7 @@ impl Qp for SoftQp {
         let mut state = self.core.lock();
         if !state.closed {
             self.send_deferred_ack(&mut state);
+            self.host.send_waiting_datagrams(&self.core, &mut state);
         }
         if std::mem::replace(&mut state.closed, true) {
             return Ok(());
