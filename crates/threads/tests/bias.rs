@@ -73,9 +73,9 @@ impl Lock {
     }
 
     fn lock_and_count(&self, thread: usize) {
-        if self.bias.enter(thread) {
+        if let Some(owner) = self.bias.enter(thread) {
             self.count();
-            return self.bias.leave(thread);
+            return self.bias.leave(owner);
         }
         let word = self.word.lock().unwrap();
         if self.bias.owner(thread) == Owner::Another {
@@ -87,9 +87,9 @@ impl Lock {
 
     /// Returns whether it got the lock. `gives`: this thread owns it afterwards.
     fn try_lock_and_count(&self, thread: usize, gives: bool) -> bool {
-        if self.bias.enter(thread) {
+        if let Some(owner) = self.bias.enter(thread) {
             self.count();
-            self.bias.leave(thread);
+            self.bias.leave(owner);
             return true;
         }
         if self.bias.has_entered() {
@@ -176,10 +176,10 @@ fn an_owner_that_tries_to_lock_what_it_holds_fails_whatever_another_thread_tries
             let lock = Arc::clone(&lock);
             thread::spawn(move || u32::from(lock.try_lock_and_count(FIRST, false)))
         };
-        if lock.bias.enter(SECOND) {
+        if let Some(owner) = lock.bias.enter(SECOND) {
             assert!(!lock.try_lock_and_count(SECOND, false));
             lock.count();
-            lock.bias.leave(SECOND);
+            lock.bias.leave(owner);
         }
         other.join().unwrap();
     });
@@ -197,14 +197,14 @@ fn a_writer_waits_for_every_entry_of_the_reader_that_owns_the_lock() {
                 lock.count();
             })
         };
-        if lock.bias.enter_again(FIRST) {
-            let is_twice = lock.bias.enter_again(FIRST);
+        if let Some(owner) = lock.bias.enter_again(FIRST) {
+            let again = lock.bias.enter_again(FIRST);
             lock.counted();
-            if is_twice {
-                lock.bias.leave(FIRST);
+            if let Some(owner) = again {
+                lock.bias.leave_again(owner);
                 lock.counted();
             }
-            lock.bias.leave(FIRST);
+            lock.bias.leave_again(owner);
         }
         other.join().unwrap();
         assert_eq!(lock.counted(), 1);

@@ -42,59 +42,79 @@ pub(super) enum Owner {
 }
 
 impl Bias {
-    /// Enters if this thread is the owner, and has not entered already.
+    /// Enters if this thread is the owner, and has not entered already. Returns the owner that it enters as.
     #[inline(always)]
-    pub(super) fn enter(&self, this_thread: usize) -> bool {
+    pub(super) fn enter(&self, this_thread: usize) -> Option<usize> {
         let owner = self.owner.load(Ordering::Relaxed);
-        let is_free = || self.place(owner).entered.load(Ordering::Relaxed) == 0;
-        is_of(owner, this_thread) && is_free() && self.enter_as(owner)
+        if !is_of(owner, this_thread) {
+            return None;
+        }
+        let entered = &self.place(owner).entered;
+        if entered.load(Ordering::Relaxed) != 0 {
+            return None;
+        }
+        entered.store(1, Ordering::Relaxed);
+        self.stays(owner).then_some(owner)
     }
 
-    /// Enters if this thread is the owner, which leaves as often as it has entered.
+    /// Enters if this thread is the owner, which leaves as often as it has entered. Returns the owner that it enters as.
     #[inline(always)]
-    pub(super) fn enter_again(&self, this_thread: usize) -> bool {
+    pub(super) fn enter_again(&self, this_thread: usize) -> Option<usize> {
         let owner = self.owner.load(Ordering::Relaxed);
-        is_of(owner, this_thread) && self.enter_as(owner)
-    }
-
-    /// This thread was this owner.
-    #[inline(always)]
-    fn enter_as(&self, owner: usize) -> bool {
+        if !is_of(owner, this_thread) {
+            return None;
+        }
         let entered = &self.place(owner).entered;
         entered.store(entered.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.stays(owner).then_some(owner)
+    }
+
+    /// This thread has written that it enters as this owner. Leaves if it is not the owner any more.
+    #[inline(always)]
+    fn stays(&self, owner: usize) -> bool {
         light_barrier();
         let is_still = self.owner.load(Ordering::Acquire) == owner;
         if !is_still {
-            leave(entered);
-            wake(entered);
+            self.leave_late(owner);
         }
         is_still
     }
 
-    /// Leaves once.
-    #[inline(always)]
-    pub(super) fn leave(&self, this_thread: usize) {
-        let owner = self.owner.load(Ordering::Relaxed);
-        if !is_of(owner, this_thread) {
-            return self.leave_late(this_thread);
-        }
+    #[cold]
+    fn leave_late(&self, owner: usize) {
         let entered = &self.place(owner).entered;
-        leave(entered);
+        entered.store(entered.load(Ordering::Relaxed) - 1, Ordering::Release);
+        wake(entered);
+    }
+
+    /// Leaves what this thread has [entered](Self::enter) as this owner.
+    #[inline(always)]
+    pub(super) fn leave(&self, owner: usize) {
+        let entered = &self.place(owner).entered;
+        entered.store(0, Ordering::Release);
+        self.wake_if_taken(owner);
+    }
+
+    /// Leaves once what this thread has [entered](Self::enter_again) as this owner.
+    #[inline(always)]
+    pub(super) fn leave_again(&self, owner: usize) {
+        let entered = &self.place(owner).entered;
+        entered.store(entered.load(Ordering::Relaxed) - 1, Ordering::Release);
+        self.wake_if_taken(owner);
+    }
+
+    /// Wakes the thread that takes the ownership away.
+    #[inline(always)]
+    fn wake_if_taken(&self, owner: usize) {
         light_barrier();
         if self.owner.load(Ordering::Relaxed) != owner {
-            wake(entered);
+            self.wake(owner);
         }
     }
 
-    /// As [`leave`](Self::leave), if the ownership is being taken away.
     #[cold]
-    fn leave_late(&self, this_thread: usize) {
-        let place = (0..OWNERS_MAX).find(|place| self.is_place_of(*place, this_thread));
-        if let Some(place) = place {
-            let entered = &self.place(place).entered;
-            leave(entered);
-            wake(entered);
-        }
+    fn wake(&self, owner: usize) {
+        wake(&self.place(owner).entered);
     }
 
     /// Whether the owner has entered. Exact for the owner itself while it holds the lock, otherwise a guess.
@@ -170,10 +190,6 @@ impl Bias {
 
 #[inline(always)]
 fn is_of(owner: usize, thread: usize) -> bool {
-    owner & !PLACE == thread
-}
-
-#[inline(always)]
-fn leave(entered: &AtomicU32) {
-    entered.store(entered.load(Ordering::Relaxed) - 1, Ordering::Release);
+    // A thread's number has no bits of a place.
+    (owner ^ thread) <= PLACE
 }

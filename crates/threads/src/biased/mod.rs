@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
 use std::time::Duration;
 
-pub use mutex::{Mutex, MutexGuard};
+pub use mutex::{MendingMutex, Mutex, MutexGuard};
 pub use rw_lock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::{fence, sys};

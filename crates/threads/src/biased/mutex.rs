@@ -15,11 +15,12 @@ use super::run::Run;
 use super::word::Word;
 use crate::this_thread::this_thread;
 
-/// A biased mutual exclusion lock.
-pub struct Mutex<T> {
+/// A biased mutual exclusion lock. `MENDS`: it notes whether a thread panicked while holding it.
+pub struct Mutex<T, const MENDS: bool = false> {
     bias: Bias,
     /// Locked by each thread but the owner.
     word: Word,
+    /// Used only if it is noted.
     is_poisoned: AtomicBool,
     /// Under `word`.
     run: UnsafeCell<Run>,
@@ -27,11 +28,38 @@ pub struct Mutex<T> {
 }
 
 // SAFETY: one thread at a time gets at what it contains.
-unsafe impl<T: Send> Sync for Mutex<T> {}
+unsafe impl<T: Send, const MENDS: bool> Sync for Mutex<T, MENDS> {}
+
+/// A biased lock whose value is repaired after a panic: see [`MendingMutex::lock_or_mend`].
+pub type MendingMutex<T> = Mutex<T, true>;
 
 impl<T> Mutex<T> {
     /// Creates a lock around `value`.
     pub fn new(value: T) -> Self {
+        Self::around(value)
+    }
+}
+
+impl<T> MendingMutex<T> {
+    /// Creates a lock around `value`.
+    pub fn mending(value: T) -> Self {
+        Self::around(value)
+    }
+
+    /// Like [`lock`](Self::lock); if a thread panicked while holding the lock, runs `mend` first, once.
+    #[inline(always)]
+    pub fn lock_or_mend(&self, mend: impl FnOnce(&mut T)) -> MutexGuard<'_, T, true> {
+        let mut guard = self.lock();
+        if self.is_poisoned.load(Ordering::Relaxed) {
+            self.is_poisoned.store(false, Ordering::Relaxed);
+            mend(&mut guard);
+        }
+        guard
+    }
+}
+
+impl<T, const MENDS: bool> Mutex<T, MENDS> {
+    fn around(value: T) -> Self {
         Self {
             bias: Bias::default(),
             word: Word::new(),
@@ -46,39 +74,29 @@ impl<T> Mutex<T> {
     /// # Panics
     /// If this thread holds it as its owner. Otherwise a second call of the same thread blocks for ever.
     #[inline(always)]
-    pub fn lock(&self) -> MutexGuard<'_, T> {
+    pub fn lock(&self) -> MutexGuard<'_, T, MENDS> {
         let thread = this_thread();
         let held = match self.bias.enter(thread) {
-            true => Held::Owned,
-            false => self.lock_word(thread),
+            Some(owner) => owner,
+            None => self.lock_word(thread),
         };
         self.guard(held)
     }
 
-    /// Like [`lock`](Self::lock); if a thread panicked while holding the lock, runs `mend` first, once.
-    #[inline(always)]
-    pub fn lock_or_mend(&self, mend: impl FnOnce(&mut T)) -> MutexGuard<'_, T> {
-        let mut guard = self.lock();
-        if self.is_poisoned.load(Ordering::Relaxed) {
-            self.is_poisoned.store(false, Ordering::Relaxed);
-            mend(&mut guard);
-        }
-        guard
-    }
-
     /// Locks unless a thread holds the lock. If two threads try at the same time, both may fail.
     #[inline(always)]
-    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T, MENDS>> {
         let thread = this_thread();
         let held = match self.bias.enter(thread) {
-            true => Held::Owned,
-            false => self.try_lock_word(thread)?,
+            Some(owner) => owner,
+            None => self.try_lock_word(thread)?,
         };
         Some(self.guard(held))
     }
 
-    #[inline]
-    fn lock_word(&self, thread: usize) -> Held {
+    /// Returns how it is held, as the following.
+    #[inline(never)]
+    fn lock_word(&self, thread: usize) -> usize {
         self.word.lock();
         match self.bias.owner(thread) {
             Owner::Nobody => self.count(thread),
@@ -88,7 +106,7 @@ impl<T> Mutex<T> {
 
     /// The word is locked, but there is an owner.
     #[cold]
-    fn lock_owned(&self, thread: usize, owner: Owner) -> Held {
+    fn lock_owned(&self, thread: usize, owner: Owner) -> usize {
         if owner == Owner::Another {
             self.bias.revoke();
             self.end_run();
@@ -99,10 +117,10 @@ impl<T> Mutex<T> {
             panic!("a thread locks what it holds");
         }
         self.bias.give_up();
-        Held::LockedToOwn
+        LOCKED_TO_OWN
     }
 
-    fn try_lock_word(&self, thread: usize) -> Option<Held> {
+    fn try_lock_word(&self, thread: usize) -> Option<usize> {
         if self.bias.has_entered() || !self.word.try_lock() {
             return None;
         }
@@ -119,7 +137,7 @@ impl<T> Mutex<T> {
         }
         if owner == Owner::Itself {
             self.bias.give_up();
-            return Some(Held::LockedToOwn);
+            return Some(LOCKED_TO_OWN);
         }
         self.end_run();
         Some(self.count(thread))
@@ -127,18 +145,18 @@ impl<T> Mutex<T> {
 
     /// The word is locked, and there is no owner.
     #[inline]
-    fn count(&self, thread: usize) -> Held {
+    fn count(&self, thread: usize) -> usize {
         // SAFETY: this thread has locked the word.
         let run = unsafe { &mut *self.run.get() };
         match run.count(thread) && is_possible() {
-            true => Held::LockedToOwn,
-            false => Held::Locked,
+            true => LOCKED_TO_OWN,
+            false => LOCKED,
         }
     }
 
-    #[inline]
+    #[inline(never)]
     fn unlock_word(&self, held: usize) {
-        if held & !WAS_PANICKING == Held::LockedToOwn as usize {
+        if held == LOCKED_TO_OWN {
             self.bias.give_to(this_thread());
         }
         self.word.unlock();
@@ -155,17 +173,21 @@ impl<T> Mutex<T> {
     }
 
     #[inline(always)]
-    fn guard(&self, held: Held) -> MutexGuard<'_, T> {
-        let panics = if panicking() { WAS_PANICKING } else { 0 };
+    fn guard(&self, held: usize) -> MutexGuard<'_, T, MENDS> {
+        let panics = if MENDS && panicking() {
+            WAS_PANICKING
+        } else {
+            0
+        };
         MutexGuard {
             lock: self,
-            held: held as usize | panics,
+            held: held | panics,
             not_send: PhantomData,
         }
     }
 }
 
-impl<T> fmt::Debug for Mutex<T> {
+impl<T, const MENDS: bool> fmt::Debug for Mutex<T, MENDS> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mutex").finish_non_exhaustive()
     }
@@ -174,32 +196,28 @@ impl<T> fmt::Debug for Mutex<T> {
 /// A locked [`Mutex`].
 #[must_use]
 #[derive(Debug)]
-pub struct MutexGuard<'a, T> {
-    lock: &'a Mutex<T>,
-    /// The number of a [`Held`], and [`WAS_PANICKING`]. One word, so that a guard is passed in two registers.
+pub struct MutexGuard<'a, T, const MENDS: bool = false> {
+    lock: &'a Mutex<T, MENDS>,
+    /// The owner as which the thread has entered, or one of the following, with [`WAS_PANICKING`]. One word, so that a guard
+    /// is passed in two registers.
     held: usize,
     /// The thread that has locked it unlocks it.
     not_send: PhantomData<*const ()>,
 }
 
 // SAFETY: other threads get only references to the value from it.
-unsafe impl<T: Sync> Sync for MutexGuard<'_, T> {}
+unsafe impl<T: Sync, const MENDS: bool> Sync for MutexGuard<'_, T, MENDS> {}
 
-/// How a thread holds a lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Held {
-    /// By its ownership.
-    Owned = 0,
-    /// Its word is locked, and it has no owner.
-    Locked = 1,
-    /// The same. The thread becomes the owner when it unlocks.
-    LockedToOwn = 2,
-}
-
+/// Its word is locked, and it has no owner.
+const LOCKED: usize = 1;
+/// The same. The thread becomes the owner when it unlocks.
+const LOCKED_TO_OWN: usize = 2;
 /// The thread was panicking already when it locked.
 const WAS_PANICKING: usize = 4;
+/// The numbers of owners have no bit of the flag, and are at least this.
+const OWNED_MIN: usize = 16;
 
-impl<T> Deref for MutexGuard<'_, T> {
+impl<T, const MENDS: bool> Deref for MutexGuard<'_, T, MENDS> {
     type Target = T;
 
     #[inline(always)]
@@ -209,7 +227,7 @@ impl<T> Deref for MutexGuard<'_, T> {
     }
 }
 
-impl<T> DerefMut for MutexGuard<'_, T> {
+impl<T, const MENDS: bool> DerefMut for MutexGuard<'_, T, MENDS> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: this thread holds the lock, and this is its only guard.
@@ -217,16 +235,17 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-impl<T> Drop for MutexGuard<'_, T> {
+impl<T, const MENDS: bool> Drop for MutexGuard<'_, T, MENDS> {
     #[inline(always)]
     fn drop(&mut self) {
-        if panicking() && self.held & WAS_PANICKING == 0 {
+        if MENDS && panicking() && self.held & WAS_PANICKING == 0 {
             self.lock.is_poisoned.store(true, Ordering::Relaxed);
         }
-        if self.held & !WAS_PANICKING == Held::Owned as usize {
-            self.lock.bias.leave(this_thread());
+        let held = self.held & !WAS_PANICKING;
+        if held >= OWNED_MIN {
+            self.lock.bias.leave(held);
         } else {
-            self.lock.unlock_word(self.held);
+            self.lock.unlock_word(held);
         }
     }
 }

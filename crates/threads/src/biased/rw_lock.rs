@@ -40,16 +40,17 @@ impl<T> RwLock<T> {
     }
 
     /// Locks for reading; blocks while a writer holds the lock.
-    #[inline]
+    #[inline(always)]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         let thread = this_thread();
-        let shared = match self.bias.enter_again(thread) {
-            true => None,
-            false => Some(self.read_shared(thread)),
+        let held = match self.bias.enter_again(thread) {
+            Some(owner) => Reading::Owned(owner),
+            None => Reading::Shared(self.read_shared(thread)),
         };
-        RwLockReadGuard { lock: self, shared }
+        RwLockReadGuard { lock: self, held }
     }
 
+    #[inline(never)]
     fn read_shared(&self, thread: usize) -> lock::RwLockReadGuard<'_, u32> {
         let wanted = self.word.read();
         if self.bias.owner(thread) == Owner::Nobody {
@@ -111,8 +112,16 @@ impl<T> fmt::Debug for RwLock<T> {
 #[derive(Debug)]
 pub struct RwLockReadGuard<'a, T> {
     lock: &'a RwLock<T>,
-    /// `None` if this thread is the owner.
-    shared: Option<lock::RwLockReadGuard<'a, u32>>,
+    held: Reading<'a>,
+}
+
+/// How a thread holds a lock for reading.
+#[derive(Debug)]
+enum Reading<'a> {
+    /// By its ownership, as this owner.
+    Owned(usize),
+    /// Its word is locked.
+    Shared(#[expect(dead_code, reason = "unlocked when dropped")] lock::RwLockReadGuard<'a, u32>),
 }
 
 impl<T> Deref for RwLockReadGuard<'_, T> {
@@ -128,8 +137,8 @@ impl<T> Deref for RwLockReadGuard<'_, T> {
 impl<T> Drop for RwLockReadGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.shared.is_none() {
-            self.lock.bias.leave(this_thread());
+        if let Reading::Owned(owner) = self.held {
+            self.lock.bias.leave_again(owner);
         }
     }
 }

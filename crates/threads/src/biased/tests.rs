@@ -20,7 +20,7 @@ fn prepare() {
 }
 
 /// Makes this thread the owner.
-fn own<T>(lock: &Mutex<T>) {
+fn own<T, const MENDS: bool>(lock: &Mutex<T, MENDS>) {
     prepare();
     while !lock.belongs_to_this_thread() {
         drop(lock.lock());
@@ -164,7 +164,7 @@ fn an_owner_that_locks_what_it_holds_panics_and_still_holds_it() {
 #[test]
 fn state_left_by_a_panic_is_repaired_once() {
     for is_owned in [false, true] {
-        let lock = Mutex::new(1);
+        let lock = Mutex::mending(1);
         if is_owned {
             own(&lock);
         }
@@ -177,7 +177,7 @@ fn state_left_by_a_panic_is_repaired_once() {
         assert_eq!(*lock.lock_or_mend(|value| *value = 7), 7);
         assert_eq!(*lock.lock_or_mend(|value| *value = 8), 7);
         // A guard that a destructor takes and drops while its thread panics mends nothing.
-        struct Locks<'a>(&'a Mutex<i32>);
+        struct Locks<'a>(&'a MendingMutex<i32>);
         impl Drop for Locks<'_> {
             fn drop(&mut self) {
                 drop(self.0.lock());

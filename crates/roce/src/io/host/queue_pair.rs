@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use portolan_provider::Result;
 use portolan_provider::verbs::QpType;
-use portolan_threads::biased::{Mutex, MutexGuard};
+use portolan_threads::biased::{MendingMutex, MutexGuard};
 use portolan_wire::Qpn;
 
 use crate::engine::{QpConfig, QueuePair};
@@ -24,7 +24,7 @@ pub(crate) struct QpCore {
     pub(crate) qp_type: QpType,
     pub(crate) device: Arc<DeviceCore>,
     pub(crate) completes: Completes,
-    state: Mutex<LockedQp>,
+    state: MendingMutex<LockedQp>,
 }
 
 /// Where completions of a queue pair go.
@@ -92,6 +92,9 @@ pub(crate) struct LockedQp {
     /// It is destroyed. A thread that still finds it ignores it.
     pub(crate) closed: bool,
 }
+
+/// A locked queue pair.
+pub(crate) type QpGuard<'a> = MutexGuard<'a, LockedQp, true>;
 
 /// The wait of an unreliable connection for its link.
 #[derive(Debug, Default)]
@@ -169,7 +172,7 @@ impl QpCore {
             qp_type,
             device: Arc::clone(device),
             completes,
-            state: Mutex::new(LockedQp {
+            state: MendingMutex::mending(LockedQp {
                 engine,
                 srq,
                 path: None,
@@ -202,7 +205,7 @@ impl QpCore {
 
     /// Locks the queue pair. If a thread panicked while it held the lock, the queue pair fails.
     #[inline(always)]
-    pub(crate) fn lock(&self) -> MutexGuard<'_, LockedQp> {
+    pub(crate) fn lock(&self) -> QpGuard<'_> {
         self.state.lock_or_mend(|state| self.mend(state))
     }
 

@@ -10,7 +10,6 @@ use portolan_provider::verbs::{
     SendFlags, SendOp, SendWr, UdDestination,
 };
 use portolan_provider::{Cause, Error, Result, Step};
-use portolan_threads::biased::MutexGuard;
 use portolan_wire::{Gid, QKey, Qpn};
 
 use crate::engine::{Destination, PdId, QpConfig, QpCounters, QpLimits};
@@ -19,7 +18,7 @@ use crate::io::host::device::DeviceCore;
 use crate::io::host::errors::removed;
 use crate::io::host::gauge::Permit;
 use crate::io::host::multicast::MulticastKey;
-use crate::io::host::queue_pair::{Completes, LockedQp, QpCore};
+use crate::io::host::queue_pair::{Completes, LockedQp, QpCore, QpGuard};
 use crate::io::host::shared_receive_queue::SrqUse;
 use crate::io::host::xrc_domain::XrcDomain;
 use crate::io::net::path::Path;
@@ -136,7 +135,7 @@ impl SoftQp {
     }
 
     /// Locks it for a verb. Fails if it is destroyed.
-    fn open(&self, step: Step) -> Result<MutexGuard<'_, LockedQp>> {
+    fn open(&self, step: Step) -> Result<QpGuard<'_>> {
         self.host.entry.check(step)?;
         let state = self.core.lock();
         check_open(step, &state)?;
@@ -144,7 +143,7 @@ impl SoftQp {
     }
 
     /// Locks it for a verb that needs the device.
-    fn open_present(&self, step: Step) -> Result<MutexGuard<'_, LockedQp>> {
+    fn open_present(&self, step: Step) -> Result<QpGuard<'_>> {
         self.host.entry.check(step)?;
         let state = self.core.lock();
         self.check_present(step, &state)?;
@@ -165,7 +164,7 @@ impl SoftQp {
     /// Queues a request, and then sends what can be sent. Not inlined: the usual case would save its registers and clear
     /// its stack, too.
     #[inline(never)]
-    fn queue_send(&self, mut state: MutexGuard<'_, LockedQp>, wr: &SendWr<'_>) -> Result<()> {
+    fn queue_send(&self, mut state: QpGuard<'_>, wr: &SendWr<'_>) -> Result<()> {
         let posted = match wr.ud {
             None => state.engine.post_send(wr),
             Some(ud) => self
