@@ -74,6 +74,7 @@ impl Responder {
     }
 
     /// Sends the delayed acknowledgement if it is due at `now`; without a time, at once.
+    #[inline]
     pub(in crate::engine::qp) fn send_delayed(&mut self, now: Option<Duration>) {
         let is_due = |at: Duration| now.is_none_or(|now| at <= now);
         if self.acknowledge_at.is_some_and(is_due) {

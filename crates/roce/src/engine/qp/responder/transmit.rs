@@ -29,33 +29,25 @@ impl Responder {
     /// Whether no response is pending, except possibly a positive acknowledgement.
     #[inline]
     pub(in crate::engine::qp) fn has_only_acknowledgement(&self) -> bool {
-        match self.replies.front() {
-            None => true,
-            Some(Reply::Acknowledge(acknowledge)) => {
-                matches!(acknowledge.syndrome, Syndrome::Ack { .. }) && self.only_acknowledges()
-            }
-            Some(_) => false,
-        }
+        let lone = self.replies.lone();
+        lone.is_ok_and(|lone| lone.is_none_or(|acknowledge| acknowledge.is_positive()))
     }
 
     /// Whether no response is pending.
     #[inline]
     pub(in crate::engine::qp) fn has_answered_all(&self) -> bool {
-        self.replies.front().is_none()
+        self.replies.is_empty()
     }
 
     /// Removes and returns the pending acknowledgement, if it is positive and the only pending response.
     #[inline(always)]
     pub(in crate::engine::qp) fn lone_acknowledgement(&mut self) -> Option<(Psn, AethRepr)> {
-        let Some(Reply::Acknowledge(acknowledge)) = self.replies.front().copied() else {
-            return None;
-        };
-        let is_positive = matches!(acknowledge.syndrome, Syndrome::Ack { .. });
-        if !is_positive || !self.only_acknowledges() {
+        let acknowledge = self.replies.lone().ok()??;
+        if !acknowledge.is_positive() {
             return None;
         }
         self.progress_unreported = false;
-        self.replies.pop_front();
+        self.replies.pop_lone();
         Some((acknowledge.psn, aeth_of(&acknowledge)))
     }
 
@@ -68,7 +60,7 @@ impl Responder {
         out: &mut Outbox,
     ) -> Result<Option<Headers>, Refused> {
         segments.clear();
-        match self.replies.front().copied() {
+        match self.replies.front() {
             None => Ok(None),
             Some(Reply::Acknowledge(acknowledge)) => {
                 let progress = self.progress_before(&acknowledge);

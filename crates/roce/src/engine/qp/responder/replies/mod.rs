@@ -96,10 +96,17 @@ impl Reply {
 /// has at most `2 n + 1` entries.
 #[derive(Debug, Default)]
 pub(super) struct Replies {
+    /// All before `last`: empty, or up to an answer with data.
     queue: VecDeque<Reply>,
+    /// The acknowledgement at the end. Mostly it is the only response.
+    last: Option<Acknowledge>,
     /// Number of answers with data.
     data: usize,
 }
+
+/// Other responses than an acknowledgement are to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Others;
 
 impl Replies {
     /// Number of reads and atomics whose answers are not completely sent.
@@ -107,8 +114,23 @@ impl Replies {
         self.data
     }
 
-    pub(super) fn front(&self) -> Option<&Reply> {
-        self.queue.front()
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty() && self.last.is_none()
+    }
+
+    pub(super) fn front(&self) -> Option<Reply> {
+        let first = self.queue.front().copied();
+        first.or(self.last.map(Reply::Acknowledge))
+    }
+
+    /// The only response, if it is an acknowledgement; an error if there are others.
+    #[inline]
+    pub(super) fn lone(&self) -> Result<Option<Acknowledge>, Others> {
+        match self.queue.is_empty() {
+            true => Ok(self.last),
+            false => Err(Others),
+        }
     }
 
     /// Adds the answer to a read or atomic.
@@ -117,6 +139,7 @@ impl Replies {
     /// same read from a later PSN on are included in the new answer and removed. Other reads and acknowledgements stay,
     /// because the request may be a stray copy that no further repetitions follow.
     pub(super) fn push_data(&mut self, reply: Reply, mtu: u32) {
+        self.queue_last();
         let (first, packets) = (reply.psn(), i64::from(reply.packets(mtu)));
         let within = |psn: Psn| (0..packets).contains(&i64::from(psn.diff(first)));
         self.queue
@@ -127,6 +150,7 @@ impl Replies {
         self.queue
             .insert(position.unwrap_or(self.queue.len()), reply);
         self.data = self.queue.iter().filter(|reply| reply.has_data()).count();
+        self.take_last();
     }
 
     /// Drops the oldest queued answer with data, if it answers a duplicate. If a requester then sends one read more
@@ -140,23 +164,33 @@ impl Replies {
         }
         self.queue.remove(index);
         self.data -= 1;
+        self.queue_last();
         self.merge_acknowledgements();
+        self.take_last();
         true
     }
 
     /// Adds an acknowledgement. It replaces one at the end of the queue, unless that one is for a later request.
+    #[inline]
     pub(super) fn push_acknowledge(&mut self, new: Acknowledge) {
-        match self.queue.back_mut() {
-            Some(Reply::Acknowledge(waiting)) => waiting.merge(new),
-            _ => self.queue.push_back(Reply::Acknowledge(new)),
+        match &mut self.last {
+            Some(waiting) => waiting.merge(new),
+            None => self.last = Some(new),
         }
     }
 
     /// Removes the first response, which was sent.
     pub(super) fn pop_front(&mut self) {
-        if self.queue.pop_front().is_some_and(|reply| reply.has_data()) {
-            self.data -= 1;
+        match self.queue.pop_front() {
+            Some(reply) => self.data -= usize::from(reply.has_data()),
+            None => self.last = None,
         }
+    }
+
+    /// Removes the [only response](Self::lone), which was sent.
+    #[inline]
+    pub(super) fn pop_lone(&mut self) {
+        self.last = None;
     }
 
     /// One packet of the first read, with `bytes` bytes, was sent.
@@ -179,7 +213,22 @@ impl Replies {
 
     pub(super) fn clear(&mut self) {
         self.queue.clear();
+        self.last = None;
         self.data = 0;
+    }
+
+    /// Puts the last acknowledgement into the queue for a moment.
+    fn queue_last(&mut self) {
+        let last = self.last.take().map(Reply::Acknowledge);
+        self.queue.extend(last);
+    }
+
+    /// Undoes [`queue_last`](Self::queue_last).
+    fn take_last(&mut self) {
+        if let Some(Reply::Acknowledge(last)) = self.queue.back() {
+            self.last = Some(*last);
+            self.queue.pop_back();
+        }
     }
 
     /// Merges adjacent acknowledgements. Linear in the few queued entries, and only called for duplicates.
@@ -198,6 +247,11 @@ impl Replies {
 }
 
 impl Acknowledge {
+    #[inline]
+    pub(super) fn is_positive(&self) -> bool {
+        matches!(self.syndrome, Syndrome::Ack { .. })
+    }
+
     /// Combines both: the answer to a later request also covers earlier ones.
     fn merge(&mut self, new: Self) {
         if new.psn.diff(self.psn) >= 0 {

@@ -39,7 +39,8 @@ fn atomic(psn: u32, is_repeated: bool) -> Reply {
 
 fn psns(replies: &Replies) -> alloc::vec::Vec<u32> {
     let psn = |reply: &Reply| reply.psn().value();
-    replies.queue.iter().map(psn).collect()
+    let last = replies.last.map(Reply::Acknowledge);
+    replies.queue.iter().chain(&last).map(psn).collect()
 }
 
 #[test]
