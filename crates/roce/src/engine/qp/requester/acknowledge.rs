@@ -85,7 +85,7 @@ impl Requester {
         if is_planted(Mutant::AcknowledgesTooMuch) {
             end = (end + 1).min(self.frontier);
         }
-        if !self.acknowledge_to(cx, end, out) {
+        if !self.acknowledge_up_to(cx, end, out) {
             self.repair_gap(out);
         }
     }
@@ -195,8 +195,13 @@ impl Requester {
 
     /// The responder has everything before packet `to`. Returns true if that is now acknowledged; false if earlier read
     /// data are missing.
-    #[inline]
     pub(super) fn acknowledge_to(&mut self, cx: &Context<'_>, to: u64, out: &mut Outbox) -> bool {
+        self.acknowledge_up_to(cx, to, out)
+    }
+
+    /// As [`acknowledge_to`](Self::acknowledge_to), for the usual case.
+    #[inline(always)]
+    fn acknowledge_up_to(&mut self, cx: &Context<'_>, to: u64, out: &mut Outbox) -> bool {
         let missing_from = self.reads.oldest().map(|read| read.first.max(self.una));
         let limit = missing_from.map_or(to, |missing| missing.min(to));
         if limit > self.una {
@@ -206,6 +211,7 @@ impl Requester {
     }
 
     /// Everything before packet `una` is complete.
+    #[inline(always)]
     pub(super) fn progress_to(&mut self, cx: &Context<'_>, una: u64, out: &mut Outbox) {
         let mtu = cx.mtu();
         let in_flight = self.in_flight(mtu);

@@ -256,13 +256,18 @@ impl Requester {
         let is_finished =
             |entry: &SendEntry| entry.end <= una && (!entry.is_local() || entry.is_done());
         while self.queue.front().is_some_and(is_finished) {
-            self.complete_front(WcStatus::Success, qpn, out);
+            self.complete_oldest(WcStatus::Success, qpn, out);
             self.scatter = SgeCursor::default();
         }
     }
 
-    #[inline]
     fn complete_front(&mut self, status: WcStatus, qpn: Qpn, out: &mut Outbox) {
+        self.complete_oldest(status, qpn, out);
+    }
+
+    /// As [`complete_front`](Self::complete_front), for the usual case.
+    #[inline(always)]
+    fn complete_oldest(&mut self, status: WcStatus, qpn: Qpn, out: &mut Outbox) {
         if let Some(wc) = self.queue.complete_front(status, qpn) {
             out.complete_send(wc);
         }
