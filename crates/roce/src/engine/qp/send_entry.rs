@@ -72,14 +72,13 @@ impl Default for SendEntry {
 }
 
 impl SendEntry {
-    /// Stores another request, with the numbers of its first packet and of the one after its last. Its data are to be set.
+    /// Stores another request, with the numbers of its first packet and of the one after its last. Its operation, its data
+    /// and whether it is signaled are to be set.
     #[inline(always)]
-    pub(super) fn replace(&mut self, wr: &SendWr<'_>, op: SendOp, len: u32, first: u64, end: u64) {
+    pub(super) fn replace(&mut self, wr: &SendWr<'_>, len: u32, first: u64, end: u64) {
         self.wr_id = wr.wr_id;
-        self.op = op;
         self.fence = wr.flags.contains(SendFlags::FENCE);
         self.solicited = wr.flags.contains(SendFlags::SOLICITED);
-        self.signaled = wr.flags.contains(SendFlags::SIGNALED);
         self.len = len;
         self.first = first;
         self.end = end;

@@ -64,10 +64,10 @@ impl SendQueue {
         let len = self.check_data(wr)?;
         let xrceth = self.is_xrc.then(|| xrceth_of(wr)).transpose()?;
         let packets = packets_of_request(wr, len, mtu);
-        let Some(entry) = self.append(wr, wr.op, len, packets) else {
+        let Some(entry) = self.append(wr, len, packets) else {
             return Ok(());
         };
-        entry.xrceth = xrceth;
+        (entry.op, entry.xrceth) = (wr.op, xrceth);
         match wr.data {
             // It has none.
             _ if is_local(&wr.op) => entry.set_sges(&[]),
@@ -95,25 +95,21 @@ impl SendQueue {
     }
 
     /// Appends a request that [`takes_send_only`](Self::takes_send_only) has accepted, and numbers its packet. Does not
-    /// check it again.
+    /// check it again. The request's element is passed apart, as it was read before; `None` for inline data.
     #[inline(always)]
-    pub(super) fn push_send_only(&mut self, wr: &SendWr<'_>, len: u32) {
-        // Shorter than a copy of any operation.
-        let op = match wr.op {
-            SendOp::SendWithImm(immediate) => SendOp::SendWithImm(immediate),
-            _ => SendOp::Send,
-        };
-        let Some(entry) = self.append(wr, op, len, 1) else {
+    pub(super) fn push_send_only(&mut self, wr: &SendWr<'_>, len: u32, sge: Option<Sge>) {
+        let Some(entry) = self.append(wr, len, 1) else {
             return;
         };
-        match wr.data {
-            SendData::Sges([Sge { addr, length, lkey }]) => {
-                // Not as a whole: the program has just written the fields one by one, and a wide load would wait for all.
-                let (addr, length, lkey) = (*addr, *length, *lkey);
-                entry.data = EntryData::One(Sge { addr, length, lkey });
-            }
-            SendData::Sges(sges) => entry.set_sges(sges),
-            SendData::Inline(bytes) => entry.set_inline(bytes),
+        // Shorter than a copy of any operation.
+        match wr.op {
+            SendOp::SendWithImm(immediate) => entry.op = SendOp::SendWithImm(immediate),
+            _ => entry.op = SendOp::Send,
+        }
+        match (sge, wr.data) {
+            (Some(sge), _) => entry.data = EntryData::One(sge),
+            (None, SendData::Inline(bytes)) => entry.set_inline(bytes),
+            (None, SendData::Sges(sges)) => entry.set_sges(sges),
         }
     }
 
@@ -129,8 +125,8 @@ impl SendQueue {
     ) -> Result<()> {
         self.check_room()?;
         let packets = packets_of_request(wr, len, mtu);
-        if let Some(entry) = self.append(wr, wr.op, len, packets) {
-            entry.placed_at = Some(at);
+        if let Some(entry) = self.append(wr, len, packets) {
+            (entry.op, entry.placed_at) = (wr.op, Some(at));
         }
         Ok(())
     }
@@ -143,20 +139,15 @@ impl SendQueue {
         }
     }
 
-    /// Appends a request without data, and numbers its packets.
+    /// Appends a request without its operation and data, and numbers its packets.
     #[inline(always)]
-    fn append(
-        &mut self,
-        wr: &SendWr<'_>,
-        op: SendOp,
-        len: u32,
-        packets: u32,
-    ) -> Option<&mut SendEntry> {
+    fn append(&mut self, wr: &SendWr<'_>, len: u32, packets: u32) -> Option<&mut SendEntry> {
         let first = self.end;
-        self.end += u64::from(packets);
+        let end = first + u64::from(packets);
+        self.end = end;
         let entry = self.entries.push()?;
-        entry.replace(wr, op, len, first, self.end);
-        entry.signaled |= self.signal_all;
+        entry.replace(wr, len, first, end);
+        entry.signaled = self.signal_all || wr.flags.contains(SendFlags::SIGNALED);
         Some(entry)
     }
 

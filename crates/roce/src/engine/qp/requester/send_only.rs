@@ -93,23 +93,29 @@ impl Requester {
         wr: &SendWr<'a>,
         out: &mut Outbox,
     ) -> Option<(CompactSend, PostedBytes<'a>)> {
-        let (bytes, len) = match wr.data {
+        let (bytes, len, sge) = match wr.data {
             SendData::Sges([Sge { addr, length, lkey }]) => {
-                let len = *length;
+                // One by one, as the program has just written them: a wide load would wait for all.
+                let (addr, len, lkey) = (*addr, *length, *lkey);
                 // A C program's other threads may have changed it.
                 if len > cx.mtu() {
                     return None;
                 }
-                let checked = cx.memory.check_local(cx.pd, *lkey, *addr, len, false);
+                let sge = Sge {
+                    addr,
+                    length: len,
+                    lkey,
+                };
+                let checked = cx.memory.check_local(cx.pd, lkey, addr, len, false);
                 let addr = checked.ok()?;
-                (PostedBytes::Memory(Segment { addr, len }), len)
+                (PostedBytes::Memory(Segment { addr, len }), len, Some(sge))
             }
             SendData::Sges(_) => return None,
             // At most one MTU.
-            SendData::Inline(bytes) => (PostedBytes::Inline(bytes), bytes.len() as u32),
+            SendData::Inline(bytes) => (PostedBytes::Inline(bytes), bytes.len() as u32, None),
         };
         let number = self.next;
-        self.queue.push_send_only(wr, len);
+        self.queue.push_send_only(wr, len, sge);
         self.entry += 1;
         self.packets_until = number + 1;
         self.note_sent(cx.now, number + 1, true, out);
