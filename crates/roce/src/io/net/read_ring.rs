@@ -166,8 +166,8 @@ impl Reading<'_> {
             if count == RECORDS_MAX {
                 break Ok(Rest::Unknown);
             }
-            let record = match reader.next() {
-                Ok(Next::Compact(record)) => record,
+            match reader.next() {
+                Ok(Next::Compact) => {}
                 Ok(Next::Nothing) => break Ok(Rest::Nothing),
                 Ok(Next::Packets) => break Ok(Rest::Packets),
                 Ok(Next::Pull) => match take_pull(reader, asker, sink) {
@@ -178,6 +178,9 @@ impl Reading<'_> {
                     Err(Broken) => break Err(Broken),
                 },
                 Err(Broken) => break Err(Broken),
+            }
+            let Ok(record) = reader.compact() else {
+                break Err(Broken);
             };
             if record.compact.has_placed_bytes() && !asker.is_trusted_with_memory() {
                 // It cannot have written them.

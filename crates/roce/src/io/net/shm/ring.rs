@@ -105,8 +105,8 @@ pub(crate) struct CompactRecord {
 #[derive(Debug)]
 pub(crate) enum Next {
     Nothing,
-    /// A record in the short form. [`Reader::pass`] it when it is handled.
-    Compact(CompactRecord),
+    /// A record in the short form: see [`Reader::compact`].
+    Compact,
     /// A record about a write that is pulled.
     Pull,
     Packets,
@@ -479,7 +479,7 @@ impl Reader {
         // Most records are in the short form, and most looks find nothing.
         let mark = mark_at(&self.mapping, self.head).read();
         if mark == mark_of(self.head, Kind::Compact) {
-            return self.compact_at(offset_of(self.head)).map(Next::Compact);
+            return Ok(Next::Compact);
         }
         match kind_of(mark, self.head) {
             None => Ok(Next::Nothing),
@@ -491,14 +491,19 @@ impl Reader {
     fn next_other(&mut self) -> Result<Next, Broken> {
         match self.next_record()? {
             None => Ok(Next::Nothing),
-            Some((at, Kind::Compact)) => self.compact_at(at).map(Next::Compact),
+            Some((_, Kind::Compact)) => Ok(Next::Compact),
             Some((_, Kind::Pull)) => Ok(Next::Pull),
             Some((_, Kind::Packets | Kind::Wrap)) => Ok(Next::Packets),
         }
     }
 
-    #[inline]
-    fn compact_at(&self, at: usize) -> Result<CompactRecord, Broken> {
+    /// The record in the short form that is next. [`pass`](Self::pass) it before it is handled.
+    ///
+    /// # Errors
+    /// The writer violated the protocol.
+    #[inline(always)]
+    pub(crate) fn compact(&self) -> Result<CompactRecord, Broken> {
+        let at = offset_of(self.head);
         // The payload's first line, which has to come from the writer's processor. Meanwhile the header is handled.
         self.mapping.prefetch(RING_AT + at + LINE);
         let mut words = [0; Compact::WORDS];

@@ -46,10 +46,10 @@ fn read_one(reader: &mut Reader) -> Result<Option<(RecordHead, Vec<u8>)>, Broken
 
 /// The next record, if it is in the short form.
 fn next_compact(reader: &mut Reader) -> Result<Option<CompactRecord>, Broken> {
-    Ok(match reader.next()? {
-        Next::Compact(record) => Some(record),
-        Next::Nothing | Next::Pull | Next::Packets => None,
-    })
+    match reader.next()? {
+        Next::Compact => reader.compact().map(Some),
+        Next::Nothing | Next::Pull | Next::Packets => Ok(None),
+    }
 }
 
 #[test]
