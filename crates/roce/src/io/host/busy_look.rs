@@ -47,7 +47,7 @@ impl Host {
         let Some(mut receiver) = self.receiver.try_lock() else {
             return Look::Enough;
         };
-        match self.read_rings_and_due_sockets(&mut receiver, Answer::Now, now) {
+        match self.read_rings_and_due_sockets(&mut receiver, Answer::Now, now.into()) {
             Taken {
                 one_sided: true, ..
             } => Look::OneSided,

@@ -20,7 +20,7 @@ use crate::io::net::arrived::Arrived;
 use crate::io::net::read_ring::{Handled, RingSink};
 use crate::io::net::shm::links::Links;
 use crate::io::net::shm::pull::{Asker, Pull};
-use crate::io::polling::clock::as_nanos;
+use crate::io::polling::clock::{Moment, as_nanos};
 use crate::io::polling::make_way;
 use crate::io::polling::progress::Sources;
 use portolan_port_sharing::{Block, BlockSocket, Datagram};
@@ -99,15 +99,15 @@ impl Host {
     /// happened. `looks_longer`: an answer is under way, so it looks for a while, see [`Receiver::await_more`].
     #[inline]
     pub(crate) fn drive(&self, looks_longer: bool) -> bool {
-        let now = self.clock.recent();
+        let now = Moment::from(self.clock.recent());
         let (found, is_done) = self.drive_at(now, looks_longer);
-        make_way::after_poll(found, as_nanos(now), || as_nanos(self.clock.now()));
+        make_way::after_poll(found, now.ns, || as_nanos(self.clock.now()));
         found || is_done
     }
 
     /// As [`Host::drive`], for a thread that polls for a short time and then sleeps. Never yields the processor.
     pub(crate) fn drive_briefly(&self) {
-        self.drive_at(self.clock.recent(), false);
+        self.drive_at(self.clock.recent().into(), false);
     }
 
     /// Yields the processor after a poll, as [`Host::drive`] does.
@@ -118,7 +118,7 @@ impl Host {
 
     /// Returns whether packets had arrived, and whether anything else happened.
     #[inline]
-    fn drive_at(&self, now: Duration, looks_longer: bool) -> (bool, bool) {
+    fn drive_at(&self, now: Moment, looks_longer: bool) -> (bool, bool) {
         self.progress.poller_is_here(now);
         if let Some(links) = &self.links {
             links.head_page().asleep().end_waiter();
@@ -134,7 +134,7 @@ impl Host {
                 if looks_longer {
                     receiver.await_more();
                 }
-                let answer = Answer::AfterTheOwner(now);
+                let answer = Answer::AfterTheOwner(now.time);
                 let taken = self.read_rings_and_due_sockets(&mut receiver, answer, now);
                 drop(receiver);
                 let served = self.serve_timers(now);
@@ -148,6 +148,7 @@ impl Host {
     /// As [`Host::drive_briefly`], for a thread that waited for the sockets and the rings: reads all of them. Returns false
     /// if another thread reads them.
     pub(crate) fn drive_awake(&self, now: Duration, answer: Answer) -> bool {
+        let now = Moment::from(now);
         self.progress.poller_is_here(now);
         let _watch = self.watch_for_panics();
         self.settle_deferred();
@@ -263,7 +264,7 @@ impl Host {
         &self,
         receiver: &mut Receiver,
         answer: Answer,
-        now: Duration,
+        now: Moment,
     ) -> Taken {
         let mut taken = Taken::default();
         if self.progress.is_stopping() {
@@ -271,8 +272,10 @@ impl Host {
         }
         if let Some(links) = &self.links {
             taken += self.read_rings(receiver, links, answer);
-            if self.deadlines.next_ns() > as_nanos(now)
-                && !receiver.sockets.is_due(self.progress.needs_sockets(), now)
+            if self.deadlines.next_ns() > now.ns
+                && !receiver
+                    .sockets
+                    .is_due(self.progress.needs_sockets(), now.time)
             {
                 return taken;
             }
@@ -428,8 +431,8 @@ impl Host {
     /// The progress thread calls this even if no socket woke it. Pollers normally read the sockets, but all of them
     /// may be stopped (SIGSTOP).
     pub(crate) fn read_and_serve_timers(&self) {
-        let now = self.clock.now();
-        if self.deadlines.next_ns() > as_nanos(now) {
+        let now = Moment::from(self.clock.now());
+        if self.deadlines.next_ns() > now.ns {
             return;
         }
         let mut receiver = self.receiver.lock();
@@ -441,10 +444,10 @@ impl Host {
     /// Handles the timeouts that are due at `now`. The caller has read the sockets since then, so an answer that has
     /// already arrived does not count as missing. Returns whether any timeout was due.
     #[inline]
-    fn serve_timers(&self, now: Duration) -> bool {
-        let is_due = self.deadlines.next_ns() <= as_nanos(now);
+    fn serve_timers(&self, now: Moment) -> bool {
+        let is_due = self.deadlines.next_ns() <= now.ns;
         if is_due {
-            self.serve_due(now);
+            self.serve_due(now.time);
         }
         is_due
     }

@@ -239,7 +239,7 @@ impl Host {
             && links.head_page().asleep().sleepers().waiter
             && !self.progress.needs_sockets();
         if leaves {
-            self.progress.poller_is_here(self.clock.now());
+            self.progress.poller_is_here(self.clock.now().into());
         }
         leaves
     }

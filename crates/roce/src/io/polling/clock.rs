@@ -8,6 +8,21 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 
 pub(crate) use crate::engine::as_nanos;
 
+/// A time, also as one number, for those who compare it again and again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment {
+    pub(crate) time: Duration,
+    pub(crate) ns: u64,
+}
+
+impl From<Duration> for Moment {
+    #[inline]
+    fn from(time: Duration) -> Self {
+        let ns = as_nanos(time);
+        Self { time, ns }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     epoch: Timespec,

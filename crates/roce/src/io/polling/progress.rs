@@ -13,7 +13,7 @@ use crate::io::net::shm::links::Links;
 use crate::io::net::sockopt::IpVersion;
 use crate::io::net::transmit::{SendSocket, Transmitter};
 use crate::io::polling::attendance::{Attendant, this_thread};
-use crate::io::polling::clock::as_nanos;
+use crate::io::polling::clock::{Moment, as_nanos};
 use crate::io::polling::last_polls::LastPolls;
 use crate::io::polling::poll_handoff::{PollHandoff, Sleep, Watch};
 use crate::io::polling::ring_waiter::RingWaiter;
@@ -179,8 +179,8 @@ impl Progress {
 
     /// Called by a thread that polls: it will read the sockets.
     #[inline]
-    pub(crate) fn poller_is_here(&self, now: Duration) {
-        self.handoff.poller_is_here(as_nanos(now));
+    pub(crate) fn poller_is_here(&self, now: Moment) {
+        self.handoff.poller_is_here(now.ns);
     }
 
     /// Called by a polling thread that is about to sleep.
@@ -380,7 +380,13 @@ impl Progress {
 
     /// Wakes the thread if it sleeps beyond `deadline`.
     pub(crate) fn wake_before(&self, deadline: Duration) {
-        if self.sleep.misses(as_nanos(deadline)) {
+        self.wake_before_ns(as_nanos(deadline));
+    }
+
+    /// As [`wake_before`](Self::wake_before), with the deadline in nanoseconds.
+    #[inline]
+    pub(crate) fn wake_before_ns(&self, deadline_ns: u64) {
+        if self.sleep.misses(deadline_ns) {
             self.wake();
         }
     }
