@@ -113,11 +113,17 @@ impl ForkGuard {
     /// Whether this process created the guard.
     #[inline]
     pub fn is_owner(self) -> bool {
+        self.is_surely_owner() || self.is_owner_by_number()
+    }
+
+    /// As [`is_owner`](Self::is_owner), without a call of another function: it may be the owner although this is false.
+    #[inline(always)]
+    pub fn is_surely_owner(self) -> bool {
         // SAFETY: null, a page that stays mapped, or a static.
         let page = unsafe { PAGE.load(Ordering::Acquire).as_ref() };
         // No process has the number of a page without one.
         let is_same = |page: &AtomicU32| page.load(Ordering::Acquire) == self.generation;
-        page.is_some_and(is_same) || self.is_owner_by_number()
+        page.is_some_and(is_same)
     }
 
     #[cold]

@@ -32,9 +32,9 @@ impl Entry {
     }
 
     /// Whether [`check`](Self::check) needs no second look: it does not fail.
-    #[inline]
-    fn is_plain(&self) -> bool {
-        self.fork.is_owner() && !tap::was_ever_plugged()
+    #[inline(always)]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.fork.is_surely_owner() && !tap::was_ever_plugged()
     }
 
     #[cold]

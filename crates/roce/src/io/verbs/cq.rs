@@ -59,6 +59,30 @@ impl SoftCq {
             .ok_or_else(|| foreign(Step::CreateQp, "completion queue of this device"))
     }
 
+    #[cold]
+    fn check_and_poll(&self, out: &mut [WorkCompletion]) -> portolan_provider::Result<usize> {
+        self.host.entry.check(Step::PollCq)?;
+        Ok(self.poll_checked(out))
+    }
+
+    #[inline(always)]
+    fn poll_checked(&self, out: &mut [WorkCompletion]) -> usize {
+        match self.core.is_quiet() && !out.is_empty() {
+            true => self.poll_device(out, false),
+            false => self.poll_queue(out),
+        }
+    }
+
+    /// Takes completions. Drives the device if there are none.
+    #[inline(never)]
+    fn poll_queue(&self, out: &mut [WorkCompletion]) -> usize {
+        let (taken, is_armed) = self.core.poll(out);
+        match taken > 0 || out.is_empty() {
+            true => taken,
+            false => self.poll_device(out, is_armed),
+        }
+    }
+
     /// Drives the device, and then takes completions. The queue was empty.
     #[inline(never)]
     fn poll_device(&self, out: &mut [WorkCompletion], is_armed: bool) -> usize {
@@ -103,12 +127,10 @@ impl Cq for SoftCq {
 
     #[inline]
     fn poll(&self, out: &mut [WorkCompletion]) -> portolan_provider::Result<usize> {
-        self.host.entry.check(Step::PollCq)?;
-        let (taken, is_armed) = self.core.poll(out);
-        if taken > 0 || out.is_empty() {
-            return Ok(taken);
+        match self.host.entry.is_plain() {
+            true => Ok(self.poll_checked(out)),
+            false => self.check_and_poll(out),
         }
-        Ok(self.poll_device(out, is_armed))
     }
 
     #[inline]
