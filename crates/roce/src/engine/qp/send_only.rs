@@ -140,6 +140,12 @@ impl QueuePair {
         true
     }
 
+    /// Removes all [`completions`](Self::completions).
+    #[inline]
+    pub fn clear_completions(&mut self) {
+        self.outbox.completions.clear();
+    }
+
     /// Whether there are completions or events to take.
     #[inline]
     pub fn has_results(&self) -> bool {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use portolan_provider::Result;
 use portolan_provider::traits::Notify;
 use portolan_provider::verbs::{Cqn, WorkCompletion};
-use portolan_threads::biased::Mutex;
+use portolan_threads::biased::{Mutex, MutexGuard};
 use portolan_wire::Qpn;
 
 use crate::engine::{Completion, CompletionQueue};
@@ -72,6 +72,12 @@ impl CqCore {
         completions: &[Completion],
         lost: &Cell,
     ) -> std::result::Result<(), Overflowed> {
+        self.add(completions, lost).announce()
+    }
+
+    /// The first step of [`deliver`](Self::deliver).
+    #[inline(always)]
+    pub(crate) fn add(&self, completions: &[Completion], lost: &Cell) -> Added<'_> {
         let mut queue = self.queue.lock();
         let count = match self.stamps {
             None => queue.push_all(completions),
@@ -81,16 +87,7 @@ impl CqCore {
         if count > 0 {
             lost.add(count);
         }
-        // Before the notification: the woken thread may poll before this one releases the lock, and must find the
-        // completions.
-        self.quiet.store(false, Ordering::Release);
-        if queue.take_notification() {
-            self.notify();
-        }
-        match queue.is_overflowed() {
-            true => Err(Overflowed),
-            false => Ok(()),
-        }
+        Added { cq: self, queue }
     }
 
     /// Removes the completions of a destroyed queue pair.
@@ -189,6 +186,32 @@ impl CqCore {
     /// Changes the maximum number of completions.
     pub(crate) fn resize(&self, capacity: u32, limit: u32) -> Result<()> {
         self.queue.lock().resize(capacity, limit)
+    }
+}
+
+/// Completions that were added to a queue, which is still locked.
+pub(crate) struct Added<'a> {
+    cq: &'a CqCore,
+    queue: MutexGuard<'a, CompletionQueue>,
+}
+
+impl Added<'_> {
+    /// Raises an event if one was requested, and unlocks the queue.
+    ///
+    /// # Errors
+    /// The queue has lost a completion, one of these or an earlier one.
+    #[inline(always)]
+    pub(crate) fn announce(mut self) -> std::result::Result<(), Overflowed> {
+        // Before the notification: the woken thread may poll before this one releases the lock, and must find the
+        // completions.
+        self.cq.quiet.store(false, Ordering::Release);
+        if self.queue.take_notification() {
+            self.cq.notify();
+        }
+        match self.queue.is_overflowed() {
+            true => Err(Overflowed),
+            false => Ok(()),
+        }
     }
 }
 

@@ -43,7 +43,7 @@ impl Host {
         if state.engine.has_results() {
             self.report(qp, state);
         } else {
-            self.keep_timer(qp, state);
+            self.keep_timer_of_engine(qp, state);
         }
         true
     }

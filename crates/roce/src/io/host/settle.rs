@@ -83,11 +83,13 @@ impl Host {
     /// long as that.
     pub(crate) fn settle_soon(&self, qp: &QpCore, state: &mut LockedQp, now: Duration) {
         if !std::mem::replace(&mut state.owes, true) {
+            let now_ns = as_nanos(now);
             if !self.deferred_acks.any() {
-                self.deferred_at_ns.store(as_nanos(now), Ordering::Relaxed);
+                self.deferred_at_ns.store(now_ns, Ordering::Relaxed);
             }
             self.deferred_acks.note(qp.qpn);
-            self.progress.wake_before(now + LOOK_INTERVAL);
+            let until_ns = now_ns.saturating_add(as_nanos(LOOK_INTERVAL));
+            self.progress.wake_before_ns(until_ns);
         }
     }
 
@@ -318,7 +320,7 @@ impl Host {
     }
 
     /// Delivers completions and events, and stores the next timeout.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn report(&self, qp: &QpCore, state: &mut LockedQp) {
         let overflowed = self.deliver(qp, state);
         if overflowed.is_some() || state.engine.has_events() {
@@ -364,18 +366,30 @@ impl Host {
     }
 
     /// Delivers completions. Locks a completion queue once for several in a row. Returns a queue that has lost some.
-    #[inline]
+    #[inline(always)]
     fn deliver(&self, qp: &QpCore, state: &mut LockedQp) -> Option<Cqn> {
         if state.engine.completions().is_empty() {
             return None;
         }
+        if let Completes::Own { send, receive } = &qp.completes
+            && Arc::ptr_eq(send, receive)
+        {
+            let lost = &self.monitor.counters.completion_overflows;
+            let added = send.add(state.engine.completions(), lost);
+            // Before the notification: if that panics, none is delivered twice.
+            state.engine.clear_completions();
+            return added.announce().err().map(|Overflowed| send.number());
+        }
+        self.deliver_to_several(qp, state)
+    }
+
+    /// As [`deliver`](Self::deliver), for other queue pairs than those with one completion queue.
+    #[inline(never)]
+    fn deliver_to_several(&self, qp: &QpCore, state: &mut LockedQp) -> Option<Cqn> {
         // Taken before, so that none is delivered twice if a notification panics.
         let taken = state.engine.take_completions();
         let completions = taken.all();
         let overflowed = match &qp.completes {
-            Completes::Own { send, receive } if Arc::ptr_eq(send, receive) => {
-                self.deliver_to(send, completions)
-            }
             Completes::Own { send, receive } => self.deliver_apart(send, receive, completions),
             Completes::Domain(domain) => self.deliver_in(domain, completions),
         };
@@ -394,7 +408,6 @@ impl Host {
     }
 
     /// Delivers completions to two completion queues.
-    #[inline(never)]
     fn deliver_apart(
         &self,
         send: &CqCore,
@@ -415,7 +428,6 @@ impl Host {
 
     /// Delivers completions to the completion queues of a domain's shared receive queues. An XRC receiving queue pair has
     /// no work requests of its own.
-    #[inline(never)]
     fn deliver_in(&self, domain: &XrcDomain, completions: &[Completion]) -> Option<Cqn> {
         let mut overflowed = None;
         for completion in completions {
@@ -429,6 +441,13 @@ impl Host {
             }
         }
         overflowed
+    }
+
+    /// As [`keep_timer`](Self::keep_timer), after a call that only changed the engine's timeout.
+    #[inline(always)]
+    pub(super) fn keep_timer_of_engine(&self, qp: &QpCore, state: &mut LockedQp) {
+        let wanted = state.engine.poll_timeout();
+        self.keep(qp, state, wanted);
     }
 
     /// Stores the next timeout, unless an earlier one is stored.
@@ -445,6 +464,11 @@ impl Host {
             let timeouts = [wanted, of_pull, of_datagrams, state.link_wait.next_look];
             wanted = timeouts.into_iter().flatten().min();
         }
+        self.keep(qp, state, wanted);
+    }
+
+    #[inline(always)]
+    fn keep(&self, qp: &QpCore, state: &mut LockedQp, wanted: Option<Duration>) {
         if let Some(wanted) = wanted
             && state.timer.is_none_or(|timer| timer > wanted)
         {
