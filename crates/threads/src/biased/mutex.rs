@@ -5,6 +5,7 @@
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::panicking;
@@ -235,17 +236,33 @@ impl<T, const MENDS: bool> DerefMut for MutexGuard<'_, T, MENDS> {
     }
 }
 
-impl<T, const MENDS: bool> Drop for MutexGuard<'_, T, MENDS> {
+impl<T, const MENDS: bool> MutexGuard<'_, T, MENDS> {
+    /// As [`drop`], but always inlined.
     #[inline(always)]
-    fn drop(&mut self) {
+    pub fn unlock(self) {
+        ManuallyDrop::new(self).release();
+    }
+
+    #[inline(always)]
+    fn release(&self) {
         if MENDS && panicking() && self.held & WAS_PANICKING == 0 {
             self.lock.is_poisoned.store(true, Ordering::Relaxed);
         }
-        let held = self.held & !WAS_PANICKING;
+        let held = match MENDS {
+            true => self.held & !WAS_PANICKING,
+            false => self.held,
+        };
         if held >= OWNED_MIN {
             self.lock.bias.leave(held);
         } else {
             self.lock.unlock_word(held);
         }
+    }
+}
+
+impl<T, const MENDS: bool> Drop for MutexGuard<'_, T, MENDS> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.release();
     }
 }

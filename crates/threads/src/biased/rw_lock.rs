@@ -4,6 +4,7 @@
 
 use std::cell::UnsafeCell;
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -45,7 +46,7 @@ impl<T> RwLock<T> {
         let thread = this_thread();
         let held = match self.bias.enter_again(thread) {
             Some(owner) => Reading::Owned(owner),
-            None => Reading::Shared(self.read_shared(thread)),
+            None => Reading::Shared(ManuallyDrop::new(self.read_shared(thread))),
         };
         RwLockReadGuard { lock: self, held }
     }
@@ -121,7 +122,7 @@ enum Reading<'a> {
     /// By its ownership, as this owner.
     Owned(usize),
     /// Its word is locked.
-    Shared(#[expect(dead_code, reason = "unlocked when dropped")] lock::RwLockReadGuard<'a, u32>),
+    Shared(ManuallyDrop<lock::RwLockReadGuard<'a, u32>>),
 }
 
 impl<T> Deref for RwLockReadGuard<'_, T> {
@@ -134,13 +135,39 @@ impl<T> Deref for RwLockReadGuard<'_, T> {
     }
 }
 
+impl<T> RwLockReadGuard<'_, T> {
+    /// As [`drop`], but always inlined.
+    #[inline(always)]
+    pub fn unlock(self) {
+        ManuallyDrop::new(self).release();
+    }
+
+    /// Called once.
+    #[inline(always)]
+    fn release(&mut self) {
+        match &mut self.held {
+            Reading::Owned(owner) => self.lock.bias.leave_again(*owner),
+            // SAFETY: it is not used any more.
+            Reading::Shared(word) => unsafe { unlock_shared(word) },
+        }
+    }
+}
+
 impl<T> Drop for RwLockReadGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        if let Reading::Owned(owner) = self.held {
-            self.lock.bias.leave_again(owner);
-        }
+        self.release();
     }
+}
+
+/// Not inlined: an owner's unlocking is so short that all its callers contain it.
+///
+/// # Safety
+/// The guard is not used any more.
+#[inline(never)]
+unsafe fn unlock_shared(word: &mut ManuallyDrop<lock::RwLockReadGuard<'_, u32>>) {
+    // SAFETY: the caller's promise.
+    unsafe { ManuallyDrop::drop(word) };
 }
 
 /// An [`RwLock`] that is locked for writing.

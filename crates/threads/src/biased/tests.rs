@@ -229,13 +229,20 @@ fn readers_never_see_half_of_a_change() {
             assert_eq!(read[0], std::hint::black_box(&*read)[1]);
         }
     };
+    // Without the others: another reader could become the owner, and after the last change nothing would end that.
+    let is_owned = Barrier::new(3);
     scope(|scope| {
         scope.spawn(|| {
             own_reading(&lock);
+            is_owned.wait();
             read(3_000_000);
         });
-        scope.spawn(|| read(30_000));
         scope.spawn(|| {
+            is_owned.wait();
+            read(30_000);
+        });
+        scope.spawn(|| {
+            is_owned.wait();
             for _ in 0..300 {
                 let mut both = lock.write();
                 both[0] += 1;

@@ -58,7 +58,7 @@ impl Host {
         // Before the ring: others hold the table while they write packets to it. Unlocked after it: that may be a locked
         // instruction, which waits until the record is in memory.
         let memory = self.memory.read();
-        let Some(ring) = link.open_ring() else {
+        let Some(mut ring) = link.open_ring() else {
             return false;
         };
         let (now, head) = (state.latest, (state.own_tag, link.port()));
@@ -71,14 +71,17 @@ impl Host {
             }
             false => fence(Ordering::SeqCst),
         };
-        write_record(
-            ring,
+        let is_written = write_record(
+            &mut ring,
             &mut state.engine,
             (now, &memory),
             head,
             wr,
             cross_out_and_fence,
-        )
+        );
+        ring.unlock();
+        memory.unlock();
+        is_written
     }
 }
 
@@ -86,7 +89,7 @@ impl Host {
 /// `fence` is a sequentially consistent one.
 #[inline(always)]
 fn write_record(
-    mut ring: OpenRing<'_>,
+    ring: &mut OpenRing<'_>,
     engine: &mut QueuePair,
     (now, memory): (Duration, &MemoryTable),
     (tag, source_port): (u32, u16),

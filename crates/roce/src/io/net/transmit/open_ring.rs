@@ -80,14 +80,20 @@ impl<'a> OpenRing<'a> {
 
     /// Makes the packets visible to the reader, counts them, and unlocks the ring.
     #[inline]
-    pub(crate) fn publish(self) {
+    pub(crate) fn publish(mut self) {
         self.publish_with(|| fence(Ordering::SeqCst));
     }
 
-    /// As [`publish`](Self::publish), with the caller's own sequentially consistent fence, which is not called if no record
-    /// was ended.
+    /// Unlocks it.
     #[inline(always)]
-    pub(crate) fn publish_with(mut self, fence: impl FnOnce()) {
+    pub(crate) fn unlock(self) {
+        self.writer.unlock();
+    }
+
+    /// As [`publish`](Self::publish), once, with the caller's own sequentially consistent fence, which is not called if no
+    /// record was ended. Leaves the ring locked.
+    #[inline(always)]
+    pub(crate) fn publish_with(&mut self, fence: impl FnOnce()) {
         let sleepers = self.writer.publish_with(fence);
         self.bell.wake(sleepers);
         self.socket.sent.add(self.packets, self.bytes);
