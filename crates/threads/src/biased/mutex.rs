@@ -50,11 +50,21 @@ impl<T> MendingMutex<T> {
     /// Like [`lock`](Self::lock); if a thread panicked while holding the lock, runs `mend` first, once.
     #[inline(always)]
     pub fn lock_or_mend(&self, mend: impl FnOnce(&mut T)) -> MutexGuard<'_, T, true> {
-        let mut guard = self.lock();
-        if self.is_poisoned.load(Ordering::Relaxed) {
-            self.is_poisoned.store(false, Ordering::Relaxed);
-            mend(&mut guard);
+        let guard = self.lock();
+        match self.is_poisoned.load(Ordering::Relaxed) {
+            true => Self::mend(guard, mend),
+            false => guard,
         }
+    }
+
+    /// The guard is passed by value, so that it need not be in memory for this.
+    #[cold]
+    fn mend<'a>(
+        mut guard: MutexGuard<'a, T, true>,
+        mend: impl FnOnce(&mut T),
+    ) -> MutexGuard<'a, T, true> {
+        guard.lock.is_poisoned.store(false, Ordering::Relaxed);
+        mend(&mut guard);
         guard
     }
 }

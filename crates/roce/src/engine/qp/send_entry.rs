@@ -143,20 +143,20 @@ impl SendEntry {
 
     #[inline]
     pub(super) fn completion(&self, status: WcStatus, qpn: Qpn) -> WorkCompletion {
-        let opcode = match self.op {
-            SendOp::RdmaWrite(_) | SendOp::RdmaWriteWithImm(..) => WcOpcode::RdmaWrite,
-            SendOp::RdmaRead(_) => WcOpcode::RdmaRead,
-            SendOp::AtomicCmpSwap { .. } => WcOpcode::CompSwap,
-            SendOp::AtomicFetchAdd { .. } => WcOpcode::FetchAdd,
-            SendOp::BindMw { .. } => WcOpcode::BindMw,
-            SendOp::LocalInv(_) => WcOpcode::LocalInv,
-            _ => WcOpcode::Send,
+        let (opcode, byte_len) = match self.op {
+            SendOp::RdmaWrite(_) | SendOp::RdmaWriteWithImm(..) => (WcOpcode::RdmaWrite, 0),
+            SendOp::RdmaRead(_) => (WcOpcode::RdmaRead, self.len),
+            SendOp::AtomicCmpSwap { .. } => (WcOpcode::CompSwap, self.len),
+            SendOp::AtomicFetchAdd { .. } => (WcOpcode::FetchAdd, self.len),
+            SendOp::BindMw { .. } => (WcOpcode::BindMw, 0),
+            SendOp::LocalInv(_) => (WcOpcode::LocalInv, 0),
+            _ => (WcOpcode::Send, 0),
         };
         WorkCompletion {
             wr_id: self.wr_id,
             status,
             opcode,
-            byte_len: if self.awaits_data() { self.len } else { 0 },
+            byte_len,
             qp_num: qpn,
             ..WorkCompletion::EMPTY
         }

@@ -308,8 +308,11 @@ impl Responder {
         self.expected = psn.next();
         self.unacknowledged += 1;
         self.progress_unreported = true;
-        let bytes = self.unacknowledged.saturating_mul(cx.mtu());
-        if ack_request || bytes >= self.ack_interval_bytes {
+        let is_due = || {
+            let bytes = self.unacknowledged.saturating_mul(cx.mtu());
+            bytes >= self.ack_interval_bytes
+        };
+        if ack_request || is_due() {
             let credits = CREDITS_UNLIMITED;
             self.acknowledge(psn, Syndrome::Ack { credits });
         }
