@@ -125,7 +125,7 @@ impl Host {
         }
         let _watch = self.watch_for_panics();
         let mut settled = self.settle_deferred() | self.continue_copies();
-        if self.progress.take_ring_full(now) {
+        if self.progress.take_ring_full(now.ns) {
             self.resume_rings();
             settled = true;
         }

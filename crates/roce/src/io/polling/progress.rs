@@ -334,15 +334,15 @@ impl Progress {
     /// Whether a poller looks again at rings that had no room; clears the flag. Not at each poll: a ring has no room for
     /// as long as its reader is stopped.
     #[inline]
-    pub(crate) fn take_ring_full(&self, now: Duration) -> bool {
+    pub(crate) fn take_ring_full(&self, now_ns: u64) -> bool {
         if !self.is_ring_full.load(Ordering::Relaxed) {
             return false;
         }
         let looked_ns = self.ring_looked_ns.load(Ordering::Relaxed);
-        if as_nanos(now).saturating_sub(looked_ns) < FULL_RING_INTERVAL_NS {
+        if now_ns.saturating_sub(looked_ns) < FULL_RING_INTERVAL_NS {
             return false;
         }
-        self.ring_looked_ns.store(as_nanos(now), Ordering::Relaxed);
+        self.ring_looked_ns.store(now_ns, Ordering::Relaxed);
         self.is_ring_full.swap(false, Ordering::AcqRel)
     }
 
