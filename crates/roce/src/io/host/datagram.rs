@@ -97,7 +97,7 @@ impl Host {
         for version in [IpVersion::V4, IpVersion::V6] {
             if let Some(socket) = self.transmitter.socket(version, qp.qpn)
                 && socket.is_full()
-                && (state.deferred || socket.defers(qp.qpn, Turn::Missed))
+                && (state.deferred || socket.defers(qp.qpn, Turn::Missed).is_some())
             {
                 state.deferred = true;
                 return;
@@ -111,9 +111,10 @@ impl Host {
                     Some((path, to)) => self.link_of_datagram(qp, state, (&path, to), now),
                     None => (None, false),
                 };
-                // While the queue pair waits, this completes what was sent.
-                let budget = if waits { 0 } else { PACKET_LEN_MAX };
-                let Some(transmit) = state.engine.poll_transmit(now, memory, budget) else {
+                if waits {
+                    break;
+                }
+                let Some(transmit) = state.engine.poll_transmit(now, memory, PACKET_LEN_MAX) else {
                     break;
                 };
                 let Some(path) = transmit.path else { continue };
@@ -159,6 +160,11 @@ impl Host {
                 && let Some(full) = self.send_batch(qp, batch, last)
             {
                 full.defers(qp, state, now);
+            }
+            if state.datagram_wait.is_some() {
+                // Nothing fits into no bytes: this completes what was sent.
+                let none = state.engine.poll_transmit(now, memory, 0);
+                debug_assert!(none.is_none());
             }
         });
     }

@@ -1,7 +1,8 @@
 //! What the datagrams of a queue pair wait for: room in a socket or a ring, or the first link to a process of this host.
 //!
-//! All datagrams of the queue pair wait, whomever they are for, because they are sent in order. So each wait ends after a short
-//! time, and they wait for room only in rings of processes that are trusted with memory.
+//! All datagrams of the queue pair wait, whomever they are for, because they are sent in order. So they wait only for a short
+//! time, and for room only in rings of processes that are trusted with memory. If there was room and other queue pairs took it,
+//! the time begins anew.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,35 +31,25 @@ impl Full<'_> {
         match self {
             Self::Socket(socket) => {
                 if !state.deferred {
-                    state.deferred = socket.defers(qp.qpn, Turn::Had);
+                    state.deferred = socket.defers(qp.qpn, Turn::Had).is_some();
                 }
                 state.deferred
             }
-            Self::Ring(ring) => {
-                let waits = !state.sends_at_once && ring.defers(qp.qpn, Turn::Had);
-                if waits {
-                    state.wait_with_datagrams(Awaited::Room(ring), now + ROOM_WAIT_MAX);
+            Self::Ring(_) if state.sends_at_once => false,
+            Self::Ring(ring) => match ring.defers(qp.qpn, Turn::Had) {
+                Some(registered) => {
+                    state.wait_with_datagrams(Awaited::Room(ring, registered), now + ROOM_WAIT_MAX);
+                    true
                 }
-                waits
-            }
+                None => false,
+            },
         }
     }
 }
 
 impl LockedQp {
-    /// What the datagrams wait for has resumed the queue pair, and does not again.
-    pub(super) fn note_resumed(&mut self) {
-        if let Some(wait) = &mut self.datagram_wait {
-            wait.is_registered = false;
-        }
-    }
-
     fn wait_with_datagrams(&mut self, what: Awaited, until: Duration) {
-        self.datagram_wait = Some(Box::new(DatagramWait {
-            what,
-            is_registered: true,
-            until,
-        }));
+        self.datagram_wait = Some(Box::new(DatagramWait { what, until }));
     }
 }
 
@@ -73,19 +64,22 @@ impl Host {
         let Some(wait) = &mut state.datagram_wait else {
             return false;
         };
-        let waits = match &wait.what {
+        let waits = match &mut wait.what {
             Awaited::Link(block) => now < wait.until && self.awaits_link(*block, qp.qpn),
-            Awaited::Room(ring) => {
-                if !wait.is_registered {
-                    // There was room. If others took it, the wait begins anew.
-                    wait.is_registered = waits_for_room(ring) && ring.defers(qp.qpn, Turn::Missed);
-                    wait.until = now + ROOM_WAIT_MAX;
-                }
-                if now >= wait.until {
+            Awaited::Room(ring, registered) => {
+                if ring.has(*registered) && now >= wait.until {
                     // Its reader may be stopped.
-                    ring.stalls();
+                    ring.stalls(*registered);
                 }
-                wait.is_registered && waits_for_room(ring)
+                let is_taken = !ring.has(*registered);
+                if is_taken
+                    && waits_for_room(ring)
+                    && let Some(again) = ring.defers(qp.qpn, Turn::Missed)
+                {
+                    // There was room, and others took it. The wait begins anew.
+                    (*registered, wait.until) = (again, now + ROOM_WAIT_MAX);
+                }
+                ring.has(*registered) && waits_for_room(ring)
             }
         };
         if !waits {

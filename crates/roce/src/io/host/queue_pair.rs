@@ -15,7 +15,7 @@ use crate::io::host::shared_receive_queue::SrqUse;
 use crate::io::host::xrc_domain::XrcDomain;
 use crate::io::net::path::Path;
 use crate::io::net::shm::rights_layout::Slot;
-use crate::io::net::transmit::SendSocket;
+use crate::io::net::transmit::{Registered, SendSocket};
 use portolan_port_sharing::Block;
 
 #[derive(Debug)]
@@ -109,16 +109,14 @@ pub(crate) struct LinkWait {
 #[derive(Debug)]
 pub(crate) struct DatagramWait {
     pub(crate) what: Awaited,
-    /// Whether what it waits for resumes the queue pair.
-    pub(crate) is_registered: bool,
     /// When it looks again.
     pub(crate) until: Duration,
 }
 
 #[derive(Debug)]
 pub(crate) enum Awaited {
-    /// Room in this ring.
-    Room(Arc<SendSocket>),
+    /// Room in this ring, with which it is registered.
+    Room(Arc<SendSocket>, Registered),
     /// The link to this process.
     Link(Block),
 }

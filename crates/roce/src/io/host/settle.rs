@@ -188,7 +188,6 @@ impl Host {
     pub(crate) fn resume(&self, qp: &QpCore) {
         let mut state = qp.lock();
         state.deferred = false;
-        state.note_resumed();
         if !state.closed {
             let now = self.clock.now();
             self.settle(qp, &mut state, now);
@@ -490,7 +489,7 @@ impl Host {
 #[cold]
 fn defers(qp: &QpCore, state: &mut LockedQp, socket: &SendSocket, turn: Turn) -> bool {
     let is_new = !state.deferred;
-    state.deferred = state.deferred || socket.defers(qp.qpn, turn);
+    state.deferred = state.deferred || socket.defers(qp.qpn, turn).is_some();
     // A socket always gets room again. A ring gets none while its reader is stopped.
     if state.deferred && socket.is_ring() {
         state.engine.wait_for_room(state.latest, is_new);

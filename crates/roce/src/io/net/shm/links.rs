@@ -183,7 +183,7 @@ impl Links {
         }
     }
 
-    /// Registers a queue pair that waits until a link is up or refused. The caller checks once more after this.
+    /// Registers a queue pair that waits until a link is up or refused. The caller checks once more after this, or has a timer.
     pub(crate) fn wait(&self, qpn: Qpn) {
         self.waiting.lock().insert(qpn);
     }

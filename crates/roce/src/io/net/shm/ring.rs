@@ -523,7 +523,7 @@ impl Reader {
         })
     }
 
-    /// The address of a record's payload, until the record is passed. The writer may change the payload meanwhile.
+    /// The address of a record's payload, until its room is released. The writer may change the payload meanwhile.
     #[inline]
     pub(crate) fn addr_of(&self, record: &CompactRecord) -> u64 {
         self.mapping.addr() + record.at as u64

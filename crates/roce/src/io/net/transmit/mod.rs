@@ -7,7 +7,7 @@ mod waiting;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::SystemTime;
 
 use portolan_provider::{Cause, Error, Result, Step};
@@ -41,6 +41,10 @@ pub(crate) struct Transmitter {
     /// Empty if the system has no IPv6.
     v6: Vec<SendSocket>,
 }
+
+/// A queue pair's registration with a socket or ring that was full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Registered(u32);
 
 /// Whether a socket has room for more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +132,8 @@ pub(crate) struct SendSocket {
     closed: AtomicBool,
     /// The reader of the ring has made no room for long.
     stalled: AtomicBool,
+    /// How often the queue pairs that wait were taken to be resumed.
+    rounds: AtomicU32,
     /// Whether the kernel segments datagrams. Set to false for good if a device cannot.
     segments: AtomicBool,
     /// Whether `waiting` has packets; read without its lock.
@@ -172,6 +178,7 @@ impl SendSocket {
             port,
             closed: AtomicBool::new(false),
             stalled: AtomicBool::new(false),
+            rounds: AtomicU32::new(0),
             segments: AtomicBool::new(segments),
             full: AtomicBool::new(false),
             waiting: Mutex::default(),
@@ -195,6 +202,7 @@ impl SendSocket {
             port,
             closed: AtomicBool::new(false),
             stalled: AtomicBool::new(false),
+            rounds: AtomicU32::new(0),
             segments: AtomicBool::new(true),
             full: AtomicBool::new(false),
             waiting: Mutex::default(),
@@ -217,7 +225,7 @@ impl SendSocket {
         self.close();
         let mut waiting = self.lock();
         self.full.store(false, Ordering::Release);
-        waiting.take_queue_pairs()
+        self.take_queue_pairs(&mut waiting)
     }
 
     /// Whether the other end of the ring is gone.
@@ -361,22 +369,29 @@ impl SendSocket {
         self.full.load(Ordering::Acquire)
     }
 
-    /// If the socket is full, registers a queue pair that has more to send, and returns true.
+    /// If the socket is full, registers a queue pair that has more to send.
     #[cold]
-    pub(crate) fn defers(&self, qpn: Qpn, turn: Turn) -> bool {
+    pub(crate) fn defers(&self, qpn: Qpn, turn: Turn) -> Option<Registered> {
         let mut waiting = self.lock();
         let full = self.full.load(Ordering::Acquire) && !self.is_closed();
-        if full {
+        full.then(|| {
             waiting.register(qpn, turn);
-        }
-        full
+            Registered(self.rounds.load(Ordering::Relaxed))
+        })
     }
 
-    /// The reader of this full ring has made no room for long. Nobody waits for it until it has.
-    pub(crate) fn stalls(&self) {
+    /// Whether a queue pair is still registered: it was not resumed, and is not about to be.
+    pub(crate) fn has(&self, registered: Registered) -> bool {
+        self.rounds.load(Ordering::Acquire) == registered.0
+    }
+
+    /// The reader of this ring has made no room since a queue pair registered long ago. Nobody waits for it until it has.
+    pub(crate) fn stalls(&self, registered: Registered) {
         // Under the lock: the reader may have made room meanwhile.
         let _waiting = self.lock();
-        self.stalled.store(self.is_full(), Ordering::Relaxed);
+        if self.has(registered) {
+            self.stalled.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Whether the ring's reader has made no room for long.
@@ -505,7 +520,7 @@ impl SendSocket {
         if let Outlet::Ring { writer, .. } = &self.outlet {
             writer.lock().have_room();
         }
-        Some(waiting.take_queue_pairs())
+        Some(self.take_queue_pairs(&mut waiting))
     }
 
     /// Shows packets to the tap before they are sent.
@@ -529,6 +544,11 @@ impl SendSocket {
                 });
             }
         }
+    }
+
+    fn take_queue_pairs(&self, waiting: &mut Waiting) -> Vec<Qpn> {
+        self.rounds.fetch_add(1, Ordering::Release);
+        waiting.take_queue_pairs()
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {

@@ -94,10 +94,14 @@ fn segmented_packets_arrive_with_the_identifications_they_were_staged_with() {
 fn packets_set_aside_go_first_when_there_is_room_and_their_queue_pairs_are_resumed() {
     let line = Line::new();
     let (socket, qpn) = (&line.socket, Qpn::new(7));
-    assert!(!socket.defers(qpn, Turn::Had), "an empty socket has room");
+    assert!(
+        socket.defers(qpn, Turn::Had).is_none(),
+        "an empty socket has room"
+    );
     let aside = socket.put_aside(&line.stage(0..3), 0, &line.path, &line.monitor);
     assert_eq!(aside, Room::JustFilled);
-    assert!(socket.is_full() && socket.defers(qpn, Turn::Had));
+    let registered = socket.defers(qpn, Turn::Had).unwrap();
+    assert!(socket.is_full() && socket.has(registered));
     // Another thread is sending: its packets queue behind.
     let late = socket.send(&mut line.stage(3..5), &line.path, &line.monitor);
     assert_eq!(late, Room::Full);
@@ -153,32 +157,64 @@ fn a_packet_without_a_route_is_counted_and_the_next_is_sent() {
     assert_eq!(line.next(), (9, 0));
 }
 
-#[test]
-fn the_reader_of_a_full_ring_is_asked_for_room_until_what_waits_is_sent_and_not_afterwards() {
-    let line = Line::new();
+/// A ring, as the writing socket and the reader have it.
+fn ring() -> (SendSocket, Reader, HeadPage) {
     let head_page = HeadPage::create().unwrap();
     let (pending, file) = Writer::create().unwrap();
     let from = Block::new(7).unwrap();
     let reader = Reader::open(file.as_fd(), from, 3, &head_page).unwrap();
-    let mut reader = reader.unwrap();
     let writer = pending.open(head_page.file().unwrap(), 3).unwrap().unwrap();
     let socket = SendSocket::of_ring(writer, Doorbell::default(), None, 4791);
+    (socket, reader.unwrap(), head_page)
+}
+
+/// Reads all records. Returns whether the writer waits for room.
+fn read_all(reader: &mut Reader, head_page: &HeadPage) -> bool {
+    let mut records = Records::default();
+    while reader.has_more() {
+        reader.read(&mut records).unwrap();
+    }
+    reader.release(head_page)
+}
+
+#[test]
+fn the_reader_of_a_full_ring_is_asked_for_room_until_what_waits_is_sent_and_not_afterwards() {
+    let line = Line::new();
+    let (socket, mut reader, head_page) = ring();
     let send = || socket.send(&mut line.stage(0..5), &line.path, &line.monitor);
     while send() == Room::Left {}
     assert!(socket.is_full());
-    let mut records = Records::default();
     // Another thread sends what waits before this one has reported that the ring is full.
-    let mut read_all = || {
-        while reader.has_more() {
-            reader.read(&mut records).unwrap();
-        }
-        reader.release(&head_page)
-    };
+    let mut read_all = || read_all(&mut reader, &head_page);
     assert!(read_all(), "a thread waits for room");
     assert!(socket.resume(&line.monitor).is_some());
     assert!(!read_all(), "none does");
     assert_eq!(send(), Room::Left);
     assert!(!read_all(), "none does");
+}
+
+#[test]
+fn only_a_reader_that_has_made_no_room_since_a_queue_pair_waits_counts_as_stalled() {
+    let line = Line::new();
+    let (socket, mut reader, head_page) = ring();
+    let fill =
+        || while socket.send(&mut line.stage(0..5), &line.path, &line.monitor) == Room::Left {};
+    let qpn = Qpn::new(1);
+    fill();
+    let before = socket.defers(qpn, Turn::Had).unwrap();
+    assert!(socket.has(before));
+    read_all(&mut reader, &head_page);
+    assert_eq!(socket.resume(&line.monitor), Some(vec![qpn]));
+    assert!(!socket.has(before), "it is resumed");
+    fill();
+    let now = socket.defers(qpn, Turn::Missed).unwrap();
+    socket.stalls(before);
+    assert!(!socket.is_stalled(), "there was room");
+    socket.stalls(now);
+    assert!(socket.is_stalled());
+    read_all(&mut reader, &head_page);
+    assert_eq!(socket.resume(&line.monitor), Some(vec![qpn]));
+    assert!(!socket.is_stalled());
 }
 
 #[test]

@@ -118,11 +118,14 @@ proptest! {
             }
             let data = replies.queue.iter().filter(|reply| reply.has_data()).count();
             prop_assert_eq!(replies.data(), data);
-            prop_assert!(replies.queue.len() <= 2 * resources + 1, "{:?}", replies.queue);
-            let pairs = replies.queue.iter().zip(replies.queue.iter().skip(1));
-            for (first, second) in pairs {
-                prop_assert!(first.has_data() || second.has_data(), "{:?}", replies.queue);
+            let last = replies.last.map(Reply::Acknowledge);
+            let all = || replies.queue.iter().chain(&last);
+            prop_assert!(all().count() <= 2 * resources + 1, "{:?}", replies);
+            for (first, second) in all().zip(all().skip(1)) {
+                prop_assert!(first.has_data() || second.has_data(), "{:?}", replies);
             }
+            // So the last acknowledgement is not there.
+            prop_assert!(replies.queue.back().is_none_or(Reply::has_data), "{:?}", replies);
         }
     }
 }
