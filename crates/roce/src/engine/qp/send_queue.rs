@@ -95,7 +95,7 @@ impl SendQueue {
     }
 
     /// Appends a request that [`takes_send_only`](Self::takes_send_only) has accepted, and numbers its packet. Does not
-    /// check it again. The request's element is passed apart, as it was read before; `None` for inline data.
+    /// check it again. The caller has read the request's element already; `None` for inline data.
     #[inline(always)]
     pub(super) fn push_send_only(&mut self, wr: &SendWr<'_>, len: u32, sge: Option<Sge>) {
         let Some(entry) = self.append(wr, len, 1) else {

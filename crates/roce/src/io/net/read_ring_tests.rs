@@ -1,11 +1,9 @@
-use std::os::fd::AsFd;
-
 use portolan_wire::{Psn, Qpn};
 
 use super::*;
 use crate::engine::CompactWrite;
 use crate::io::net::shm::pull::{Answer, PullKind};
-use crate::io::net::shm::ring::Writer;
+use crate::io::net::shm::ring::tests::ring;
 
 struct TakesAll;
 
@@ -17,18 +15,6 @@ impl RingSink<()> for TakesAll {
     }
 
     fn pull(&mut self, _: Block, _: &Pull, _: &Asker) {}
-}
-
-/// Both ends of a ring, and the reader's head page.
-fn ring() -> (Writer, Reader, HeadPage) {
-    let head_page = HeadPage::create().unwrap();
-    let (pending, file) = Writer::create().unwrap();
-    let from = Block::members().next().unwrap();
-    let reader = Reader::open(file.as_fd(), from, 3, &head_page)
-        .unwrap()
-        .unwrap();
-    let writer = pending.open(head_page.file().unwrap(), 3).unwrap().unwrap();
-    (writer, reader, head_page)
 }
 
 #[test]

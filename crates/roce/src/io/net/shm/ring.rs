@@ -594,4 +594,4 @@ impl Records {
 
 #[cfg(test)]
 #[path = "ring_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -14,7 +14,7 @@ const THREAD: Sleepers = Sleepers {
 
 /// Both ends of a ring, and the reader's head page. The writer has its own handle on the file, as in another
 /// process.
-fn ring() -> (Writer, Reader, HeadPage) {
+pub(crate) fn ring() -> (Writer, Reader, HeadPage) {
     let head_page = HeadPage::create().unwrap();
     let (pending, file) = Writer::create().unwrap();
     let from = Block::new(7).unwrap();
@@ -137,7 +137,7 @@ fn a_writer_that_waits_is_woken_at_the_latest_when_all_short_records_are_read() 
         writer.have_room();
         // Not a whole number of looks, so that the next lap begins between two.
         for _ in 0..lap + 1 {
-            assert!(!wakes(&mut reader), "nobody waits");
+            assert!(!wakes(&mut reader), "no writer waits");
         }
     }
 }

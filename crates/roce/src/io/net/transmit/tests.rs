@@ -3,8 +3,8 @@ use std::net::Ipv4Addr;
 use super::waiting::WAITING_DATAGRAMS_MAX;
 use super::*;
 use crate::io::net::shm::head_page::HeadPage;
+use crate::io::net::shm::ring::tests::ring as both_ends;
 use crate::io::net::shm::ring::{Reader, Records};
-use portolan_port_sharing::Block;
 use portolan_wire::Psn;
 use portolan_wire::bth::Opcode;
 use portolan_wire::icrc::Identification;
@@ -159,13 +159,9 @@ fn a_packet_without_a_route_is_counted_and_the_next_is_sent() {
 
 /// A ring, as the writing socket and the reader have it.
 fn ring() -> (SendSocket, Reader, HeadPage) {
-    let head_page = HeadPage::create().unwrap();
-    let (pending, file) = Writer::create().unwrap();
-    let from = Block::new(7).unwrap();
-    let reader = Reader::open(file.as_fd(), from, 3, &head_page).unwrap();
-    let writer = pending.open(head_page.file().unwrap(), 3).unwrap().unwrap();
+    let (writer, reader, head_page) = both_ends();
     let socket = SendSocket::of_ring(writer, Doorbell::default(), None, 4791);
-    (socket, reader.unwrap(), head_page)
+    (socket, reader, head_page)
 }
 
 /// Reads all records. Returns whether the writer waits for room.
