@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use portolan_provider::verbs::{Srqn, WorkCompletion};
+use portolan_provider::verbs::{Sge, Srqn, WorkCompletion};
 use portolan_wire::Qpn;
 use portolan_wire::bth::BthRepr;
 use portolan_wire::eth::ImmDtRepr;
@@ -56,20 +56,22 @@ impl SendOnly<'_> {
     }
 }
 
-/// A send that [`QueuePair::post_send_only`](super::QueuePair::post_send_only) has posted and counts as sent.
+/// A send that [`QueuePair::plan_send_only`](super::QueuePair::plan_send_only) permits to send at once.
 #[derive(Clone, Copy, Debug)]
-pub struct PostedSend<'a> {
+pub struct PlannedSend<'a> {
     /// The queue pair that it is for.
     pub dest_qp: Qpn,
     /// Its packet.
     pub send: CompactSend,
     /// The packet's payload.
-    pub bytes: PostedBytes<'a>,
+    pub bytes: PlannedBytes<'a>,
+    /// The request's only element; `None` for inline data.
+    pub(super) sge: Option<Sge>,
 }
 
-/// The payload of a [`PostedSend`], with its whole length.
+/// The payload of a [`PlannedSend`], with its whole length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PostedBytes<'a> {
+pub enum PlannedBytes<'a> {
     /// Registered memory, checked against the memory table in the call that returned it.
     Memory(Segment),
     /// The bytes of the work request.

@@ -9,7 +9,7 @@ use portolan_wire::eth::AethRepr;
 use super::QueuePair;
 use super::context::{Context, base_header};
 use super::reliable::Reliable;
-use crate::engine::{CompactAck, CompactSend, MemoryTable, Payload, PostedSend, Segment, SendOnly};
+use crate::engine::{CompactAck, CompactSend, MemoryTable, Payload, PlannedSend, Segment, SendOnly};
 
 impl QueuePair {
     /// The next packet of an RC queue pair, if it contains a whole send, with or without immediate data, and is not a
@@ -57,30 +57,37 @@ impl QueuePair {
             && halves.requester.may_post_send_only(wr, mtu)
     }
 
-    /// [`post_send`](Self::post_send) and [`poll_send_only`](Self::poll_send_only) together, at a fraction of their cost.
-    /// Call it only if [`may_post_send_only`](Self::may_post_send_only) permits it for the same request, with no other
-    /// call between. The queue pair is idle afterwards, except for an acknowledgement.
+    /// The packet of a request that [`may_post_send_only`](Self::may_post_send_only) permits, which
+    /// [`post_send_only`](Self::post_send_only) then posts, with no other call between but those for an acknowledgement.
     ///
-    /// `None` changes nothing: the memory may not be used, which [`post_send`](Self::post_send) handles.
+    /// The host sends the packet between the two: the peer need not wait until the request is noted here.
+    ///
+    /// Changes nothing. `None` if the memory may not be used, which [`post_send`](Self::post_send) handles.
     #[inline(always)]
-    pub fn post_send_only<'a>(
-        &mut self,
-        now: Duration,
+    pub fn plan_send_only<'a>(
+        &self,
         memory: &MemoryTable,
         wr: &SendWr<'a>,
-    ) -> Option<PostedSend<'a>> {
+    ) -> Option<PlannedSend<'a>> {
         debug_assert!(self.may_post_send_only(wr), "it is another request's turn");
-        let cx = Context::new(&self.config, &self.attr, now, memory);
-        let requester = &mut self.service.reliable_mut()?.requester;
-        let (send, bytes) = requester.post_send_only(&cx, wr, &mut self.outbox)?;
+        let cx = Context::new(&self.config, &self.attr, Duration::ZERO, memory);
+        self.service.reliable()?.requester.plan_send_only(&cx, wr)
+    }
+
+    /// Posts a request and counts it as sent. The queue pair is idle afterwards, except for an acknowledgement.
+    ///
+    /// The queue pair is as after [`post_send`](Self::post_send) and [`poll_send_only`](Self::poll_send_only), at a fraction
+    /// of their cost.
+    #[inline(always)]
+    pub fn post_send_only(&mut self, now: Duration, wr: &SendWr<'_>, planned: &PlannedSend<'_>) {
+        let Some(halves) = self.service.reliable_mut() else {
+            return;
+        };
+        let requester = &mut halves.requester;
+        requester.post_send_only(now, wr, planned, &mut self.outbox);
         let counters = &mut self.outbox.counters;
         counters.packets_sent += 1;
-        counters.bytes_sent += u64::from(send.len);
-        Some(PostedSend {
-            dest_qp: self.attr.dest_qpn,
-            send,
-            bytes,
-        })
+        counters.bytes_sent += u64::from(planned.send.len);
     }
 
     /// The headers of an RC queue pair's pending acknowledgement, if it is positive and the only pending response.

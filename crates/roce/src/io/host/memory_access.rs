@@ -14,7 +14,7 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use crate::engine::{AtomicKind, AtomicOperation, Payload, PostedBytes, PostedSend, Segment};
+use crate::engine::{AtomicKind, AtomicOperation, Payload, PlannedBytes, PlannedSend, Segment};
 use crate::io::host::long_copy;
 
 /// Copies received bytes to their place, the last bytes last: a program that spins on the last byte of a message
@@ -205,19 +205,19 @@ pub(crate) unsafe fn gather_at(payload: &Payload<'_>, addr: u64) {
     }
 }
 
-/// Copies the payload of a posted send to `addr`.
+/// Copies the payload of a planned send to `addr`.
 ///
 /// # Safety
 /// As for [`gather_at`].
 #[inline]
-pub(crate) unsafe fn gather_posted(posted: &PostedSend<'_>, addr: u64) {
+pub(crate) unsafe fn gather_planned(planned: &PlannedSend<'_>, addr: u64) {
     let to = std::ptr::with_exposed_provenance_mut::<u8>(addr as usize);
-    let from = match posted.bytes {
-        PostedBytes::Memory(segment) => std::ptr::with_exposed_provenance(segment.addr as usize),
-        PostedBytes::Inline(bytes) => bytes.as_ptr(),
+    let from = match planned.bytes {
+        PlannedBytes::Memory(segment) => std::ptr::with_exposed_provenance(segment.addr as usize),
+        PlannedBytes::Inline(bytes) => bytes.as_ptr(),
     };
     // SAFETY: the caller promises that both are valid for the payload. Registered memory never overlaps a ring.
-    unsafe { std::ptr::copy_nonoverlapping(from, to, posted.send.len as usize) };
+    unsafe { std::ptr::copy_nonoverlapping(from, to, planned.send.len as usize) };
 }
 
 fn copy_prefix(out: &mut [u8], bytes: &[u8]) {

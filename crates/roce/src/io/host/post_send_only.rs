@@ -6,12 +6,11 @@
 #![allow(unsafe_code, reason = "copies from registered memory to the ring")]
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use portolan_provider::verbs::SendWr;
 use portolan_threads::{fence, fence_after_exchange};
 
-use crate::engine::{Compact, MemoryTable, QueuePair};
+use crate::engine::{Compact, MemoryTable, PlannedSend, QueuePair};
 use crate::io::host::Host;
 use crate::io::host::memory_access;
 use crate::io::host::queue_pair::{LockedQp, QpCore};
@@ -35,10 +34,16 @@ impl Host {
         if !is_possible {
             return false;
         }
-        state.not_before(self.clock.recent());
-        if !self.write_send(qp, state, wr) {
+        let Some(planned) = self.write_send(qp, state, wr) else {
             return false;
-        }
+        };
+        // The peer works on it already.
+        let now = state.not_before(self.clock.recent());
+        state.engine.post_send_only(now, wr, &planned);
+        debug_assert!(
+            state.engine.is_transmit_idle(),
+            "nothing else was to be sent"
+        );
         state.owes = false;
         if state.engine.has_results() {
             self.report(qp, state);
@@ -48,20 +53,20 @@ impl Host {
         true
     }
 
-    /// Posts a send that the engine may post at once. Returns false, and posts nothing, if the ring has no room or the
-    /// memory may not be used.
+    /// Writes a send that the engine may post at once. `None` if the ring has no room or the memory may not be used.
     #[inline(always)]
-    fn write_send(&self, qp: &QpCore, state: &mut LockedQp, wr: &SendWr<'_>) -> bool {
-        let Some(link) = &state.link else {
-            return false;
-        };
+    fn write_send<'a>(
+        &self,
+        qp: &QpCore,
+        state: &mut LockedQp,
+        wr: &SendWr<'a>,
+    ) -> Option<PlannedSend<'a>> {
+        let link = state.link.as_ref()?;
         // Before the ring: others hold the table while they write packets to it. Unlocked after it: that may be a locked
         // instruction, which waits until the record is in memory.
         let memory = self.memory.read();
-        let Some(mut ring) = link.open_ring() else {
-            return false;
-        };
-        let (now, head) = (state.latest, (state.own_tag, link.port()));
+        let mut ring = link.open_ring()?;
+        let head = (state.own_tag, link.port());
         let owes = state.owes;
         let cross_out_and_fence = || match owes {
             // Mostly a receive has just noted it. One locked instruction is enough for both.
@@ -71,55 +76,46 @@ impl Host {
             }
             false => fence(Ordering::SeqCst),
         };
-        let is_written = write_record(
-            &mut ring,
-            &mut state.engine,
-            (now, &memory),
-            head,
-            wr,
-            cross_out_and_fence,
-        );
+        let engine = &mut state.engine;
+        let written = write_record(&mut ring, engine, &memory, head, wr, cross_out_and_fence);
         ring.unlock();
         memory.unlock();
-        is_written
+        written
     }
 }
 
-/// Posts a send and writes its record, with the acknowledgement that is due. The head is the tag and the source port.
-/// `fence` is a sequentially consistent one.
+/// Writes the record of a send, with the acknowledgement that is due. The head is the tag and the source port. `fence` is a
+/// sequentially consistent one.
 #[inline(always)]
-fn write_record(
+fn write_record<'a>(
     ring: &mut OpenRing<'_>,
     engine: &mut QueuePair,
-    (now, memory): (Duration, &MemoryTable),
+    memory: &MemoryTable,
     (tag, source_port): (u32, u16),
-    wr: &SendWr<'_>,
+    wr: &SendWr<'a>,
     fence: impl FnOnce(),
-) -> bool {
+) -> Option<PlannedSend<'a>> {
     if !ring.has_room(Compact::PAYLOAD_MAX as usize) {
-        return false;
+        return None;
     }
-    let Some(posted) = engine.post_send_only(now, memory, wr) else {
-        return false;
-    };
-    let Some((place, addr)) = ring.begin(posted.send.len as usize) else {
+    let planned = engine.plan_send_only(memory, wr)?;
+    let Some((place, addr)) = ring.begin(planned.send.len as usize) else {
         unreachable!("there is room, as checked above");
     };
     // SAFETY: the engine checked the memory against the table in the call above, and the table is locked while the
     // reference to it exists. `begin` reserved as many bytes at `addr`.
-    unsafe { memory_access::gather_posted(&posted, addr) };
+    unsafe { memory_access::gather_planned(&planned, addr) };
     engine.send_delayed_acknowledgement();
     let acknowledgement = engine.poll_acknowledgement();
     let compact = Compact {
-        dest_qp: posted.dest_qp,
+        dest_qp: planned.dest_qp,
         tag,
         source_port,
-        send: Some(posted.send),
+        send: Some(planned.send),
         write: None,
         acknowledgement: acknowledgement.map(|(bth, aeth)| ack_of(&bth, aeth.msn)),
     };
     ring.end(place, &compact);
     ring.publish_with(fence);
-    debug_assert!(engine.is_transmit_idle(), "nothing else was to be sent");
-    true
+    Some(planned)
 }

@@ -7,7 +7,7 @@ use portolan_provider::verbs::{
     WorkCompletion,
 };
 use portolan_roce::engine::{
-    Compact, FlowConfig, MemoryTable, Payload, PdId, PostedBytes, QpConfig, QpLimits, Queue,
+    Compact, FlowConfig, MemoryTable, Payload, PdId, PlannedBytes, QpConfig, QpLimits, Queue,
     QueuePair, Region,
 };
 use portolan_wire::rocev2::{Headers, ICRC_LEN, MAX_HEADERS_LEN, Packet, pad_len};
@@ -320,26 +320,27 @@ impl Host {
         if !self.qp.may_post_send_only(wr) {
             return None;
         }
-        let posted = self.qp.post_send_only(now, &self.memory, wr)?;
-        assert_eq!(posted.dest_qp, Self::qpn(1 - self.index()));
+        let planned = self.qp.plan_send_only(&self.memory, wr)?;
+        assert_eq!(planned.dest_qp, Self::qpn(1 - self.index()));
         let compact = Compact {
-            dest_qp: posted.dest_qp,
+            dest_qp: planned.dest_qp,
             tag: 0,
             source_port: 0,
-            send: Some(posted.send),
+            send: Some(planned.send),
             write: None,
             acknowledgement: None,
         };
         let headers = compact.send_headers()?;
         let segments;
-        let payload = match posted.bytes {
-            PostedBytes::Memory(segment) => {
+        let payload = match planned.bytes {
+            PlannedBytes::Memory(segment) => {
                 segments = [segment];
                 Payload::Segments(&segments)
             }
-            PostedBytes::Inline(bytes) => Payload::Inline(bytes),
+            PlannedBytes::Inline(bytes) => Payload::Inline(bytes),
         };
         let bytes = assemble(&headers, &payload, self.base, &self.ram);
+        self.qp.post_send_only(now, wr, &planned);
         self.drain();
         Some(bytes)
     }

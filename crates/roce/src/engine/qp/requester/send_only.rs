@@ -4,6 +4,7 @@
 //! `transmit` handles every other case.
 
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use portolan_provider::verbs::{QpState, SendData, SendFlags, SendOp, SendWr, Sge};
 use portolan_wire::bth::BthRepr;
@@ -14,7 +15,7 @@ use crate::engine::qp::STREAM_UNDER_WAY_MIN;
 use crate::engine::qp::context::Context;
 use crate::engine::qp::outbox::Outbox;
 use crate::engine::qp::segment::SgeCursor;
-use crate::engine::{CompactSend, PostedBytes, Segment};
+use crate::engine::{CompactSend, PlannedBytes, PlannedSend, Segment};
 
 /// A packet without its payload, so that it borrows nothing.
 #[derive(Clone, Copy, Debug)]
@@ -84,15 +85,14 @@ impl Requester {
             && self.queue.takes_send_only(wr, mtu)
     }
 
-    /// Posts a request that [`may_post_send_only`](Self::may_post_send_only) has accepted, and sends it. `None` if the
-    /// memory may not be used; then nothing has changed.
+    /// The packet of a request that [`may_post_send_only`](Self::may_post_send_only) has accepted. `None` if the memory may
+    /// not be used.
     #[inline(always)]
-    pub(in crate::engine::qp) fn post_send_only<'a>(
-        &mut self,
+    pub(in crate::engine::qp) fn plan_send_only<'a>(
+        &self,
         cx: &Context<'_>,
         wr: &SendWr<'a>,
-        out: &mut Outbox,
-    ) -> Option<(CompactSend, PostedBytes<'a>)> {
+    ) -> Option<PlannedSend<'a>> {
         let (bytes, len, sge) = match wr.data {
             SendData::Sges([Sge { addr, length, lkey }]) => {
                 // One by one, as the program has just written them: a wide load would wait for all.
@@ -108,19 +108,14 @@ impl Requester {
                 };
                 let checked = cx.memory.check_local(cx.pd, lkey, addr, len, false);
                 let addr = checked.ok()?;
-                (PostedBytes::Memory(Segment { addr, len }), len, Some(sge))
+                (PlannedBytes::Memory(Segment { addr, len }), len, Some(sge))
             }
             SendData::Sges(_) => return None,
             // At most one MTU.
-            SendData::Inline(bytes) => (PostedBytes::Inline(bytes), bytes.len() as u32, None),
+            SendData::Inline(bytes) => (PlannedBytes::Inline(bytes), bytes.len() as u32, None),
         };
-        let number = self.next;
-        self.queue.push_send_only(wr, len, sge);
-        self.entry += 1;
-        self.packets_until = number + 1;
-        self.note_sent(cx.now, number + 1, true, out);
         let send = CompactSend {
-            psn: self.psn(number),
+            psn: self.psn(self.next),
             immediate: match wr.op {
                 SendOp::SendWithImm(immediate) => Some(immediate.to_ne_bytes()),
                 _ => None,
@@ -130,7 +125,28 @@ impl Requester {
             ack_request: true,
             len,
         };
-        Some((send, bytes))
+        Some(PlannedSend {
+            dest_qp: cx.attr.dest_qpn,
+            send,
+            bytes,
+            sge,
+        })
+    }
+
+    /// Posts a request whose packet was sent as planned.
+    #[inline(always)]
+    pub(in crate::engine::qp) fn post_send_only(
+        &mut self,
+        now: Duration,
+        wr: &SendWr<'_>,
+        planned: &PlannedSend<'_>,
+        out: &mut Outbox,
+    ) {
+        self.queue.push_send_only(wr, planned.send.len, planned.sge);
+        self.entry += 1;
+        let end = self.next + 1;
+        self.packets_until = end;
+        self.note_sent(now, end, true, out);
     }
 
     /// Whether there is nothing to send until something is posted or arrives.
