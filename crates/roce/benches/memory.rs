@@ -21,15 +21,17 @@ const STREAM_BYTES: usize = 512 << 20;
 const SENDS: u64 = 300_000;
 
 fn main() {
-    // For a profiler. In the first three cases, one thread does the work of both ends.
+    // For a profiler. In the first four cases, one thread does all the work.
     if let Some(work) = std::env::args().skip_while(|arg| arg != "work").nth(1) {
-        let pair = two_ends(false);
+        let pair = two_ends(work.starts_with("write"));
         let times = std::env::args().filter_map(|arg| arg.parse().ok()).next();
         let runs = 0..times.unwrap_or(50);
         let work = || match &*work {
             "ping" => both_ends(&pair),
             "batch" => batches(&pair),
             "rally" => rally(&pair),
+            "write" => each(|| request(&pair.a, SendOp::RdmaWrite(pair.b.remote(0)), 64)),
+            "write-64k" => each(|| request(&pair.a, SendOp::RdmaWrite(pair.b.remote(0)), 64 << 10)),
             // The rest use two threads.
             "ping-pong" => ping_pong(&pair),
             _ => sends(&two_ends(false)),
@@ -75,8 +77,25 @@ fn one_sided() {
                 if write { "writes" } else { "reads" },
                 size >> 10
             );
-            let subject = || stream(&one_sided, size, write);
+            let subject = || stream(&one_sided, size, write, places(size));
             rates_by_turns(&name, "memcpy", subject, || memcpy_rate(size));
+        }
+    }
+    if ucx("tag_lat", 64, 1000).is_none() {
+        println!("  (ucx_perftest is not installed)");
+        return;
+    }
+    // UCX uses one place.
+    for size in [64 << 10, 1 << 20] {
+        for (what, write, test) in [("writes", true, "ucp_put_bw"), ("reads", false, "ucp_get")] {
+            let name = format!("{what} of {} KiB, one place", size >> 10);
+            let yardstick = || ucx_rate(test, size);
+            rates_by_turns(
+                &name,
+                test,
+                || stream(&one_sided, size, write, 1),
+                yardstick,
+            );
         }
     }
 }
@@ -92,7 +111,7 @@ fn program_memory() {
                 false => ("reads", "process_vm_readv"),
             };
             let name = format!("{name} of {} KiB", size >> 10);
-            let subject = || stream(&pair, size, write);
+            let subject = || stream(&pair, size, write, places(size));
             rates_by_turns(&name, yardstick, subject, || kernel_copy_rate(size, write));
         }
     }
@@ -104,10 +123,10 @@ fn two_sided() {
     by_turns("send", "bare flag", || ping_pong(&ends), bare_flag);
     let ends = two_ends(false);
     by_turns("send", "polled UDP", || ping_pong(&ends), polled_udp);
-    let has_ucx = ucx("tag_lat", 1000).is_some();
+    let has_ucx = ucx("tag_lat", 64, 1000).is_some();
     if has_ucx {
         let ends = two_ends(false);
-        let yardstick = || ucx("tag_lat", 100_000).unwrap_or(f64::NAN);
+        let yardstick = || ucx("tag_lat", 64, 100_000).unwrap_or(f64::NAN);
         by_turns("send", "UCX tag_lat", || ping_pong(&ends), yardstick);
     } else {
         println!("  (ucx_perftest is not installed)");
@@ -119,7 +138,7 @@ fn two_sided() {
     by_turns("32 sends, each", "memcpy", || batches(&ends), || copies(64));
     println!("sends of 64 bytes one way");
     if has_ucx {
-        let yardstick = || ucx("tag_bw", 500_000).unwrap_or(f64::NAN);
+        let yardstick = || ucx("tag_bw", 64, 500_000).unwrap_or(f64::NAN);
         by_turns("each", "UCX tag_bw", || sends(&two_ends(false)), yardstick);
     } else {
         by_turns("each", "memcpy", || sends(&two_ends(false)), || copies(64));
@@ -252,12 +271,12 @@ fn places(size: usize) -> usize {
     ((2 << 20) / size).max(2)
 }
 
-fn stream(pair: &Pair, size: usize, write: bool) -> f64 {
+fn stream(pair: &Pair, size: usize, write: bool, places: usize) -> f64 {
     let (a, b) = (&pair.a, &pair.b);
     let count = (STREAM_BYTES / size).min(50_000);
     let start = Instant::now();
     for number in 0..count {
-        let at = number % places(size) * size;
+        let at = number % places * size;
         let op = match write {
             true => SendOp::RdmaWrite(b.remote(at)),
             false => SendOp::RdmaRead(b.remote(at)),
@@ -392,9 +411,22 @@ fn polled_udp() -> f64 {
     })
 }
 
-/// The median that ucx_perftest reports for a test with 64 bytes over its posix transport, in nanoseconds. `None` if
+/// The median of one operation that ucx_perftest reports for a test over its posix transport, in nanoseconds. `None` if
 /// it is not installed or fails.
-fn ucx(test: &str, count: u32) -> Option<f64> {
+fn ucx(test: &str, size: usize, count: usize) -> Option<f64> {
+    let us: f64 = ucx_final(test, size, count)?.get(2)?.parse().ok()?;
+    Some(us * 1000.0)
+}
+
+/// The GiB per second that ucx_perftest reports for a test.
+fn ucx_rate(test: &str, size: usize) -> f64 {
+    let columns = ucx_final(test, size, STREAM_BYTES / size);
+    let mib = columns.and_then(|columns| columns.get(5)?.parse().ok());
+    mib.map_or(f64::NAN, |mib: f64| mib / 1024.0)
+}
+
+/// The columns of the last line of ucx_perftest.
+fn ucx_final(test: &str, size: usize, count: usize) -> Option<Vec<String>> {
     let port = free_port().to_string();
     let command = |processor| {
         let mut command = Command::new("taskset");
@@ -405,15 +437,14 @@ fn ucx(test: &str, count: u32) -> Option<f64> {
     };
     let mut server = command("1").spawn().ok()?;
     std::thread::sleep(Duration::from_millis(500));
-    let count = count.to_string();
-    let args = ["127.0.0.1", "-t", test, "-s", "64", "-n", &count];
+    let [size, count] = [size, count].map(|number| number.to_string());
+    let args = ["127.0.0.1", "-t", test, "-s", &size, "-n", &count];
     let ended = command("0").args(args).output().unwrap();
     server.kill().unwrap();
     server.wait().unwrap();
     let text = String::from_utf8_lossy(&ended.stdout).into_owned();
-    let line = text.lines().find(|line| line.starts_with("Final:"));
-    let us: f64 = line?.split_whitespace().nth(2).unwrap().parse().unwrap();
-    Some(us * 1000.0)
+    let line = text.lines().find(|line| line.starts_with("Final:"))?;
+    Some(line.split_whitespace().map(str::to_owned).collect())
 }
 
 /// A free TCP port.

@@ -28,10 +28,12 @@ static STATE: AtomicU8 = AtomicU8::new(UNASKED);
 const UNASKED: u8 = 0;
 /// A lock would have an owner.
 const WANTED: u8 = 1;
+/// The same, and [`is_newly_wanted`] has said so.
+const TOLD: u8 = 2;
 /// A thread asks the kernel.
-const ASKING: u8 = 2;
-const POSSIBLE: u8 = 3;
-const IMPOSSIBLE: u8 = 4;
+const ASKING: u8 = 3;
+const POSSIBLE: u8 = 4;
+const IMPOSSIBLE: u8 = 5;
 
 /// The sleep in place of a barrier that the kernel refuses. No processor keeps a store to itself for this long.
 const INSTEAD_OF_BARRIER: Duration = Duration::from_millis(5);
@@ -40,17 +42,29 @@ const INSTEAD_OF_BARRIER: Duration = Duration::from_millis(5);
 /// kernel may take a tenth of a second. The locks of a child that is forked in that moment never get owners.
 #[inline]
 pub fn prepare_if_wanted() {
-    if STATE.load(Ordering::Relaxed) == WANTED {
+    let state = STATE.load(Ordering::Relaxed);
+    if matches!(state, WANTED | TOLD) && replace(state, ASKING) {
         prepare();
     }
 }
 
+/// Whether a lock would have an owner: true once in a process. Whoever hears it makes sure that [`prepare_if_wanted`] is
+/// called soon.
+#[inline]
+pub fn is_newly_wanted() -> bool {
+    STATE.load(Ordering::Relaxed) == WANTED && replace(WANTED, TOLD)
+}
+
+#[cold]
+fn replace(state: u8, with: u8) -> bool {
+    let relaxed = Ordering::Relaxed;
+    STATE
+        .compare_exchange(state, with, relaxed, relaxed)
+        .is_ok()
+}
+
 #[cold]
 fn prepare() {
-    let (asking, not) = (Ordering::Relaxed, Ordering::Relaxed);
-    if STATE.compare_exchange(WANTED, ASKING, asking, not).is_err() {
-        return;
-    }
     let ask = || {
         let state = match sys::register_membarrier() {
             true => POSSIBLE,
@@ -68,8 +82,7 @@ fn prepare() {
 fn is_possible() -> bool {
     let state = STATE.load(Ordering::Relaxed);
     if state == UNASKED {
-        let (wanted, not) = (Ordering::Relaxed, Ordering::Relaxed);
-        let _ = STATE.compare_exchange(UNASKED, WANTED, wanted, not);
+        replace(UNASKED, WANTED);
     }
     state == POSSIBLE
 }

@@ -9,7 +9,9 @@ use portolan_wire::eth::AethRepr;
 use super::QueuePair;
 use super::context::{Context, base_header};
 use super::reliable::Reliable;
-use crate::engine::{CompactAck, CompactSend, MemoryTable, Payload, PlannedSend, Segment, SendOnly};
+use crate::engine::{
+    CompactAck, CompactSend, MemoryTable, Payload, PlannedSend, Segment, SendOnly,
+};
 
 impl QueuePair {
     /// The next packet of an RC queue pair, if it contains a whole send, with or without immediate data, and is not a

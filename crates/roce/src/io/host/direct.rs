@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use portolan_provider::verbs::{Access, QpState, QpType};
+use portolan_threads::biased;
 
 use portolan_wire::Qpn;
 
@@ -95,6 +96,10 @@ impl Host {
                 Attempt::Done => {
                     engine.complete_direct();
                     self.monitor.counters.carried_out_in_memory.up();
+                    if biased::is_newly_wanted() {
+                        // Such requests need nothing else of it.
+                        self.progress.wake();
+                    }
                     if !engine.is_one_sided_next() {
                         return;
                     }
