@@ -60,7 +60,7 @@ pub use memory::{
 pub(crate) use nanos::as_nanos;
 pub use output::{
     AtomicKind, AtomicOperation, Completion, Direct, DirectOperation, Payload, Placement,
-    PlacementSource, PlannedBytes, PlannedSend, Queue, Segment, SendOnly, Transmit,
+    PlacementSource, PlannedBytes, PlannedDirect, PlannedSend, Queue, Segment, SendOnly, Transmit,
 };
 pub use path::{Destination, Path};
 pub use qp::{Ahead, Completions, QueuePair, ReceiveDomain, ReceiveEntry, ReceiveSource};

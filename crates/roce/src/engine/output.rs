@@ -119,6 +119,20 @@ pub struct Direct<'a> {
     pub local: Payload<'a>,
 }
 
+/// A one-sided request of one element that [`QueuePair::plan_direct`](super::QueuePair::plan_direct) permits to execute at
+/// once.
+#[derive(Clone, Copy, Debug)]
+pub struct PlannedDirect {
+    /// What to do.
+    pub operation: DirectOperation,
+    /// Address of the first byte, as the peer has told it.
+    pub addr: u64,
+    /// Key of the peer's memory.
+    pub rkey: u32,
+    /// This side's memory, which is not empty.
+    pub local: Segment,
+}
+
 /// What a one-sided request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirectOperation {

@@ -1,8 +1,8 @@
 //! Requests that the host carries out by itself: which it may, and that packets go on as if there had been nothing.
 
 use portolan_provider::verbs::{
-    Access, QpAttr, QpAttrMask, QpState, QpType, SendData, SendFlags, SendOp, SendWr, WcOpcode,
-    WcStatus,
+    Access, QpAttr, QpAttrMask, QpCap, QpState, QpType, SendData, SendFlags, SendOp, SendWr, Sge,
+    WcOpcode, WcStatus,
 };
 use portolan_roce::engine::{AtomicKind, DirectOperation, MemoryTable, Payload, PdId};
 use portolan_wire::bth::Opcode;
@@ -24,15 +24,39 @@ fn offered(pair: &mut Pair) -> Option<DirectOperation> {
 /// Posts without asking for packets.
 fn post_only(host: &mut Host, wr_id: u64, op: SendOp, length: u32) {
     let sges = [piece(host, SOURCE, length)];
-    let wr = SendWr {
+    host.qp.post_send(&signaled(wr_id, op, &sges)).unwrap();
+}
+
+fn signaled(wr_id: u64, op: SendOp, sges: &[Sge]) -> SendWr<'_> {
+    SendWr {
         wr_id,
         op,
-        data: SendData::Sges(&sges),
+        data: SendData::Sges(sges),
         flags: SendFlags::SIGNALED,
         ud: None,
         srq: None,
-    };
+    }
+}
+
+/// Posts a request that the host executes: at once, if it may and `at_once`. Returns what it does.
+fn execute(
+    pair: &mut Pair,
+    at_once: bool,
+    (wr_id, op, length): (u64, SendOp, u32),
+) -> DirectOperation {
+    let host = pair.left();
+    let sges = [piece(host, SOURCE, length)];
+    let wr = signaled(wr_id, op, &sges);
+    let planned = host.qp.plan_direct(&host.memory, &wr);
+    if let Some(planned) = planned.filter(|_| at_once) {
+        host.qp.post_direct(&wr, &planned);
+        host.drain();
+        return planned.operation;
+    }
     host.qp.post_send(&wr).unwrap();
+    let operation = offered(pair).expect("it may be executed");
+    complete(pair);
+    operation
 }
 
 fn complete(pair: &mut Pair) {
@@ -42,27 +66,27 @@ fn complete(pair: &mut Pair) {
 
 #[test]
 fn a_request_that_the_host_executes_takes_no_packet_and_no_psn() {
-    for psn in [100, 1, 0xff_ffff] {
+    let psns = [100, 1, 0xff_ffff].into_iter();
+    for (psn, at_once) in psns.flat_map(|psn| [(psn, false), (psn, true)]) {
         let mut pair = Pair::new(Options {
             psn,
             ..Options::default()
         });
         let target = remote(pair.right(), TARGET);
         for round in 0..3 {
-            post_only(pair.left(), round * 10 + 1, SendOp::RdmaWrite(target), 5000);
-            assert_eq!(offered(&mut pair), Some(DirectOperation::Write));
-            complete(&mut pair);
-            post_only(pair.left(), round * 10 + 2, SendOp::RdmaRead(target), 3000);
-            assert_eq!(offered(&mut pair), Some(DirectOperation::Read));
-            complete(&mut pair);
+            let write = (round * 10 + 1, SendOp::RdmaWrite(target), 5000);
+            let operation = execute(&mut pair, at_once, write);
+            assert_eq!(operation, DirectOperation::Write);
+            let read = (round * 10 + 2, SendOp::RdmaRead(target), 3000);
+            let operation = execute(&mut pair, at_once, read);
+            assert_eq!(operation, DirectOperation::Read);
             let op = SendOp::AtomicFetchAdd {
                 remote: target,
                 add: 3,
             };
-            post_only(pair.left(), round * 10 + 3, op, 8);
+            let operation = execute(&mut pair, at_once, (round * 10 + 3, op, 8));
             let kind = AtomicKind::FetchAdd { add: 3 };
-            assert_eq!(offered(&mut pair), Some(DirectOperation::Atomic(kind)));
-            complete(&mut pair);
+            assert_eq!(operation, DirectOperation::Atomic(kind));
             pair.run();
             assert_eq!(pair.sent_by(0).len(), 2 * round as usize);
             // A message of two packets by the network, in between.
@@ -195,7 +219,7 @@ fn local_memory_is_checked_as_for_packets_and_shown_piece_by_piece() {
     pair.left()
         .register(78, 0, 100, Access::LOCAL_WRITE, PdId(99));
     let base = pair.left().base;
-    let sge = |lkey, length| portolan_provider::verbs::Sge {
+    let sge = |lkey, length| Sge {
         addr: base,
         length,
         lkey,
@@ -218,15 +242,16 @@ fn local_memory_is_checked_as_for_packets_and_shown_piece_by_piece() {
         pair.left().register(77, 0, 100, Access::empty(), pd);
         pair.left()
             .register(78, 0, 100, Access::LOCAL_WRITE, PdId(99));
-        let wr = SendWr {
-            wr_id: 1,
-            op,
-            data: SendData::Sges(&sges),
-            flags: SendFlags::SIGNALED,
-            ud: None,
-            srq: None,
-        };
+        let wr = signaled(1, op, &sges);
         let host = pair.left();
+        let planned = host.qp.plan_direct(&host.memory, &wr);
+        let may_be_at_once = is_offered && sges.len() == 1;
+        assert_eq!(planned.is_some(), may_be_at_once, "{op:?} {sges:?}");
+        if let Some(planned) = planned {
+            assert_eq!(planned.local.len, 100);
+            let remote = (planned.addr, planned.rkey);
+            assert_eq!(remote, (target.addr, target.rkey));
+        }
         host.qp.post_send(&wr).unwrap();
         let direct = host.qp.poll_direct(&host.memory);
         assert_eq!(direct.is_some(), is_offered, "{op:?} {sges:?}");
@@ -240,4 +265,101 @@ fn local_memory_is_checked_as_for_packets_and_shown_piece_by_piece() {
             assert_eq!((direct.addr, direct.rkey), (target.addr, target.rkey));
         }
     }
+}
+
+/// Whether a request may be executed at once.
+fn may_be_executed(host: &Host, op: SendOp, data: SendData<'_>) -> bool {
+    let wr = SendWr {
+        data,
+        ..signaled(1, op, &[])
+    };
+    host.qp.plan_direct(&host.memory, &wr).is_some()
+}
+
+#[test]
+fn a_request_is_executed_at_once_only_if_the_queue_pair_has_nothing_else_to_send() {
+    let options = Options::default();
+    let mut pair = Pair::new(options.clone());
+    let target = remote(pair.right(), TARGET);
+    let write = SendOp::RdmaWrite(target);
+    let sges = [piece(pair.left(), SOURCE, 8)];
+    let one = SendData::Sges(&sges);
+    assert!(may_be_executed(pair.left(), write, one));
+    assert!(may_be_executed(pair.left(), SendOp::RdmaRead(target), one));
+    let nothing = [piece(pair.left(), SOURCE, 0)];
+    for (op, data) in [
+        (SendOp::Send, one),
+        (SendOp::RdmaWriteWithImm(target, 1), one),
+        (
+            SendOp::AtomicFetchAdd {
+                remote: target,
+                add: 1,
+            },
+            one,
+        ),
+        (write, SendData::Inline(b"inline")),
+        (write, SendData::Sges(&[])),
+        (write, SendData::Sges(&nothing)),
+    ] {
+        assert!(!may_be_executed(pair.left(), op, data), "{op:?} {data:?}");
+    }
+    // Something is queued; then it is in flight; then it is acknowledged.
+    post_only(pair.left(), 1, write, 8);
+    assert!(!may_be_executed(pair.left(), write, one));
+    let bytes = pair.hosts[0].next_packet(pair.now).unwrap();
+    assert!(!may_be_executed(pair.left(), write, one));
+    let now = pair.now;
+    pair.right().receive(now, &bytes);
+    let answer = pair.hosts[1].next_packet(now).unwrap();
+    pair.left().receive(now, &answer);
+    assert!(may_be_executed(pair.left(), write, one));
+    let drained = QpAttr {
+        state: QpState::Sqd,
+        ..pair.left().qp.query().0
+    };
+    let changed = pair.left().qp.modify(&drained, QpAttrMask::STATE);
+    changed.expect("a legal transition");
+    assert!(!may_be_executed(pair.left(), write, one));
+    pair.left().qp.fail();
+    assert!(!may_be_executed(pair.left(), write, one));
+    let cap = |max_send_wr, max_send_sge| QpCap {
+        max_send_wr,
+        max_send_sge,
+        ..options.cap
+    };
+    for (cap, qp_type) in [
+        (cap(0, 1), QpType::Rc),
+        (cap(1, 0), QpType::Rc),
+        (cap(1, 1), QpType::Uc),
+    ] {
+        let mut pair = Pair::new(Options {
+            cap,
+            qp_type,
+            ..options.clone()
+        });
+        let sges = [piece(pair.left(), SOURCE, 8)];
+        let one = SendData::Sges(&sges);
+        assert!(
+            !may_be_executed(pair.left(), write, one),
+            "{cap:?} {qp_type:?}"
+        );
+    }
+}
+
+#[test]
+fn a_request_executed_at_once_completes_only_if_it_is_signaled() {
+    let mut pair = Pair::new(Options::default());
+    let target = remote(pair.right(), TARGET);
+    let host = pair.left();
+    let sges = [piece(host, SOURCE, 8)];
+    for (wr_id, flags) in [(1, SendFlags::empty()), (2, SendFlags::SIGNALED)] {
+        let wr = SendWr {
+            flags,
+            ..signaled(wr_id, SendOp::RdmaWrite(target), &sges)
+        };
+        let planned = host.qp.plan_direct(&host.memory, &wr).unwrap();
+        host.qp.post_direct(&wr, &planned);
+        host.drain();
+    }
+    assert_eq!(sends(host), [(2, OK)]);
 }

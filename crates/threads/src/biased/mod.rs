@@ -28,12 +28,10 @@ static STATE: AtomicU8 = AtomicU8::new(UNASKED);
 const UNASKED: u8 = 0;
 /// A lock would have an owner.
 const WANTED: u8 = 1;
-/// The same, and [`is_newly_wanted`] has said so.
-const TOLD: u8 = 2;
 /// A thread asks the kernel.
-const ASKING: u8 = 3;
-const POSSIBLE: u8 = 4;
-const IMPOSSIBLE: u8 = 5;
+const ASKING: u8 = 2;
+const POSSIBLE: u8 = 3;
+const IMPOSSIBLE: u8 = 4;
 
 /// The sleep in place of a barrier that the kernel refuses. No processor keeps a store to itself for this long.
 const INSTEAD_OF_BARRIER: Duration = Duration::from_millis(5);
@@ -42,17 +40,15 @@ const INSTEAD_OF_BARRIER: Duration = Duration::from_millis(5);
 /// kernel may take a tenth of a second. The locks of a child that is forked in that moment never get owners.
 #[inline]
 pub fn prepare_if_wanted() {
-    let state = STATE.load(Ordering::Relaxed);
-    if matches!(state, WANTED | TOLD) && replace(state, ASKING) {
+    if STATE.load(Ordering::Relaxed) == WANTED && replace(WANTED, ASKING) {
         prepare();
     }
 }
 
-/// Whether a lock would have an owner: true once in a process. Whoever hears it makes sure that [`prepare_if_wanted`] is
-/// called soon.
-#[inline]
-pub fn is_newly_wanted() -> bool {
-    STATE.load(Ordering::Relaxed) == WANTED && replace(WANTED, TOLD)
+/// Makes [`prepare_if_wanted`] ask the kernel: a thread will probably take locks again and again. They would say so
+/// themselves, but nobody may call `prepare_if_wanted` then.
+pub fn want() {
+    replace(UNASKED, WANTED);
 }
 
 #[cold]
@@ -82,7 +78,7 @@ fn prepare() {
 fn is_possible() -> bool {
     let state = STATE.load(Ordering::Relaxed);
     if state == UNASKED {
-        replace(UNASKED, WANTED);
+        want();
     }
     state == POSSIBLE
 }

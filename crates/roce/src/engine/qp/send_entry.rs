@@ -143,23 +143,32 @@ impl SendEntry {
 
     #[inline]
     pub(super) fn completion(&self, status: WcStatus, qpn: Qpn) -> WorkCompletion {
-        let (opcode, byte_len) = match self.op {
-            SendOp::RdmaWrite(_) | SendOp::RdmaWriteWithImm(..) => (WcOpcode::RdmaWrite, 0),
-            SendOp::RdmaRead(_) => (WcOpcode::RdmaRead, self.len),
-            SendOp::AtomicCmpSwap { .. } => (WcOpcode::CompSwap, self.len),
-            SendOp::AtomicFetchAdd { .. } => (WcOpcode::FetchAdd, self.len),
-            SendOp::BindMw { .. } => (WcOpcode::BindMw, 0),
-            SendOp::LocalInv(_) => (WcOpcode::LocalInv, 0),
-            _ => (WcOpcode::Send, 0),
-        };
         WorkCompletion {
-            wr_id: self.wr_id,
             status,
-            opcode,
-            byte_len,
-            qp_num: qpn,
-            ..WorkCompletion::EMPTY
+            ..success(&self.op, self.wr_id, self.len, qpn)
         }
+    }
+}
+
+/// The completion of a request with `len` bytes that succeeds.
+#[inline]
+pub(super) fn success(op: &SendOp, wr_id: u64, len: u32, qpn: Qpn) -> WorkCompletion {
+    let (opcode, byte_len) = match op {
+        SendOp::RdmaWrite(_) | SendOp::RdmaWriteWithImm(..) => (WcOpcode::RdmaWrite, 0),
+        SendOp::RdmaRead(_) => (WcOpcode::RdmaRead, len),
+        SendOp::AtomicCmpSwap { .. } => (WcOpcode::CompSwap, len),
+        SendOp::AtomicFetchAdd { .. } => (WcOpcode::FetchAdd, len),
+        SendOp::BindMw { .. } => (WcOpcode::BindMw, 0),
+        SendOp::LocalInv(_) => (WcOpcode::LocalInv, 0),
+        _ => (WcOpcode::Send, 0),
+    };
+    WorkCompletion {
+        wr_id,
+        status: WcStatus::Success,
+        opcode,
+        byte_len,
+        qp_num: qpn,
+        ..WorkCompletion::EMPTY
     }
 }
 

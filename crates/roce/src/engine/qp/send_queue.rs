@@ -142,13 +142,26 @@ impl SendQueue {
     /// Appends a request without its operation and data, and numbers its packets.
     #[inline(always)]
     fn append(&mut self, wr: &SendWr<'_>, len: u32, packets: u32) -> Option<&mut SendEntry> {
+        let signaled = self.is_signaled(wr);
         let first = self.end;
         let end = first + u64::from(packets);
         self.end = end;
         let entry = self.entries.push()?;
         entry.replace(wr, len, first, end);
-        entry.signaled = self.signal_all || wr.flags.contains(SendFlags::SIGNALED);
+        entry.signaled = signaled;
         Some(entry)
+    }
+
+    /// Whether the program gets a completion of a request also if it succeeds.
+    #[inline]
+    pub(super) fn is_signaled(&self, wr: &SendWr<'_>) -> bool {
+        self.signal_all || wr.flags.contains(SendFlags::SIGNALED)
+    }
+
+    /// Whether it has no request, but takes one with one element.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        self.entries.is_empty() && self.depth > 0 && self.max_sge > 0
     }
 
     /// Length of the message, if its data is valid.

@@ -10,8 +10,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use portolan_provider::verbs::{Access, QpState, QpType};
-use portolan_threads::biased;
-
 use portolan_wire::Qpn;
 
 use crate::engine::{AtomicOperation, Direct, DirectOperation, QueuePair, Region};
@@ -96,10 +94,6 @@ impl Host {
                 Attempt::Done => {
                     engine.complete_direct();
                     self.monitor.counters.carried_out_in_memory.up();
-                    if biased::is_newly_wanted() {
-                        // Such requests need nothing else of it.
-                        self.progress.wake();
-                    }
                     if !engine.is_one_sided_next() {
                         return;
                     }
@@ -294,7 +288,7 @@ pub(super) fn chunk_of(direct: &Direct<'_>, done: u32) -> Range<u32> {
     done..direct.len.min(done.saturating_add(CHUNK))
 }
 
-fn right_of(operation: DirectOperation) -> Access {
+pub(super) fn right_of(operation: DirectOperation) -> Access {
     match operation {
         DirectOperation::Write => Access::REMOTE_WRITE,
         DirectOperation::Read => Access::REMOTE_READ,

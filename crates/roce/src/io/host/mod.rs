@@ -30,6 +30,7 @@ pub(crate) mod memory_access;
 pub(crate) mod multicast;
 mod pieces;
 mod placed;
+mod post_direct;
 mod post_send_only;
 mod program_memory;
 mod pull;

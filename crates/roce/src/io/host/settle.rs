@@ -331,6 +331,16 @@ impl Host {
         self.keep_timer(qp, state);
     }
 
+    /// As [`report`](Self::report), after a call that has changed no timeout and no state.
+    #[inline(always)]
+    pub(super) fn report_completions(&self, qp: &QpCore, state: &mut LockedQp) {
+        let overflowed = self.deliver(qp, state);
+        if overflowed.is_some() {
+            self.raise_events(qp, state, overflowed);
+            self.report(qp, state);
+        }
+    }
+
     /// Raises events. `overflowed` is a completion queue that has lost completions of the queue pair.
     #[cold]
     fn raise_events(&self, qp: &QpCore, state: &mut LockedQp, mut overflowed: Option<Cqn>) {

@@ -319,10 +319,16 @@ impl Qp for SoftQp {
         self.host.entry.check(Step::PostSend)?;
         let mut state = self.core.lock();
         self.check_present(Step::PostSend, &state)?;
-        if self.host.post_send_only(&self.core, &mut state, wr) {
-            return Ok(());
+        let is_posted = match wr.op {
+            SendOp::RdmaWrite(_) | SendOp::RdmaRead(_) => {
+                self.host.post_direct(&self.core, &mut state, wr)
+            }
+            _ => self.host.post_send_only(&self.core, &mut state, wr),
+        };
+        match is_posted {
+            true => Ok(()),
+            false => self.queue_send(state, wr),
         }
-        self.queue_send(state, wr)
     }
 
     fn post_taking(&self, wr: &SendWr<'_>, data: &[u8]) -> Result<bool> {

@@ -5,14 +5,15 @@
 
 use alloc::vec::Vec;
 
-use portolan_provider::verbs::{QpState, RemoteAddr, SendOp};
+use portolan_provider::verbs::{QpState, RemoteAddr, SendData, SendOp, SendWr};
 use portolan_wire::Qpn;
 
 use super::{EntryData, Requester, SendEntry};
 use crate::engine::qp::context::Context;
 use crate::engine::qp::outbox::Outbox;
 use crate::engine::qp::segment::{self, SgeCursor};
-use crate::engine::{AtomicKind, Direct, DirectOperation, Payload, Segment};
+use crate::engine::qp::send_entry::success;
+use crate::engine::{AtomicKind, Direct, DirectOperation, Payload, PlannedDirect, Segment};
 
 /// A request without the borrow of its bytes.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +91,52 @@ impl Requester {
             return None;
         }
         DirectHead::of(entry, operation_of(&entry.op)?, cx, segments)
+    }
+
+    /// A request that is posted now, if the host may execute it at once: a read or write of one element that is not empty,
+    /// with nothing queued or in flight, whose local memory may be used.
+    #[inline]
+    pub(in crate::engine::qp) fn plan_direct(
+        &self,
+        cx: &Context<'_>,
+        wr: &SendWr<'_>,
+    ) -> Option<PlannedDirect> {
+        let (operation, remote) = match wr.op {
+            SendOp::RdmaWrite(remote) => (DirectOperation::Write, remote),
+            SendOp::RdmaRead(remote) => (DirectOperation::Read, remote),
+            _ => return None,
+        };
+        let SendData::Sges([sge]) = wr.data else {
+            return None;
+        };
+        // Read once: a C program's other threads may change it.
+        let (iova, len, lkey) = (sge.addr, sge.length, sge.lkey);
+        if self.held || !self.queue.is_idle() || len == 0 {
+            return None;
+        }
+        let writes = operation == DirectOperation::Read;
+        let checked = cx.memory.check_local(cx.pd, lkey, iova, len, writes);
+        let addr = checked.ok()?;
+        Some(PlannedDirect {
+            operation,
+            addr: remote.addr,
+            rkey: remote.rkey,
+            local: Segment { addr, len },
+        })
+    }
+
+    /// A request that was not queued is complete. As it takes no number and no PSN, only its completion is left.
+    #[inline]
+    pub(in crate::engine::qp) fn post_direct(
+        &self,
+        wr: &SendWr<'_>,
+        planned: &PlannedDirect,
+        qpn: Qpn,
+        out: &mut Outbox,
+    ) {
+        if self.queue.is_signaled(wr) {
+            out.complete_send(success(&wr.op, wr.wr_id, planned.local.len, qpn));
+        }
     }
 
     /// Whether the oldest request is one-sided and no packet of it was sent.
