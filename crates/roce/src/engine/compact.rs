@@ -1,5 +1,5 @@
 //! A short form of the most common packets between processes that share memory: a whole send, a write with immediate
-//! data, and a positive acknowledgement. One record may contain a request and an acknowledgement.
+//! data, an atomic, and a positive acknowledgement. One record may contain a request and an acknowledgement.
 //!
 //! A record means exactly the packets that it stands for, and uses the same PSNs. So a receiver may take it directly
 //! ([`QueuePair::take_send`](super::QueuePair::take_send)) or handle [those packets](Compact::send_headers), and both
@@ -7,13 +7,18 @@
 //!
 //! A write has no bytes in the record: the writer has copied them to the receiver's memory before, or there are none. So
 //! the receiver never needs packets for it ([`QueuePair::take_write`](super::QueuePair::take_write)).
+//!
+//! The operands of an atomic and the value in the answer to one follow the record as its payload, in the form that they
+//! have in packets: few records need room for them.
 
 use portolan_wire::bth::{BthRepr, Opcode};
-use portolan_wire::eth::{AethRepr, CREDITS_UNLIMITED, ImmDtRepr, Syndrome};
+use portolan_wire::eth::{
+    AethRepr, AtomicAckEthRepr, AtomicEthRepr, CREDITS_UNLIMITED, ImmDtRepr, Syndrome,
+};
 use portolan_wire::rocev2::{Headers, pad_len};
 use portolan_wire::{PKey, Psn, Qpn};
 
-/// A send of one packet or a write, or an acknowledgement, or both.
+/// A send of one packet, a write or an atomic, or an acknowledgement, or both; or the answer to an atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compact {
     /// The queue pair that it is for.
@@ -26,6 +31,10 @@ pub struct Compact {
     pub send: Option<CompactSend>,
     /// The write. A record has at most one request.
     pub write: Option<CompactWrite>,
+    /// The atomic.
+    pub atomic: Option<CompactAtomic>,
+    /// The answer to an atomic. Such a record has nothing else.
+    pub atomic_ack: Option<CompactAtomicAck>,
     /// The acknowledgement, which takes effect before the request.
     pub acknowledgement: Option<CompactAck>,
 }
@@ -61,6 +70,24 @@ pub struct CompactWrite {
     pub len: u32,
 }
 
+/// An atomic, without its operands ([`AtomicEthRepr`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompactAtomic {
+    /// Its PSN.
+    pub psn: Psn,
+    /// Whether it compares and swaps. Otherwise it fetches and adds.
+    pub compares: bool,
+}
+
+/// The answer to an atomic, which acknowledges it, without the value ([`AtomicAckEthRepr`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompactAtomicAck {
+    /// PSN of the atomic.
+    pub psn: Psn,
+    /// Number of completed messages, 24 bits.
+    pub msn: u32,
+}
+
 /// A positive acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompactAck {
@@ -77,7 +104,8 @@ pub(super) const SOLICITED: u32 = 1 << 26;
 pub(super) const ACK_REQUEST: u32 = 1 << 27;
 pub(super) const ACKNOWLEDGEMENT: u32 = 1 << 28;
 pub(super) const WRITE: u32 = 1 << 29;
-pub(super) const KNOWN: u32 = SEND | IMMEDIATE | SOLICITED | ACK_REQUEST | ACKNOWLEDGEMENT | WRITE;
+pub(super) const ATOMIC: u32 = 1 << 30;
+pub(super) const ATOMIC_ACK: u32 = 1 << 31;
 /// PSNs, queue pair numbers and message numbers.
 pub(super) const LOW: u32 = 0x00FF_FFFF;
 
@@ -88,6 +116,25 @@ impl Compact {
     pub const PAYLOAD_MAX: u32 = 4096;
     /// Maximum length of a write: that of a message.
     pub const WRITE_MAX: u32 = 1 << 31;
+    /// Length of an atomic's operands.
+    pub const OPERANDS_LEN: u32 = AtomicEthRepr::LEN as u32;
+    /// Length of the value in the answer to an atomic.
+    pub const VALUE_LEN: u32 = AtomicAckEthRepr::LEN as u32;
+
+    /// A record for a queue pair to which its parts are to be added.
+    #[inline(always)]
+    pub fn to(dest_qp: Qpn) -> Self {
+        Self {
+            dest_qp,
+            tag: 0,
+            source_port: 0,
+            send: None,
+            write: None,
+            atomic: None,
+            atomic_ack: None,
+            acknowledgement: None,
+        }
+    }
 
     /// The form in memory, in the byte order of the host.
     #[inline(always)]
@@ -113,6 +160,18 @@ impl Compact {
             words[2] = write.psn.value();
             words[3] = u32::from_ne_bytes(write.immediate);
         }
+        if let Some(atomic) = &self.atomic {
+            words[0] = Self::OPERANDS_LEN;
+            words[1] |= ATOMIC;
+            words[2] = atomic.psn.value();
+            words[3] = atomic.compares.into();
+        }
+        if let Some(answer) = &self.atomic_ack {
+            words[0] = Self::VALUE_LEN;
+            words[1] |= ATOMIC_ACK;
+            words[4] = answer.psn.value();
+            words[5] = answer.msn;
+        }
         if let Some(acknowledgement) = &self.acknowledgement {
             words[1] |= ACKNOWLEDGEMENT;
             words[4] = acknowledgement.psn.value();
@@ -126,14 +185,7 @@ impl Compact {
     /// The short form of a packet, if it has one. `payload_len` is the length of its payload.
     pub fn of_packet(headers: &Headers, payload_len: usize) -> Option<Self> {
         let bth = &headers.bth;
-        let mut compact = Self {
-            dest_qp: bth.dest_qp,
-            tag: 0,
-            source_port: 0,
-            send: None,
-            write: None,
-            acknowledgement: None,
-        };
+        let mut compact = Self::to(bth.dest_qp);
         let len = u32::try_from(payload_len).ok();
         match (bth.opcode, headers.aeth) {
             (Opcode::RcSendOnly | Opcode::RcSendOnlyImm, _) => {
@@ -147,6 +199,20 @@ impl Compact {
             }
             (Opcode::RcAck, Some(aeth)) if matches!(aeth.syndrome, Syndrome::Ack { .. }) => {
                 compact.acknowledgement = Some(CompactAck {
+                    psn: bth.psn,
+                    msn: aeth.msn,
+                });
+            }
+            (Opcode::RcCompareSwap | Opcode::RcFetchAdd, _) if payload_len == 0 => {
+                compact.atomic = Some(CompactAtomic {
+                    psn: bth.psn,
+                    compares: bth.opcode == Opcode::RcCompareSwap,
+                });
+            }
+            (Opcode::RcAtomicAck, Some(aeth))
+                if payload_len == 0 && matches!(aeth.syndrome, Syndrome::Ack { .. }) =>
+            {
+                compact.atomic_ack = Some(CompactAtomicAck {
                     psn: bth.psn,
                     msn: aeth.msn,
                 });
@@ -176,19 +242,45 @@ impl Compact {
 
     /// Headers of the packet that the acknowledgement stands for.
     pub fn ack_headers(&self) -> Option<Headers> {
-        let acknowledgement = self.acknowledgement?;
-        let mut bth = BthRepr::new(Opcode::RcAck, self.dest_qp, acknowledgement.psn);
+        let CompactAck { psn, msn } = self.acknowledgement?;
+        Some(self.answer_headers(Opcode::RcAck, psn, msn))
+    }
+
+    /// Headers of the packet that an atomic with these operands stands for.
+    pub fn atomic_headers(&self, operands: &AtomicEthRepr) -> Option<Headers> {
+        let atomic = self.atomic?;
+        let opcode = match atomic.compares {
+            true => Opcode::RcCompareSwap,
+            false => Opcode::RcFetchAdd,
+        };
+        let mut bth = BthRepr::new(opcode, self.dest_qp, atomic.psn);
+        bth.pkey = PKey::DEFAULT;
+        bth.ack_request = true;
+        Some(Headers {
+            atomic_eth: Some(*operands),
+            ..bth.into()
+        })
+    }
+
+    /// Headers of the packet that the answer to an atomic with this value stands for.
+    pub fn atomic_ack_headers(&self, value: &AtomicAckEthRepr) -> Option<Headers> {
+        let CompactAtomicAck { psn, msn } = self.atomic_ack?;
+        Some(Headers {
+            atomic_ack_eth: Some(*value),
+            ..self.answer_headers(Opcode::RcAtomicAck, psn, msn)
+        })
+    }
+
+    fn answer_headers(&self, opcode: Opcode, psn: Psn, msn: u32) -> Headers {
+        let mut bth = BthRepr::new(opcode, self.dest_qp, psn);
         bth.pkey = PKey::DEFAULT;
         let syndrome = Syndrome::Ack {
             credits: CREDITS_UNLIMITED,
         };
-        Some(Headers {
-            aeth: Some(AethRepr {
-                syndrome,
-                msn: acknowledgement.msn,
-            }),
+        Headers {
+            aeth: Some(AethRepr { syndrome, msn }),
             ..bth.into()
-        })
+        }
     }
 }
 
@@ -232,22 +324,54 @@ mod tests {
                 },
             );
         let ack = (psn(), 0..=LOW).prop_map(|(psn, msn)| CompactAck { psn, msn });
+        let atomic =
+            (psn(), any::<bool>()).prop_map(|(psn, compares)| CompactAtomic { psn, compares });
+        let atomic_ack = (psn(), 0..=LOW).prop_map(|(psn, msn)| CompactAtomicAck { psn, msn });
+        let none = Compact::to(Qpn::new(0));
         let parts = prop_oneof![
-            ack.clone().prop_map(|ack| (None, None, Some(ack))),
-            (send, of(ack.clone())).prop_map(|(send, ack)| (Some(send), None, ack)),
-            (write, of(ack)).prop_map(|(write, ack)| (None, Some(write), ack)),
+            Just(none),
+            send.prop_map(move |send| Compact {
+                send: Some(send),
+                ..none
+            }),
+            write.prop_map(move |write| Compact {
+                write: Some(write),
+                ..none
+            }),
+            atomic.prop_map(move |atomic| Compact {
+                atomic: Some(atomic),
+                ..none
+            }),
         ];
-        (0..=LOW, any::<(u32, u16)>(), parts).prop_map(|(dest, (tag, source_port), parts)| {
+        let with_ack = (parts, of(ack.clone()), ack).prop_map(|(parts, ack, if_alone)| {
+            let is_alone = parts == Compact::to(Qpn::new(0));
+            Compact {
+                acknowledgement: if is_alone { Some(if_alone) } else { ack },
+                ..parts
+            }
+        });
+        let answer = atomic_ack.prop_map(move |answer| Compact {
+            atomic_ack: Some(answer),
+            ..none
+        });
+        let record = prop_oneof![with_ack, answer];
+        (0..=LOW, any::<(u32, u16)>(), record).prop_map(|(dest, (tag, source_port), record)| {
             Compact {
                 dest_qp: Qpn::new(dest),
                 tag,
                 source_port,
-                send: parts.0,
-                write: parts.1,
-                acknowledgement: parts.2,
+                ..record
             }
         })
     }
+
+    const OPERANDS: AtomicEthRepr = AtomicEthRepr {
+        va: 1,
+        rkey: 2,
+        swap_or_add: 3,
+        compare: 4,
+    };
+    const VALUE: AtomicAckEthRepr = AtomicAckEthRepr { original: 5 };
 
     proptest! {
         #[test]
@@ -260,8 +384,11 @@ mod tests {
             let words = CompactWords::check(compact.emit()).unwrap();
             let is_placed = compact.write.is_some_and(|write| write.len > 0);
             prop_assert_eq!(words.has_placed_bytes(), is_placed);
-            let len = compact.send.map_or(0, |send| send.len);
-            prop_assert_eq!(words.payload_len(), len);
+            let of_send = compact.send.map(|send| send.len);
+            let of_atomic = compact.atomic.map(|_| Compact::OPERANDS_LEN);
+            let of_answer = compact.atomic_ack.map(|_| Compact::VALUE_LEN);
+            let len = of_send.or(of_atomic).or(of_answer);
+            prop_assert_eq!(words.payload_len(), len.unwrap_or(0));
         }
 
         #[test]
@@ -281,13 +408,24 @@ mod tests {
         #[test]
         fn a_record_is_the_short_form_of_its_packets(compact in compacts()) {
             let compact = Compact { write: None, ..compact };
-            let mut merged = Compact { send: None, acknowledgement: None, ..compact };
+            let mut merged = Compact {
+                tag: compact.tag,
+                source_port: compact.source_port,
+                ..Compact::to(compact.dest_qp)
+            };
             let (mut packets, mut bytes) = (0, 0);
             let len = compact.send.map_or(0, |send| send.len as usize);
-            for (headers, len) in [(compact.send_headers(), len), (compact.ack_headers(), 0)] {
+            for (headers, len) in [
+                (compact.send_headers(), len),
+                (compact.atomic_headers(&OPERANDS), 0),
+                (compact.atomic_ack_headers(&VALUE), 0),
+                (compact.ack_headers(), 0),
+            ] {
                 let Some(headers) = headers else { continue };
                 let short = Compact::of_packet(&headers, len).unwrap();
                 merged.send = merged.send.or(short.send);
+                merged.atomic = merged.atomic.or(short.atomic);
+                merged.atomic_ack = merged.atomic_ack.or(short.atomic_ack);
                 merged.acknowledgement = merged.acknowledgement.or(short.acknowledgement);
                 packets += 1;
                 bytes += headers.len() + len + pad_len(len) + ICRC_LEN;

@@ -7,8 +7,8 @@ use portolan_wire::rocev2::ICRC_LEN;
 use portolan_wire::{Psn, Qpn};
 
 use super::compact::{
-    ACK_REQUEST, ACKNOWLEDGEMENT, Compact, CompactAck, CompactSend, CompactWrite, IMMEDIATE, KNOWN,
-    LOW, SEND, SOLICITED, WRITE,
+    ACK_REQUEST, ACKNOWLEDGEMENT, ATOMIC, ATOMIC_ACK, Compact, CompactAck, CompactAtomic,
+    CompactAtomicAck, CompactSend, CompactWrite, IMMEDIATE, LOW, SEND, SOLICITED, WRITE,
 };
 
 impl Compact {
@@ -31,16 +31,17 @@ impl CompactWords {
     /// Checks the form in memory. `None` if no sender writes it.
     #[inline]
     pub fn check(words: [u32; Compact::WORDS]) -> Option<Self> {
-        let [len, kind, psn, _, ack_psn, msn, _, port] = words;
+        const OF_MESSAGES: u32 = IMMEDIATE | SOLICITED | ACK_REQUEST;
+        let [len, kind, psn, immediate, ack_psn, msn, _, port] = words;
         let has = |bit| kind & bit != 0;
-        let is_valid = kind & !(KNOWN | LOW) == 0
-            && match kind & (SEND | WRITE) {
-                SEND => len <= Compact::PAYLOAD_MAX,
-                WRITE => len <= Compact::WRITE_MAX && has(IMMEDIATE),
-                0 => has(ACKNOWLEDGEMENT) && len == 0 && !has(IMMEDIATE | SOLICITED | ACK_REQUEST),
-                _ => false,
-            }
-            && (psn | ack_psn | msn) <= LOW
+        let is_valid = match kind & (SEND | WRITE | ATOMIC | ATOMIC_ACK) {
+            SEND => len <= Compact::PAYLOAD_MAX,
+            WRITE => len <= Compact::WRITE_MAX && has(IMMEDIATE),
+            0 => has(ACKNOWLEDGEMENT) && len == 0 && !has(OF_MESSAGES),
+            ATOMIC => len == Compact::OPERANDS_LEN && immediate <= 1 && !has(OF_MESSAGES),
+            ATOMIC_ACK => len == Compact::VALUE_LEN && !has(OF_MESSAGES | ACKNOWLEDGEMENT),
+            _ => false,
+        } && (psn | ack_psn | msn) <= LOW
             && port <= u32::from(u16::MAX);
         is_valid.then_some(Self(words))
     }
@@ -77,7 +78,10 @@ impl CompactWords {
     /// Bytes that follow the record.
     #[inline]
     pub fn payload_len(&self) -> u32 {
-        if self.has(SEND) { self.0[0] } else { 0 }
+        match self.has(SEND | ATOMIC | ATOMIC_ACK) {
+            true => self.0[0],
+            false => 0,
+        }
     }
 
     /// Whether its writer says that it has copied bytes to the receiver's memory.
@@ -116,6 +120,28 @@ impl CompactWords {
         })
     }
 
+    /// Whether it is for an atomic or answers one.
+    #[inline]
+    pub fn is_atomic(&self) -> bool {
+        self.has(ATOMIC | ATOMIC_ACK)
+    }
+
+    /// The atomic, whose operands are the payload.
+    pub fn atomic(&self) -> Option<CompactAtomic> {
+        self.has(ATOMIC).then(|| CompactAtomic {
+            psn: Psn::new(self.0[2]),
+            compares: self.0[3] != 0,
+        })
+    }
+
+    /// The answer to an atomic, whose value is the payload.
+    pub fn atomic_ack(&self) -> Option<CompactAtomicAck> {
+        self.has(ATOMIC_ACK).then(|| CompactAtomicAck {
+            psn: Psn::new(self.0[4]),
+            msn: self.0[5],
+        })
+    }
+
     /// The acknowledgement, which takes effect before the request.
     #[inline]
     pub fn acknowledgement(&self) -> Option<CompactAck> {
@@ -134,6 +160,8 @@ impl CompactWords {
             source_port: self.0[7] as u16,
             send: self.send(),
             write: self.write(),
+            atomic: self.atomic(),
+            atomic_ack: self.atomic_ack(),
             acknowledgement: self.acknowledgement(),
         }
     }
@@ -141,15 +169,15 @@ impl CompactWords {
     /// As [`Compact::traffic`].
     #[inline]
     pub fn traffic(&self) -> (usize, usize) {
-        let [packets, bytes] = TRAFFIC[(self.0[1] >> 24) as usize % TRAFFIC.len()];
+        let [packets, bytes] = TRAFFIC[(self.0[1] >> 24) as usize];
         let payload = (self.payload_len() as usize).next_multiple_of(4);
         (packets.into(), usize::from(bytes) + payload)
     }
 }
 
 /// The packets that each kind of record stands for, and the bytes of their headers and ICRCs.
-const TRAFFIC: [[u8; 2]; 64] = {
-    let mut traffic = [[0; 2]; 64];
+const TRAFFIC: [[u8; 2]; 256] = {
+    let mut traffic = [[0; 2]; 256];
     let mut index = 0;
     while index < traffic.len() {
         traffic[index] = traffic_of((index as u32) << 24);
@@ -161,7 +189,7 @@ const TRAFFIC: [[u8; 2]; 64] = {
 const fn traffic_of(kind: u32) -> [u8; 2] {
     const PACKET: usize = portolan_wire::bth::LEN + ICRC_LEN;
     let (mut packets, mut bytes) = (0, 0);
-    if kind & (SEND | WRITE) != 0 {
+    if kind & (SEND | WRITE | ATOMIC | ATOMIC_ACK) != 0 {
         packets += 1;
         bytes += PACKET;
     }
@@ -170,6 +198,9 @@ const fn traffic_of(kind: u32) -> [u8; 2] {
     }
     if kind & IMMEDIATE != 0 {
         bytes += ImmDtRepr::LEN;
+    }
+    if kind & ATOMIC_ACK != 0 {
+        bytes += AethRepr::LEN;
     }
     if kind & ACKNOWLEDGEMENT != 0 {
         packets += 1;

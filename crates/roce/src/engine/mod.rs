@@ -48,7 +48,9 @@ mod path;
 mod qp;
 mod shared_receive_queue;
 
-pub use compact::{Compact, CompactAck, CompactSend, CompactWrite};
+pub use compact::{
+    Compact, CompactAck, CompactAtomic, CompactAtomicAck, CompactSend, CompactWrite,
+};
 pub use compact_words::CompactWords;
 pub use completion::{CompletionQueue, CqOverflow};
 pub use config::{FlowConfig, QpConfig, QpLimits};

@@ -69,6 +69,14 @@ pub struct PlannedSend<'a> {
     pub(super) sge: Option<Sge>,
 }
 
+impl PlannedSend<'_> {
+    /// Whether the payload is inline data.
+    #[inline]
+    pub fn is_inline(&self) -> bool {
+        self.sge.is_none()
+    }
+}
+
 /// The payload of a [`PlannedSend`], with its whole length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlannedBytes<'a> {

@@ -347,6 +347,49 @@ fn a_request_is_executed_at_once_only_if_the_queue_pair_has_nothing_else_to_send
 }
 
 #[test]
+fn a_read_is_not_executed_at_once_if_the_queue_pair_may_not_post_it() {
+    let mut pair = Pair::new(Options {
+        rd_atomic: 0,
+        ..Options::default()
+    });
+    let target = remote(pair.right(), TARGET);
+    let sges = [piece(pair.left(), SOURCE, 8)];
+    let one = SendData::Sges(&sges);
+    let (read, write) = (SendOp::RdmaRead(target), SendOp::RdmaWrite(target));
+    assert!(!may_be_executed(pair.left(), read, one));
+    assert!(pair.left().qp.post_send(&signaled(1, read, &sges)).is_err());
+    assert!(may_be_executed(pair.left(), write, one));
+}
+
+#[test]
+fn nothing_is_executed_at_once_while_the_peer_has_asked_to_wait() {
+    let mut pair = Pair::new(Options::default());
+    let write = SendOp::RdmaWrite(remote(pair.right(), TARGET));
+    post_only(pair.left(), 1, SendOp::Send, 8);
+    let now = pair.now;
+    let first = pair.hosts[0].next_packet(now).unwrap();
+    let due = pair.left().qp.poll_timeout().unwrap();
+    pair.left().qp.handle_timeout(due);
+    let again = pair.hosts[0].next_packet(due).unwrap();
+    pair.right().receive(due, &first);
+    let not_ready = pair.hosts[1].next_packet(due).unwrap();
+    let into = piece(pair.right(), TARGET, 100);
+    post_recv(pair.right(), 1, &[into]);
+    pair.right().receive(due, &again);
+    let acknowledgement = pair.hosts[1].next_packet(due).unwrap();
+    pair.left().receive(due, &not_ready);
+    pair.left().receive(due, &acknowledgement);
+    assert_eq!(sends(pair.left()), [(1, OK)]);
+    let sges = [piece(pair.left(), SOURCE, 8)];
+    let one = SendData::Sges(&sges);
+    assert!(!may_be_executed(pair.left(), write, one));
+    post_only(pair.left(), 2, write, 8);
+    assert_eq!(offered(&mut pair), Some(DirectOperation::Write));
+    complete(&mut pair);
+    assert!(may_be_executed(pair.left(), write, one));
+}
+
+#[test]
 fn a_request_executed_at_once_completes_only_if_it_is_signaled() {
     let mut pair = Pair::new(Options::default());
     let target = remote(pair.right(), TARGET);

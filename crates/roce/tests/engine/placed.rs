@@ -81,12 +81,8 @@ fn record(pair: &mut Pair) -> Option<CompactWrite> {
     let (dest_qp, write) = left.qp.poll_write(now, &left.memory)?;
     assert_eq!(dest_qp, Host::qpn(1));
     let compact = Compact {
-        dest_qp: Qpn::new(9),
-        tag: 0,
-        source_port: 0,
-        send: None,
         write: Some(write),
-        acknowledgement: None,
+        ..Compact::to(Qpn::new(9))
     };
     assert_eq!(Compact::parse(&compact.emit()), Some(compact));
     Some(write)

@@ -14,13 +14,14 @@ mod rw_lock;
 mod sync;
 mod word;
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
 pub use mutex::{MendingMutex, Mutex, MutexGuard};
 pub use rw_lock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use crate::fork::generation;
 use crate::{fence, sys};
 
 /// Whether locks may have owners: one of the following.
@@ -36,11 +37,14 @@ const IMPOSSIBLE: u8 = 4;
 /// The sleep in place of a barrier that the kernel refuses. No processor keeps a store to itself for this long.
 const INSTEAD_OF_BARRIER: Duration = Duration::from_millis(5);
 
+/// The [process](generation) whose thread asks the kernel. A child that is forked meanwhile has no such thread.
+static ASKED_BY: AtomicU32 = AtomicU32::new(0);
+
 /// Lets locks have owners, once one would have one. Call it now and then. It starts a thread for a moment, because the
-/// kernel may take a tenth of a second. The locks of a child that is forked in that moment never get owners.
+/// kernel may take a tenth of a second.
 #[inline]
 pub fn prepare_if_wanted() {
-    if STATE.load(Ordering::Relaxed) == WANTED && replace(WANTED, ASKING) {
+    if matches!(STATE.load(Ordering::Relaxed), WANTED | ASKING) {
         prepare();
     }
 }
@@ -48,19 +52,22 @@ pub fn prepare_if_wanted() {
 /// Makes [`prepare_if_wanted`] ask the kernel: a thread will probably take locks again and again. They would say so
 /// themselves, but nobody may call `prepare_if_wanted` then.
 pub fn want() {
-    replace(UNASKED, WANTED);
-}
-
-#[cold]
-fn replace(state: u8, with: u8) -> bool {
     let relaxed = Ordering::Relaxed;
-    STATE
-        .compare_exchange(state, with, relaxed, relaxed)
-        .is_ok()
+    let _ = STATE.compare_exchange(UNASKED, WANTED, relaxed, relaxed);
 }
 
 #[cold]
 fn prepare() {
+    let (by, own) = (ASKED_BY.load(Ordering::Relaxed), generation());
+    let relaxed = Ordering::Relaxed;
+    if by == own
+        || ASKED_BY
+            .compare_exchange(by, own, relaxed, relaxed)
+            .is_err()
+    {
+        return;
+    }
+    STATE.store(ASKING, Ordering::Relaxed);
     let ask = || {
         let state = match sys::register_membarrier() {
             true => POSSIBLE,

@@ -1,6 +1,7 @@
 //! Queue pairs.
 
 mod arrival;
+mod atomic;
 mod attr;
 mod congestion_window;
 mod context;

@@ -62,7 +62,8 @@ impl QueuePair {
     /// The packet of a request that [`may_post_send_only`](Self::may_post_send_only) permits, which
     /// [`post_send_only`](Self::post_send_only) then posts, with no other call between but those for an acknowledgement.
     ///
-    /// The host sends the packet between the two: the peer need not wait until the request is noted here.
+    /// The host sends the packet between the two: the peer need not wait until the request is noted here. But inline data
+    /// are noted before: the program may change them when the peer answers.
     ///
     /// Changes nothing. `None` if the memory may not be used, which [`post_send`](Self::post_send) handles.
     #[inline(always)]

@@ -68,6 +68,7 @@ impl RingSink<QpCore> for FromRings<'_> {
         recent: &mut Option<Arc<QpCore>>,
     ) -> Handled {
         let host = self.host;
+        self.one_sided |= compact.is_atomic();
         if !matches!(recent, Some(qp) if qp.qpn == compact.dest_qp()) {
             *recent = host.qps.find(compact.dest_qp());
         }

@@ -69,6 +69,16 @@ pub(crate) fn prefetch_to_write(addr: u64) {
     let _ = addr;
 }
 
+/// The bytes of a payload in a ring, which its writer may change meanwhile.
+///
+/// # Safety
+/// `addr` points to `N` bytes of a ring.
+pub(crate) unsafe fn read_payload<const N: usize>(addr: u64) -> [u8; N] {
+    let from = std::ptr::with_exposed_provenance::<[u8; N]>(addr as usize);
+    // SAFETY: the caller's promise. An array of bytes has no alignment, and every value is valid.
+    unsafe { from.read_volatile() }
+}
+
 /// Copies from one registered region to another, the last bytes last like [`place`].
 ///
 /// # Safety

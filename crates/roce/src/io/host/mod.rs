@@ -6,6 +6,7 @@
 
 pub(crate) mod async_events;
 pub(crate) mod async_listener;
+mod atomic;
 mod busy_look;
 pub(crate) mod completion_channel;
 pub(crate) mod completion_queue;

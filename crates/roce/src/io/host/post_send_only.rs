@@ -6,6 +6,7 @@
 #![allow(unsafe_code, reason = "copies from registered memory to the ring")]
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use portolan_provider::verbs::SendWr;
 use portolan_threads::{fence, fence_after_exchange};
@@ -39,7 +40,9 @@ impl Host {
         };
         // The peer works on it already.
         let now = state.not_before(self.clock.recent());
-        state.engine.post_send_only(now, wr, &planned);
+        if !planned.is_inline() {
+            state.engine.post_send_only(now, wr, &planned);
+        }
         debug_assert!(
             state.engine.is_transmit_idle(),
             "nothing else was to be sent"
@@ -53,7 +56,7 @@ impl Host {
         true
     }
 
-    /// Writes a send that the engine may post at once. `None` if the ring has no room or the memory may not be used.
+    /// Writes a send that the engine may post at once, and posts it if its data are inline. `None` if the ring has no room or the memory may not be used.
     #[inline(always)]
     fn write_send<'a>(
         &self,
@@ -76,21 +79,28 @@ impl Host {
             }
             false => fence(Ordering::SeqCst),
         };
-        let engine = &mut state.engine;
-        let written = write_record(&mut ring, engine, &memory, head, wr, cross_out_and_fence);
+        let latest = state.latest;
+        let written = write_record(
+            &mut ring,
+            &mut state.engine,
+            (|| latest.max(self.clock.recent()), &memory),
+            head,
+            wr,
+            cross_out_and_fence,
+        );
         ring.unlock();
         memory.unlock();
         written
     }
 }
 
-/// Writes the record of a send, with the acknowledgement that is due. The head is the tag and the source port. `fence` is a
-/// sequentially consistent one.
+/// Writes the record of a send, with the acknowledgement that is due, and posts the send if its data are inline. The head is
+/// the tag and the source port. `fence` is a sequentially consistent one.
 #[inline(always)]
 fn write_record<'a>(
     ring: &mut OpenRing<'_>,
     engine: &mut QueuePair,
-    memory: &MemoryTable,
+    (now, memory): (impl FnOnce() -> Duration, &MemoryTable),
     (tag, source_port): (u32, u16),
     wr: &SendWr<'a>,
     fence: impl FnOnce(),
@@ -108,14 +118,16 @@ fn write_record<'a>(
     engine.send_delayed_acknowledgement();
     let acknowledgement = engine.poll_acknowledgement();
     let compact = Compact {
-        dest_qp: planned.dest_qp,
         tag,
         source_port,
         send: Some(planned.send),
-        write: None,
         acknowledgement: acknowledgement.map(|(bth, aeth)| ack_of(&bth, aeth.msn)),
+        ..Compact::to(planned.dest_qp)
     };
     ring.end(place, &compact);
+    if planned.is_inline() {
+        engine.post_send_only(now(), wr, &planned);
+    }
     ring.publish_with(fence);
     Some(planned)
 }

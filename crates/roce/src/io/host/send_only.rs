@@ -1,4 +1,4 @@
-//! Whole sends, writes with immediate data and acknowledgements through a ring, without packets.
+//! Whole sends, writes with immediate data, atomics and acknowledgements through a ring, without packets.
 //!
 //! The sender writes them in their short form, and the receiver copies a send's bytes from the ring to their place. The
 //! bytes of a write are in place before ([`placed`](super::placed)).
@@ -8,10 +8,12 @@
 
 use portolan_port_sharing::Block;
 use portolan_provider::verbs::QpType;
+use portolan_wire::Qpn;
 use portolan_wire::bth::BthRepr;
 
 use crate::engine::{Compact, CompactAck, CompactSend, CompactWords, SendOnly};
 use crate::io::host::Host;
+use crate::io::host::atomic::{begin_atomic, take_atomic};
 use crate::io::host::direct::TURN_MAX;
 use crate::io::host::drive::Answer;
 use crate::io::host::memory_access;
@@ -57,15 +59,11 @@ impl Host {
         };
         while ring.has_room(Compact::PAYLOAD_MAX as usize) {
             let mut compact = Compact {
-                dest_qp: portolan_wire::Qpn::new(0),
                 tag: *own_tag,
                 source_port: link.port(),
-                send: None,
-                write: None,
-                acknowledgement: None,
+                ..Compact::to(Qpn::new(0))
             };
-            let mut place = None;
-            if let Some(send) = engine.poll_send_only(now, &memory) {
+            let mut place = if let Some(send) = engine.poll_send_only(now, &memory) {
                 let len = send.payload.len();
                 let Some((begun, addr)) = ring.begin(len) else {
                     // There is room, as checked above.
@@ -76,22 +74,28 @@ impl Host {
                 unsafe { memory_access::gather_at(&send.payload, addr) };
                 compact.dest_qp = send.bth.dest_qp;
                 compact.send = Some(send_of(&send, len));
-                place = Some(begun);
+                Some(begun)
             } else if takes_records && let Some((dest_qp, write)) = engine.poll_write(now, &memory)
             {
                 (compact.dest_qp, compact.write) = (dest_qp, Some(write));
-                place = ring.begin(0).map(|(place, _)| place);
-            }
-            if place.is_some() {
+                ring.begin(0).map(|(place, _)| place)
+            } else {
+                begin_atomic(&mut ring, engine, (now, &memory), &mut compact)
+            };
+            let is_answer = compact.atomic_ack.is_some();
+            if place.is_some() && !is_answer {
                 engine.send_delayed_acknowledgement();
             }
-            if let Some((bth, aeth)) = engine.poll_acknowledgement() {
+            if !is_answer && let Some((bth, aeth)) = engine.poll_acknowledgement() {
                 compact.dest_qp = bth.dest_qp;
                 compact.acknowledgement = Some(ack_of(&bth, aeth.msn));
                 place = place.or_else(|| ring.begin(0).map(|(place, _)| place));
             }
-            let is_request = compact.send.is_some() || compact.write.is_some();
-            let is_last = !is_request || engine.is_transmit_idle();
+            let has_others = compact.send.is_some()
+                || compact.write.is_some()
+                || compact.atomic.is_some()
+                || is_answer;
+            let is_last = !has_others || engine.is_transmit_idle();
             if let Some(place) = place {
                 ring.end(place, &compact);
             }
@@ -157,7 +161,7 @@ impl Host {
     #[cold]
     fn needs_packets(&self, state: &LockedQp, compact: &CompactWords, left: Left) -> Handled {
         let mut packets = compact.whole();
-        if left == Left::Send {
+        if left == Left::Request {
             packets.acknowledgement = None;
         }
         match state.path {
@@ -199,7 +203,7 @@ impl Host {
         if let Some(send) = compact.send() {
             let Some(place) = state.engine.take_send(&memory, &send) else {
                 self.report_results(qp, state);
-                return Left::Send;
+                return Left::Request;
             };
             // SAFETY: the engine checked the place against `memory` in the call above, and the table has been locked
             // since. The reader checked that the payload lies in the ring.
@@ -207,6 +211,11 @@ impl Host {
         }
         if let Some(write) = compact.write() {
             state.engine.take_write(now, &memory, &write);
+        }
+        if compact.is_atomic() && !take_atomic(&mut state.engine, (now, &memory), compact, payload)
+        {
+            self.report_results(qp, state);
+            return Left::Request;
         }
         drop(memory);
         if state.engine.has_results() {
@@ -226,7 +235,7 @@ impl Host {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
     Nothing,
-    Send,
+    Request,
     All,
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use portolan_port_sharing::Block;
+use portolan_wire::eth::{AtomicAckEthRepr, AtomicEthRepr};
 use portolan_wire::icrc::Flow;
 use portolan_wire::rocev2::{ICRC_LEN, Packet};
 
@@ -223,11 +224,20 @@ impl Reading<'_> {
     ) {
         let (port, monitor, from) = (self.port, self.monitor, reader.from());
         let payload = &*reader.payload_of(record);
-        let both = [
-            (compact.ack_headers(), &[][..]),
+        let of_atomic = AtomicEthRepr::parse(payload)
+            .ok()
+            .and_then(|operands| compact.atomic_headers(&operands));
+        let of_answer = AtomicAckEthRepr::parse(payload)
+            .ok()
+            .and_then(|value| compact.atomic_ack_headers(&value));
+        let nothing = &[][..];
+        let all = [
+            (compact.ack_headers(), nothing),
             (compact.send_headers(), payload),
+            (of_atomic, nothing),
+            (of_answer, nothing),
         ];
-        for (headers, payload) in both {
+        for (headers, payload) in all {
             let Some(headers) = headers else { continue };
             let tail_len = usize::from(headers.bth.pad_count) + ICRC_LEN;
             let mut packet = vec![0; headers.len() + payload.len() + tail_len];

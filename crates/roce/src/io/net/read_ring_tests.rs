@@ -34,12 +34,9 @@ fn bytes_that_a_process_without_rights_says_it_has_placed_break_its_ring() {
             len,
         };
         let compact = Compact {
-            dest_qp: Qpn::new(5),
-            tag: 0,
             source_port: 4791,
-            send: None,
             write: Some(write),
-            acknowledgement: None,
+            ..Compact::to(Qpn::new(5))
         };
         let place = writer.begin_compact(0).unwrap().unwrap();
         writer.end_compact(place, &CompactWords::of(&compact));

@@ -10,6 +10,7 @@ use portolan_roce::engine::{
     Compact, FlowConfig, MemoryTable, Payload, PdId, PlannedBytes, QpConfig, QpLimits, Queue,
     QueuePair, Region,
 };
+use portolan_wire::eth::AtomicAckEthRepr;
 use portolan_wire::rocev2::{Headers, ICRC_LEN, MAX_HEADERS_LEN, Packet, pad_len};
 use portolan_wire::{Psn, QKey, Qpn};
 
@@ -214,12 +215,22 @@ impl Host {
             let start = (placement.addr - self.base) as usize;
             self.ram[start..][..source.len()].copy_from_slice(source);
         }
+        self.place(packet.payload());
+        self.execute_atomic();
+        self.change_memory();
+        self.drain();
+    }
+
+    fn place(&mut self, payload: &[u8]) {
         while let Some(placement) = self.qp.poll_placement() {
-            let source = placement.bytes(packet.payload()).expect("its own packet");
+            let source = placement.bytes(payload).expect("its own packet");
             let start = (placement.addr - self.base) as usize;
             self.ram[start..][..source.len()].copy_from_slice(source);
             self.placements += 1;
         }
+    }
+
+    fn execute_atomic(&mut self) {
         if let Some(operation) = self.qp.poll_atomic() {
             let start = (operation.addr - self.base) as usize;
             let word = self.ram[start..].first_chunk_mut().expect("eight bytes");
@@ -228,8 +239,6 @@ impl Host {
             self.atomics += 1;
             self.qp.complete_atomic(original);
         }
-        self.change_memory();
-        self.drain();
     }
 
     /// Takes a packet in its short form, if it has one and the queue pair takes it.
@@ -240,6 +249,19 @@ impl Host {
         let compact = Compact::parse(&compact.emit()).expect("what was emitted");
         if let Some(ack) = &compact.acknowledgement {
             return self.qp.take_acknowledgement(now, &self.memory, ack);
+        }
+        if let Some(atomic) = &compact.atomic {
+            let operands = packet.atomic_eth().expect("an atomic");
+            let is_taken = self.qp.take_atomic(&self.memory, atomic, &operands);
+            self.execute_atomic();
+            return is_taken;
+        }
+        if let Some(answer) = &compact.atomic_ack {
+            let value = packet.atomic_ack().expect("an answer");
+            let qp = &mut self.qp;
+            let is_taken = qp.take_atomic_ack(now, &self.memory, answer, value.original);
+            self.place(&[]);
+            return is_taken;
         }
         let send = compact.send.expect("a send or an acknowledgement");
         let Some(place) = self.qp.take_send(&self.memory, &send) else {
@@ -297,12 +319,30 @@ impl Host {
                     &self.ram,
                 ));
             }
+            let nothing = Payload::Inline(&[]);
+            if let Some((dest_qp, answer, original)) = self.qp.poll_atomic_ack() {
+                let compact = Compact {
+                    atomic_ack: Some(answer),
+                    ..Compact::to(dest_qp)
+                };
+                let headers = compact.atomic_ack_headers(&AtomicAckEthRepr { original })?;
+                return Some(assemble(&headers, &nothing, self.base, &self.ram));
+            }
+            if let Some((dest_qp, atomic, operands)) =
+                self.qp.poll_atomic_request(now, &self.memory)
+            {
+                let compact = Compact {
+                    atomic: Some(atomic),
+                    ..Compact::to(dest_qp)
+                };
+                let headers = compact.atomic_headers(&operands)?;
+                return Some(assemble(&headers, &nothing, self.base, &self.ram));
+            }
             if let Some((bth, aeth)) = self.qp.poll_acknowledgement() {
                 let headers = Headers {
                     aeth: Some(aeth),
                     ..bth.into()
                 };
-                let nothing = Payload::Inline(&[]);
                 return Some(assemble(&headers, &nothing, self.base, &self.ram));
             }
         }
@@ -323,12 +363,8 @@ impl Host {
         let planned = self.qp.plan_send_only(&self.memory, wr)?;
         assert_eq!(planned.dest_qp, Self::qpn(1 - self.index()));
         let compact = Compact {
-            dest_qp: planned.dest_qp,
-            tag: 0,
-            source_port: 0,
             send: Some(planned.send),
-            write: None,
-            acknowledgement: None,
+            ..Compact::to(planned.dest_qp)
         };
         let headers = compact.send_headers()?;
         let segments;

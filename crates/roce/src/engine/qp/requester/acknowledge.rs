@@ -66,7 +66,7 @@ impl Requester {
     /// The number of the packet in flight with this PSN. Half of the PSN space before the first unacknowledged packet
     /// is past; the rest was never sent.
     #[inline]
-    fn number_of(&self, psn: Psn) -> Result<u64, DropReason> {
+    pub(super) fn number_of(&self, psn: Psn) -> Result<u64, DropReason> {
         let distance = distance(psn, self.psn(self.una));
         let distance = u64::try_from(distance).map_err(|_| DropReason::StaleAck)?;
         let number = self.una + distance;

@@ -111,10 +111,15 @@ impl Requester {
         };
         // Read once: a C program's other threads may change it.
         let (iova, len, lkey) = (sge.addr, sge.length, sge.lkey);
-        if self.held || !self.queue.is_idle() || len == 0 {
+        let writes = operation == DirectOperation::Read;
+        if self.held
+            || !self.queue.is_idle()
+            || self.retransmit.is_rnr_waiting()
+            || len == 0
+            || writes && cx.attr.max_rd_atomic == 0
+        {
             return None;
         }
-        let writes = operation == DirectOperation::Read;
         let checked = cx.memory.check_local(cx.pd, lkey, iova, len, writes);
         let addr = checked.ok()?;
         Some(PlannedDirect {

@@ -3,17 +3,18 @@
 use portolan_provider::verbs::Access;
 use portolan_wire::Psn;
 use portolan_wire::bth::Opcode;
+use portolan_wire::eth::AtomicEthRepr;
 use portolan_wire::rocev2::Packet;
 
 use super::execute::{check_remote, check_right};
 use super::replies::{AtomicReply, Reply};
 use super::resources::AtomicRequest;
-use super::{Fault, Responder};
+use super::{Fault, Inbound, Responder};
 use crate::engine::mutant::{Mutant, is_planted};
 use crate::engine::qp::context::Context;
 use crate::engine::qp::outbox::Outbox;
 use crate::engine::qp::send_queue::ATOMIC_BYTES;
-use crate::engine::{AtomicKind, AtomicOperation, DropReason};
+use crate::engine::{AtomicKind, AtomicOperation, CompactAtomic, DropReason};
 
 /// An atomic that the host executes.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +28,30 @@ pub(super) struct PendingAtomic {
 }
 
 impl Responder {
+    /// Accepts an atomic that came without a packet, if it is next and allowed. `false` changes nothing.
+    pub(in crate::engine::qp) fn take_atomic(
+        &mut self,
+        cx: &Context<'_>,
+        atomic: &CompactAtomic,
+        operands: &AtomicEthRepr,
+    ) -> bool {
+        if atomic.psn != self.expected || !matches!(self.inbound, Inbound::Idle) {
+            return false;
+        }
+        let opcode = match atomic.compares {
+            true => Opcode::RcCompareSwap,
+            false => Opcode::RcFetchAdd,
+        };
+        let eth = *operands;
+        let is_accepted = self
+            .accept_atomic(cx, AtomicRequest { opcode, eth })
+            .is_ok();
+        if is_accepted {
+            self.awaits_expected = false;
+        }
+        is_accepted
+    }
+
     /// Accepts an atomic, which the host executes next.
     pub(super) fn execute_atomic(
         &mut self,
@@ -34,6 +59,11 @@ impl Responder {
         packet: &Packet<'_>,
     ) -> Result<(), Fault> {
         let request = request_of(packet).ok_or(Fault::INVALID_REQUEST)?;
+        self.accept_atomic(cx, request)
+    }
+
+    /// As [`execute_atomic`](Self::execute_atomic). An error changes nothing.
+    fn accept_atomic(&mut self, cx: &Context<'_>, request: AtomicRequest) -> Result<(), Fault> {
         let (eth, right) = (request.eth, Access::REMOTE_ATOMIC);
         check_right(cx, right)?;
         // An address that is not a multiple of eight is an invalid request, not an access error (IBTA 9.7.5.2, Linux

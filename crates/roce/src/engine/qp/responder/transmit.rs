@@ -10,9 +10,9 @@ use portolan_wire::rocev2::Headers;
 
 use super::replies::{Acknowledge, AtomicReply, ReadReply, Reply};
 use super::{Fault, Refused, Responder};
-use crate::engine::Segment;
 use crate::engine::qp::context::{Context, fits};
 use crate::engine::qp::outbox::Outbox;
+use crate::engine::{CompactAtomicAck, Segment};
 
 impl Responder {
     /// Whether read data are next to be sent; acknowledgements do not count.
@@ -49,6 +49,18 @@ impl Responder {
         self.progress_unreported = false;
         self.replies.pop_lone();
         Some((acknowledge.psn, aeth_of(&acknowledge)))
+    }
+
+    /// Removes and returns the answer to an atomic, if it is the next response.
+    pub(in crate::engine::qp) fn next_atomic_ack(&mut self) -> Option<(CompactAtomicAck, u64)> {
+        let Some(Reply::Atomic(AtomicReply {
+            psn, original, msn, ..
+        })) = self.replies.front()
+        else {
+            return None;
+        };
+        self.replies.pop_front();
+        Some((CompactAtomicAck { psn, msn }, original))
     }
 
     /// The next response packet that the budget permits. Stores the segments of its payload in `segments`.

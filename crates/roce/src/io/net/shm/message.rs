@@ -1,7 +1,7 @@
 //! The messages of an established link.
 
 /// First byte of each message: the version of the protocol.
-pub(super) const VERSION: u8 = 9;
+pub(super) const VERSION: u8 = 10;
 /// Second byte of a request for a memory file, followed by the file's number, and of the reply, which carries the
 /// file.
 pub(super) const FILE: u8 = 1;

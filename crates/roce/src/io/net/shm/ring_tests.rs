@@ -193,8 +193,6 @@ fn records_are_seen_when_they_are_published_and_one_that_was_not_ended_never() {
 
 fn compact(len: u32, has_send: bool) -> Compact {
     Compact {
-        write: None,
-        dest_qp: portolan_wire::Qpn::new(5),
         tag: 6,
         source_port: 7,
         send: has_send.then(|| CompactSend {
@@ -204,7 +202,7 @@ fn compact(len: u32, has_send: bool) -> Compact {
             ack_request: true,
             len,
         }),
-        acknowledgement: None,
+        ..Compact::to(portolan_wire::Qpn::new(5))
     }
 }
 
