@@ -120,6 +120,12 @@ impl CompactWords {
         })
     }
 
+    /// Whether it is a request that the receiver's program knows nothing of.
+    #[inline]
+    pub fn is_one_sided(&self) -> bool {
+        self.has(ATOMIC)
+    }
+
     /// Whether it is for an atomic or answers one.
     #[inline]
     pub fn is_atomic(&self) -> bool {

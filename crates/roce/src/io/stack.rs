@@ -141,6 +141,7 @@ impl Stack {
             deadlines: Deadlines::new(),
             deferred_acks: Noted::default(),
             deferred_at_ns: AtomicU64::new(0),
+            link_wanted_until_ns: AtomicU64::new(0),
             copying: Noted::default(),
             pulling: Mutex::default(),
             comm_est: Noted::default(),
@@ -403,7 +404,11 @@ fn link(config: &StackConfig, group: &PortGroup) -> (Option<Links>, Option<LinkS
         tracing::debug!(%errno, "no links through memory");
     });
     match (links, members) {
-        (Ok(links), Ok(members)) => (Some(links), Some(LinkServer::new(members))),
+        (Ok(links), Ok(members)) => {
+            // Who uses a link takes the same locks for each request. Asked now, the kernel has answered before the first.
+            biased::prepare();
+            (Some(links), Some(LinkServer::new(members)))
+        }
         _ => (None, None),
     }
 }

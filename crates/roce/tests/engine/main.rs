@@ -24,5 +24,6 @@ mod shared_receives;
 mod states;
 mod transfer;
 mod unreliable;
+mod way;
 mod windows;
 mod xrc;

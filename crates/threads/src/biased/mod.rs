@@ -49,18 +49,13 @@ pub fn prepare_if_wanted() {
     }
 }
 
-/// Makes [`prepare_if_wanted`] ask the kernel: a thread will probably take locks again and again. They would say so
-/// themselves, but nobody may call `prepare_if_wanted` then.
-pub fn want() {
-    let relaxed = Ordering::Relaxed;
-    let _ = STATE.compare_exchange(UNASKED, WANTED, relaxed, relaxed);
-}
-
+/// As [`prepare_if_wanted`], before any lock would have an owner. Does nothing if the kernel was asked already.
 #[cold]
-fn prepare() {
+pub fn prepare() {
     let (by, own) = (ASKED_BY.load(Ordering::Relaxed), generation());
     let relaxed = Ordering::Relaxed;
-    if by == own
+    let is_asked = STATE.load(relaxed) >= POSSIBLE || by == own;
+    if is_asked
         || ASKED_BY
             .compare_exchange(by, own, relaxed, relaxed)
             .is_err()
@@ -85,7 +80,8 @@ fn prepare() {
 fn is_possible() -> bool {
     let state = STATE.load(Ordering::Relaxed);
     if state == UNASKED {
-        want();
+        let relaxed = Ordering::Relaxed;
+        let _ = STATE.compare_exchange(UNASKED, WANTED, relaxed, relaxed);
     }
     state == POSSIBLE
 }

@@ -46,8 +46,8 @@ impl QueuePair {
         Some((self.attr.dest_qpn, answer, original))
     }
 
-    /// Takes an atomic of the peer without a packet, if the queue pair is an RC one in RTS, the atomic is next, and the
-    /// peer has the right. [`poll_atomic`](Self::poll_atomic) then returns the operation.
+    /// Takes an atomic of the peer without a packet, if the queue pair is an RC one that receives, the atomic is next, and
+    /// the peer has the right. [`poll_atomic`](Self::poll_atomic) then returns the operation.
     ///
     /// `false` changes nothing: the host then calls [`handle_packet`](Self::handle_packet) with the packet.
     pub fn take_atomic(
@@ -56,16 +56,20 @@ impl QueuePair {
         atomic: &CompactAtomic,
         operands: &AtomicEthRepr,
     ) -> bool {
-        if self.qp_type() != QpType::Rc || self.attr.state != QpState::Rts {
+        use QpState::{Rtr, Rts, Sqd, Sqe};
+        if self.qp_type() != QpType::Rc || !matches!(self.attr.state, Rtr | Rts | Sqd | Sqe) {
             return false;
         }
         let cx = Context::new(&self.config, &self.attr, Duration::ZERO, memory);
         let Some(halves) = self.service.reliable_mut() else {
             return false;
         };
-        let is_taken = halves.responder.take_atomic(&cx, atomic, operands);
-        self.outbox.counters.packets_received += u64::from(is_taken);
-        is_taken
+        if !halves.responder.take_atomic(&cx, atomic, operands) {
+            return false;
+        }
+        self.outbox.counters.packets_received += 1;
+        self.hear_peer();
+        true
     }
 
     /// Takes the answer to an atomic without a packet, if the queue pair is an RC one in RTS or SQD. `original` is the value

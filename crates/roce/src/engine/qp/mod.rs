@@ -23,6 +23,7 @@ mod send_queue;
 mod service;
 mod timeouts;
 mod unacknowledged;
+mod way;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -237,20 +238,6 @@ impl QueuePair {
         self.attr.state == QpState::Rts && self.service.reliable().is_some_and(is_stream)
     }
 
-    /// Whether packets sent from now on may overtake earlier ones: nothing that a peer would miss is in flight.
-    pub fn can_change_way(&self) -> bool {
-        match self.service.reliable() {
-            Some(halves) => halves.requester.under_way() == 0,
-            // Without acknowledgements, earlier packets may still be on their way.
-            None => !self.service.has_begun(),
-        }
-    }
-
-    /// Whether the queue pair has no acknowledgements, has a request, and has not begun one before.
-    pub fn is_about_to_start(&self) -> bool {
-        self.service.is_about_to_start()
-    }
-
     /// The destination of a UD queue pair's next datagram; `None` if it has none to send.
     pub fn next_destination(&self) -> Option<&Destination> {
         self.service.next_destination()
@@ -396,12 +383,15 @@ impl QueuePair {
 
     /// Notifies the owner once that the peer was heard in RTR.
     fn note_established(&mut self, packet: &Packet<'_>) {
-        if self.attr.state != QpState::Rtr || self.is_established {
-            return;
-        }
         // A packet with another PSN may be a stray for an earlier queue pair of this number.
-        if self.service.expects(packet) {
-            self.is_established = true;
+        if self.attr.state == QpState::Rtr && self.service.expects(packet) {
+            self.hear_peer();
+        }
+    }
+
+    /// As [`note_established`](Self::note_established): the peer was heard.
+    fn hear_peer(&mut self) {
+        if self.attr.state == QpState::Rtr && !core::mem::replace(&mut self.is_established, true) {
             self.outbox.raise(AsyncEvent::CommEst(self.config.qpn));
         }
     }

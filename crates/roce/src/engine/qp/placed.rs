@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use portolan_provider::Result;
-use portolan_provider::verbs::{AsyncEvent, QpState, QpType, RemoteAddr, SendOp, SendWr};
+use portolan_provider::verbs::{QpState, QpType, RemoteAddr, SendOp, SendWr};
 use portolan_wire::Qpn;
 
 use super::QueuePair;
@@ -125,7 +125,6 @@ impl QueuePair {
             self.attr.state,
             QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
         );
-        let cx = Context::new(&self.config, &self.attr, now, memory);
         let Some(halves) = self.service.reliable_mut().filter(|_| takes) else {
             self.outbox
                 .counters
@@ -135,18 +134,16 @@ impl QueuePair {
         let counters = &mut self.outbox.counters;
         counters.packets_received += 1;
         counters.bytes_received += u64::from(write.len);
-        if cx.attr.state == QpState::Rtr
-            && !self.is_established
-            && halves.responder.expects(write.psn)
-        {
-            self.is_established = true;
-            self.outbox.raise(AsyncEvent::CommEst(self.config.qpn));
+        if halves.responder.expects(write.psn) {
+            self.hear_peer();
         }
-        if halves
-            .responder
-            .take_write(&cx, write, &mut self.outbox)
-            .is_err()
-        {
+        let cx = Context::new(&self.config, &self.attr, now, memory);
+        let Some(halves) = self.service.reliable_mut() else {
+            return;
+        };
+        let responder = &mut halves.responder;
+        let result = responder.take_write(&cx, write, &mut self.outbox);
+        if result.is_err() {
             self.enter_error();
         }
     }

@@ -169,6 +169,7 @@ impl QueuePair {
         let is_idle = |halves: &Reliable| {
             halves.responder.has_answered_all() && halves.requester.has_sent_all()
         };
-        self.attr.state == QpState::Rts && self.service.reliable().is_some_and(is_idle)
+        let sends = matches!(self.attr.state, QpState::Rtr | QpState::Rts);
+        sends && self.service.reliable().is_some_and(is_idle)
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::io::host::Host;
 use crate::io::host::drive::{Answer, Taken};
 use crate::io::polling::busy_poll::Look;
-use crate::io::polling::clock::as_nanos;
+use crate::io::polling::clock::{Moment, as_nanos};
 
 /// While it lives, the writers of the rings do not wake the progress thread, because that thread reads them all the time.
 pub(crate) struct Awake<'a>(&'a Host);
@@ -47,7 +47,14 @@ impl Host {
         let Some(mut receiver) = self.receiver.try_lock() else {
             return Look::Enough;
         };
-        match self.read_rings_and_due_sockets(&mut receiver, Answer::Now, now.into()) {
+        let now = Moment::from(now);
+        let taken = self.read_rings_and_due_sockets(&mut receiver, Answer::Now, now);
+        drop(receiver);
+        if taken.by_sockets && self.make_way_for_link(now.ns) {
+            // This thread makes the link, too.
+            return Look::Enough;
+        }
+        match taken {
             Taken {
                 one_sided: true, ..
             } => Look::OneSided,

@@ -132,7 +132,7 @@ impl Host {
         let mut link = links.for_datagram(block);
         if matches!(link, ForDatagram::Missing) {
             if links.want(block) {
-                self.progress.wake();
+                self.link_is_wanted();
             }
             link = links.for_datagram(block);
         }

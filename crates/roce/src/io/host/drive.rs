@@ -68,7 +68,7 @@ impl RingSink<QpCore> for FromRings<'_> {
         recent: &mut Option<Arc<QpCore>>,
     ) -> Handled {
         let host = self.host;
-        self.one_sided |= compact.is_atomic();
+        self.one_sided |= compact.is_one_sided();
         if !matches!(recent, Some(qp) if qp.qpn == compact.dest_qp()) {
             *recent = host.qps.find(compact.dest_qp());
         }
@@ -85,12 +85,15 @@ pub(crate) struct Taken {
     pub(crate) datagrams: usize,
     /// Whether a one-sided request was among them.
     pub(crate) one_sided: bool,
+    /// Whether a socket had some.
+    pub(crate) by_sockets: bool,
 }
 
 impl AddAssign for Taken {
     fn add_assign(&mut self, other: Self) {
         self.datagrams += other.datagrams;
         self.one_sided |= other.one_sided;
+        self.by_sockets |= other.by_sockets;
     }
 }
 
@@ -138,6 +141,9 @@ impl Host {
                 let answer = Answer::AfterTheOwner(now.time);
                 let taken = self.read_rings_and_due_sockets(&mut receiver, answer, now);
                 drop(receiver);
+                if taken.by_sockets {
+                    self.make_way_for_link(now.ns);
+                }
                 let served = self.serve_timers(now);
                 (taken.datagrams > 0, settled || served)
             }
@@ -320,6 +326,7 @@ impl Host {
         taken += Taken {
             datagrams,
             one_sided: sink.one_sided,
+            by_sockets: false,
         };
         taken
     }
@@ -363,6 +370,7 @@ impl Host {
         Taken {
             datagrams,
             one_sided,
+            by_sockets: datagrams > 0,
         }
     }
 

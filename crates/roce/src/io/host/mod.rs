@@ -109,6 +109,8 @@ pub(crate) struct Host {
     pub(crate) deferred_acks: Noted,
     /// When the first of them began to, nanoseconds.
     pub(crate) deferred_at_ns: AtomicU64,
+    /// Until when a link is expected to be made, nanoseconds.
+    pub(crate) link_wanted_until_ns: AtomicU64,
     /// Queue pairs that copy a long request, or respond to long reads, in turns.
     pub(crate) copying: Noted,
     /// Queue pairs that have asked their peers to copy.

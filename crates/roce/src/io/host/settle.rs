@@ -216,6 +216,7 @@ impl Host {
         self.end_pull(state);
         self.end_copy(state);
         (state.link, state.links_seen) = (None, 0);
+        state.engine.wait_to_change_way(false);
         state.link_wait = LinkWait::default();
         state.path = path;
         state.peer = None;

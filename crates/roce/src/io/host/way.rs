@@ -9,8 +9,10 @@ use portolan_wire::Qpn;
 use crate::io::host::Host;
 use crate::io::host::queue_pair::LockedQp;
 use crate::io::net::path::Path;
+use crate::io::net::shm::links::LINK_WAIT_MAX;
 use crate::io::net::shm::program_memory::WhyUnreadable;
 use crate::io::net::shm::rights_layout::tag_of;
+use crate::io::polling::clock::as_nanos;
 
 /// How a queue pair's packets leave this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,12 +76,30 @@ impl Host {
         state.peer_tag = tag_of(path.remote.ip(), path.local);
         state.own_tag = tag_of(path.local, path.remote.ip());
         if block.is_some_and(|block| links.want(block)) {
-            self.progress.wake();
+            self.link_is_wanted();
         }
     }
 
+    pub(super) fn link_is_wanted(&self) {
+        let until = self.clock.now() + LINK_WAIT_MAX;
+        self.link_wanted_until_ns
+            .store(as_nanos(until), Ordering::Relaxed);
+        self.progress.wake();
+    }
+
+    /// Called by a thread that polls and finds packets in sockets: gives its processor up for a moment if a link was wanted
+    /// shortly before. The progress threads of both processes make the link, and the kernel lets threads that only poll
+    /// keep their processors for milliseconds. So long all packets would go by the sockets. Returns whether it did.
+    pub(super) fn make_way_for_link(&self, now_ns: u64) -> bool {
+        let is_wanted = now_ns < self.link_wanted_until_ns.load(Ordering::Relaxed);
+        if is_wanted {
+            std::thread::yield_now();
+        }
+        is_wanted
+    }
+
     /// Switches a queue pair to the ring to its peer, once the link is up and nothing is in flight that a packet in
-    /// the ring could overtake. Switches back to the socket if the link has ended.
+    /// the ring could overtake. A stream begins no request until then. Switches back to the socket if the link has ended.
     pub(super) fn choose_way(&self, state: &mut LockedQp) {
         let (Some(links), Some(peer)) = (&self.links, state.peer) else {
             return;
@@ -92,17 +112,23 @@ impl Host {
                 state.deferred = false;
                 self.progress.by_sockets().fetch_add(1, Ordering::Relaxed);
                 if links.want(peer) {
-                    self.progress.wake();
+                    self.link_is_wanted();
                 }
             }
             None => {}
         }
         let came_up = links.came_up();
-        if state.links_seen == came_up || !state.engine.can_change_way() {
+        if state.links_seen == came_up {
+            return;
+        }
+        let link = links.to(peer);
+        let must_wait = !state.engine.can_change_way();
+        state.engine.wait_to_change_way(must_wait && link.is_some());
+        if must_wait {
             return;
         }
         state.links_seen = came_up;
-        if let Some(link) = links.to(peer) {
+        if let Some(link) = link {
             state.link = Some(link);
             self.progress.by_sockets().fetch_sub(1, Ordering::Relaxed);
         }

@@ -17,7 +17,7 @@ impl Requester {
     /// The request of an atomic. It counts as an outstanding read: the peer keeps its result for duplicates (IBTA
     /// 9.4.5), so a retransmission repeats the answer and not the operation.
     pub(super) fn atomic_part(&self, cx: &Context<'_>, entry: &SendEntry) -> Option<Part> {
-        if self.reads.containing(self.next).is_none() {
+        if self.sent_read().is_none() {
             let mtu = cx.mtu();
             if self.reads.len() >= usize::from(cx.attr.max_rd_atomic)
                 || self.window.room(self.in_flight(mtu), mtu) < u64::from(mtu)

@@ -10,9 +10,10 @@ use crate::engine::qp::context::Context;
 use crate::engine::qp::outbox::Outbox;
 
 impl Requester {
-    /// Whether the next entry must wait until the queue pair returns to RTS.
+    /// Whether the next entry must wait until the queue pair returns to RTS, or has changed its way.
     pub(super) fn is_held_back(&self, state: QpState, entry: &SendEntry) -> bool {
-        state == QpState::Sqd && self.next >= self.frontier && entry.first >= self.next
+        let drains = state == QpState::Sqd || self.changes_way;
+        drains && self.next >= self.frontier && entry.first >= self.next
     }
 
     /// If the sender stops although its last packet did not request an acknowledgement, sends that packet again with

@@ -66,6 +66,8 @@ pub(super) struct Requester {
     gather: SgeCursor,
     /// The peer carries out the oldest request, or the host copies one in turns. None is started meanwhile.
     pub(in crate::engine::qp) held: bool,
+    /// The next packets are to go another way, once nothing is in flight. No request is begun before.
+    pub(in crate::engine::qp) changes_way: bool,
     /// The position in the memory of the read whose responses arrive.
     scatter: SgeCursor,
     /// Outstanding reads and atomics.
@@ -96,6 +98,7 @@ impl Requester {
             entry: 0,
             gather: SgeCursor::default(),
             held: false,
+            changes_way: false,
             scatter: SgeCursor::default(),
             reads: Reads::default(),
             pending_local: None,

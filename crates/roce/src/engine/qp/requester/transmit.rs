@@ -177,10 +177,17 @@ impl Requester {
             || (self.next == self.una && self.next < self.frontier)
     }
 
+    /// The request of a read or atomic that contains the next packet, if it was sent before.
+    pub(super) fn sent_read(&self) -> Option<ReadRequest> {
+        // No look at the outstanding ones for each new one.
+        let is_sent = self.next < self.frontier;
+        is_sent.then(|| self.reads.containing(self.next)).flatten()
+    }
+
     /// The next request of a read: the rest of an earlier one, or a new one as large as the window permits.
     fn read_part(&self, cx: &Context<'_>, entry: &SendEntry) -> Option<Part> {
         let mtu = u64::from(cx.mtu());
-        let packets = match self.reads.containing(self.next) {
+        let packets = match self.sent_read() {
             Some(sent) => sent.end - self.next,
             None => {
                 if self.reads.len() >= usize::from(cx.attr.max_rd_atomic) {
@@ -283,7 +290,7 @@ impl Requester {
         if !entry.has_record() {
             self.packets_until = self.packets_until.max(end);
         }
-        if entry.awaits_data() && self.reads.containing(self.next).is_none() {
+        if entry.awaits_data() && self.sent_read().is_none() {
             self.reads.push(ReadRequest {
                 first: self.next,
                 end,

@@ -4,7 +4,6 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use portolan_port_sharing::{Block, MemberLink, PrivateFd};
-use portolan_threads::biased;
 
 use super::bell::Doorbell;
 use super::head_page::HeadPage;
@@ -88,7 +87,5 @@ pub(super) fn answered(
     };
     let writer = pending.open(head_page.as_fd(), place).ok()??;
     let bell = Doorbell::of(link, Some(waiter));
-    // Who sends through the ring takes the same locks for each request.
-    biased::want();
     Some(SendSocket::of_ring(writer, bell, memory, port))
 }
