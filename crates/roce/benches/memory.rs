@@ -21,7 +21,7 @@ const STREAM_BYTES: usize = 512 << 20;
 const SENDS: u64 = 300_000;
 
 fn main() {
-    // For a profiler. In the first four cases, one thread does all the work.
+    // For a profiler. In the first five cases, one thread does all the work.
     if let Some(work) = std::env::args().skip_while(|arg| arg != "work").nth(1) {
         let pair = two_ends(work.starts_with("write"));
         let times = std::env::args().filter_map(|arg| arg.parse().ok()).next();
