@@ -202,7 +202,9 @@ impl Management {
             return true;
         }
         match host.qps.find(arrived.dest_qp()) {
-            Some(qp) => host.receive(&qp, &[arrived], Answer::Now),
+            Some(qp) => {
+                host.receive(&qp, &[arrived], Answer::Now);
+            }
             None => host.monitor.counters.dropped_no_queue_pair.up(),
         }
         false

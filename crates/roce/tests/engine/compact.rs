@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use portolan_provider::verbs::{QpAttr, QpAttrMask, QpState, SendOp, WcStatus};
-use portolan_roce::engine::{CompactAck, CompactSend, PdId};
+use portolan_roce::engine::{CompactAck, CompactAtomicAck, CompactSend, PdId};
 use portolan_wire::Psn;
 
 use crate::harness::*;
@@ -172,4 +172,27 @@ fn an_acknowledgement_of_what_was_never_sent_completes_nothing() {
     assert!(qp.has_results());
     left.drain();
     assert_eq!(sends(left), [(1, WcStatus::Success)]);
+}
+
+#[test]
+fn after_a_wrong_answer_without_a_packet_the_peer_is_answered_no_more() {
+    let mut pair = Pair::new(Options::default());
+    let now = pair.now;
+    let (there, here) = (remote(pair.right(), TARGET), remote(pair.left(), TARGET));
+    let sges = [piece(pair.left(), SOURCE, 8)];
+    post(pair.left(), 1, SendOp::RdmaWrite(there), &sges);
+    let request = pair.left().next_packet(now).unwrap();
+    let psn = parse(&request).bth().psn;
+    // Its acknowledgement is queued.
+    let sges = [piece(pair.right(), SOURCE, 8)];
+    post(pair.right(), 2, SendOp::RdmaWrite(here), &sges);
+    let bytes = pair.right().next_packet(now).unwrap();
+    let left = pair.left();
+    left.receive(now, &bytes);
+    let answer = CompactAtomicAck { psn, msn: 1 };
+    assert!(left.qp.take_atomic_ack(now, &left.memory, &answer, 7));
+    left.drain();
+    assert_eq!(sends(left), [(1, WcStatus::BadRespErr)]);
+    assert_eq!(left.qp.poll_acknowledgement(), None);
+    assert!(left.next_packet(now).is_none());
 }

@@ -69,6 +69,23 @@ fn what_is_begun_is_completed_and_the_peer_is_asked_to_acknowledge_it() {
 }
 
 #[test]
+fn a_queue_pair_without_a_timer_begins_requests_all_the_same() {
+    let mut pair = Pair::new(Options {
+        timeout: 0,
+        ..Options::default()
+    });
+    let target = remote(pair.right(), TARGET);
+    let sges = [piece(pair.left(), SOURCE, 64)];
+    let now = pair.now;
+    for wr_id in [1, 2] {
+        post(pair.left(), wr_id, SendOp::RdmaWrite(target), &sges);
+        // A later packet shows the peer that this one is lost.
+        pair.left().qp.wait_to_change_way(true);
+        assert!(pair.left().next_packet(now).is_some());
+    }
+}
+
+#[test]
 fn lost_packets_are_sent_again_meanwhile() {
     let mut pair = Pair::new(Options::default());
     let target = remote(pair.right(), TARGET);

@@ -93,7 +93,8 @@ impl QueuePair {
         self.outbox.counters.packets_received += 1;
         let requester = &mut halves.requester;
         let result = requester.take_atomic_ack(&cx, answer, original, &mut self.outbox);
-        if result.is_err() {
+        if let Err(broken) = result {
+            halves.broken(broken);
             self.enter_error();
         }
         self.note_drained();

@@ -100,6 +100,11 @@ impl Retransmit {
         self.renew_wait();
     }
 
+    /// Whether it runs while packets are in flight: there is a local ACK timeout.
+    pub(super) fn is_used(&self) -> bool {
+        self.ack_timeout.is_some()
+    }
+
     /// When [`on_timeout`](Self::on_timeout) or [`end_rnr_wait`](Self::end_rnr_wait) is due.
     #[inline]
     pub(super) fn next_timeout(&self) -> Option<Duration> {

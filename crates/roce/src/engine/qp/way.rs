@@ -13,7 +13,7 @@ impl QueuePair {
     }
 
     /// Makes an RC queue pair begin no request until nothing is in flight, so that it [can change](Self::can_change_way). What
-    /// is begun is completed, and the peer is asked for acknowledgements.
+    /// is begun is completed, and the peer is asked for acknowledgements. Has no effect without a local ACK timeout.
     pub fn wait_to_change_way(&mut self, waits: bool) {
         if let Some(halves) = self.service.reliable_mut() {
             halves.requester.changes_way = waits;

@@ -50,11 +50,12 @@ impl Host {
         let now = Moment::from(now);
         let taken = self.read_rings_and_due_sockets(&mut receiver, Answer::Now, now);
         drop(receiver);
-        if taken.by_sockets && self.make_way_for_link(now.ns) {
-            // This thread makes the link, too.
-            return Look::Enough;
-        }
+        // This thread makes the link, too.
+        let makes_link = taken.from_host_by_socket && self.make_way_for_link(now.ns);
         match taken {
+            Taken {
+                one_sided: true, ..
+            } if makes_link => Look::LastOneSided,
             Taken {
                 one_sided: true, ..
             } => Look::OneSided,

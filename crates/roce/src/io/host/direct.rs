@@ -1,7 +1,7 @@
 //! Executes one-sided requests in the memory of another process of this host, without that process.
 //!
 //! This needs two things: nothing of the queue pair is unacknowledged, and the other process's table of rights allows
-//! the request ([`rights`](crate::io::net::shm::rights)). Everything else uses packets, so the peer itself decides on
+//! the request ([`rights`](crate::io::net::shm::rights)). Everything else is sent, so the peer itself decides on
 //! a refusal. While either process has a tap, all requests use packets, because a tap must see all traffic.
 
 #![allow(unsafe_code, reason = "copies between registered memory")]

@@ -56,7 +56,8 @@ impl RingSink<QpCore> for FromRings<'_> {
     }
 
     fn packets(&mut self, arrived: &[Arrived<'_>]) {
-        self.one_sided |= self.host.bring(arrived, self.answer);
+        self.one_sided |= arrived.iter().any(Arrived::is_one_sided);
+        self.host.bring(arrived, self.answer);
     }
 
     #[inline]
@@ -85,15 +86,15 @@ pub(crate) struct Taken {
     pub(crate) datagrams: usize,
     /// Whether a one-sided request was among them.
     pub(crate) one_sided: bool,
-    /// Whether a socket had some.
-    pub(crate) by_sockets: bool,
+    /// Whether a socket had some for a connection to another process of this host.
+    pub(crate) from_host_by_socket: bool,
 }
 
 impl AddAssign for Taken {
     fn add_assign(&mut self, other: Self) {
         self.datagrams += other.datagrams;
         self.one_sided |= other.one_sided;
-        self.by_sockets |= other.by_sockets;
+        self.from_host_by_socket |= other.from_host_by_socket;
     }
 }
 
@@ -109,7 +110,8 @@ impl Host {
         found || is_done
     }
 
-    /// As [`Host::drive`], for a thread that polls for a short time and then sleeps. Never yields the processor.
+    /// As [`Host::drive`], for a thread that polls for a short time and then sleeps. Yields the processor only for a
+    /// [link](Self::make_way_for_link).
     pub(crate) fn drive_briefly(&self) {
         self.drive_at(self.clock.recent().into(), false);
     }
@@ -141,7 +143,7 @@ impl Host {
                 let answer = Answer::AfterTheOwner(now.time);
                 let taken = self.read_rings_and_due_sockets(&mut receiver, answer, now);
                 drop(receiver);
-                if taken.by_sockets {
+                if taken.from_host_by_socket {
                     self.make_way_for_link(now.ns);
                 }
                 let served = self.serve_timers(now);
@@ -326,7 +328,7 @@ impl Host {
         taken += Taken {
             datagrams,
             one_sided: sink.one_sided,
-            by_sockets: false,
+            from_host_by_socket: false,
         };
         taken
     }
@@ -363,29 +365,27 @@ impl Host {
         socket: &BlockSocket,
         answer: Answer,
     ) -> Taken {
-        let mut one_sided = false;
-        let datagrams = receiver.drain(socket.as_fd(), &self.monitor, |arrived| {
-            one_sided |= self.bring(arrived, answer);
+        let mut taken = Taken::default();
+        taken.datagrams = receiver.drain(socket.as_fd(), &self.monitor, |arrived| {
+            taken.from_host_by_socket |= self.bring(arrived, answer);
+            taken.one_sided |= arrived.iter().any(Arrived::is_one_sided);
         });
-        Taken {
-            datagrams,
-            one_sided,
-            by_sockets: datagrams > 0,
-        }
+        taken
     }
 
-    /// Passes packets to their queue pairs. Returns whether one of them was a one-sided request.
+    /// Passes packets to their queue pairs. Returns whether one was for a connection to another process of this host.
     fn bring(&self, arrived: &[Arrived<'_>], answer: Answer) -> bool {
+        let mut is_from_host = false;
         for run in arrived.chunk_by(|a, b| a.dest_qp() == b.dest_qp()) {
             let Some(qpn) = run.first().map(Arrived::dest_qp) else {
                 continue;
             };
             match self.qps.find(qpn) {
-                Some(qp) => self.receive(&qp, run, answer),
+                Some(qp) => is_from_host |= self.receive(&qp, run, answer),
                 None => self.misdirected(qpn, run),
             }
         }
-        arrived.iter().any(Arrived::is_one_sided)
+        is_from_host
     }
 
     /// Reads a multicast group's socket, within bounds. Each attached queue pair gets a copy.
@@ -483,16 +483,18 @@ impl Host {
         }
     }
 
-    /// Passes packets to a queue pair, in order. `answer` selects when it acknowledges them.
-    pub(crate) fn receive(&self, qp: &QpCore, packets: &[Arrived<'_>], answer: Answer) {
+    /// Passes packets to a queue pair, in order. `answer` selects when it acknowledges them. Returns whether it is connected
+    /// to another process of this host.
+    pub(crate) fn receive(&self, qp: &QpCore, packets: &[Arrived<'_>], answer: Answer) -> bool {
         if qp.qp_type == QpType::Ud {
-            return self.receive_datagrams(qp, packets);
+            self.receive_datagrams(qp, packets);
+            return false;
         }
         let counters = &self.monitor.counters;
         let mut state = qp.lock();
         let Some(path) = state.path.filter(|_| !state.closed) else {
             counters.dropped_no_queue_pair.add(packets.len());
-            return;
+            return false;
         };
         let now = state.not_before(self.clock.recent());
         let mut memory = self.memory.read();
@@ -530,5 +532,6 @@ impl Host {
             Answer::Now => self.settle(qp, &mut state, now),
             Answer::AfterTheOwner(_) => self.settle_soon(qp, &mut state, now),
         }
+        state.peer.is_some()
     }
 }

@@ -56,7 +56,8 @@ impl Host {
         true
     }
 
-    /// Writes a send that the engine may post at once, and posts it if its data are inline. `None` if the ring has no room or the memory may not be used.
+    /// Writes a send that the engine may post at once, and posts it if its data are inline. `None` if the ring has no room
+    /// or the memory may not be used.
     #[inline(always)]
     fn write_send<'a>(
         &self,

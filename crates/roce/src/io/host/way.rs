@@ -87,7 +87,7 @@ impl Host {
         self.progress.wake();
     }
 
-    /// Called by a thread that polls and finds packets in sockets: gives its processor up for a moment if a link was wanted
+    /// Called by a thread that polls and finds packets of another process of this host in a socket: gives its processor up for a moment if a link was wanted
     /// shortly before. The progress threads of both processes make the link, and the kernel lets threads that only poll
     /// keep their processors for milliseconds. So long all packets would go by the sockets. Returns whether it did.
     pub(super) fn make_way_for_link(&self, now_ns: u64) -> bool {

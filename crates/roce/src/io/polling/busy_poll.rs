@@ -29,6 +29,8 @@ pub(crate) struct BusyPoll {
 pub(crate) enum Look {
     /// A one-sided request, which the poll has executed.
     OneSided,
+    /// The same, and the thread has something else to do.
+    LastOneSided,
     Nothing,
     /// Other packets arrived, or the thread has something else to do.
     Enough,
@@ -65,6 +67,7 @@ impl BusyPoll {
                     }
                     polling = self.spin.start();
                 }
+                Look::LastOneSided => return true,
                 Look::Nothing if self.spin.goes_on(&mut polling) => {}
                 Look::Nothing | Look::Enough => return found > 0,
             }
@@ -99,6 +102,7 @@ mod tests {
         assert_eq!(run(requests(), LONGEST / 2), (true, 2));
         assert_eq!(run([Look::OneSided, Look::Enough], gap), (true, 2));
         assert_eq!(run([Look::Enough], gap), (false, 1));
+        assert_eq!(run([Look::LastOneSided], gap), (true, 1));
     }
 
     #[test]

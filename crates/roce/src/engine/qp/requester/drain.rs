@@ -12,7 +12,9 @@ use crate::engine::qp::outbox::Outbox;
 impl Requester {
     /// Whether the next entry must wait until the queue pair returns to RTS, or has changed its way.
     pub(super) fn is_held_back(&self, state: QpState, entry: &SendEntry) -> bool {
-        let drains = state == QpState::Sqd || self.changes_way;
+        // Without a timer, only a later packet would show that one is lost.
+        let changes_way = self.changes_way && self.retransmit.is_used();
+        let drains = state == QpState::Sqd || changes_way;
         drains && self.next >= self.frontier && entry.first >= self.next
     }
 

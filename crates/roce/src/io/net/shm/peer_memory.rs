@@ -91,7 +91,7 @@ impl PeerMemory {
         self.rights.is_open()
     }
 
-    /// Whether a key's memory is the other process's program's. Then atomics on it need packets.
+    /// Whether a key's memory is the other process's program's. Then that process executes atomics on it.
     #[inline]
     pub(crate) fn is_of_program(&self, rkey: u32) -> bool {
         self.rights.is_of_program(rkey)
