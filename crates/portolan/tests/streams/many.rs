@@ -106,7 +106,12 @@ fn idle_streams() {
     let took = started.elapsed();
     let memory_each = (status("VmRSS") - memory) as f64 / (2 * count) as f64 - BUFFERS_KIB;
     let opened = descriptors().saturating_sub(open);
-    assert_eq!(status("Threads"), threads, "streams have no threads");
+    // The thread that asks the kernel about barriers, shortly after the start, may have ended meanwhile.
+    let now = status("Threads");
+    assert!(
+        (threads - 1..=threads).contains(&now),
+        "streams have no threads: {now} instead of {threads}"
+    );
     thread::sleep(Duration::from_millis(500));
     let before = processor_time();
     thread::sleep(IDLE);
