@@ -80,6 +80,7 @@ impl Host {
         }
     }
 
+    /// A link was requested: the progress thread makes it.
     pub(super) fn link_is_wanted(&self) {
         let until = self.clock.now() + LINK_WAIT_MAX;
         self.link_wanted_until_ns
@@ -87,9 +88,10 @@ impl Host {
         self.progress.wake();
     }
 
-    /// Called by a thread that polls and finds packets of another process of this host in a socket: gives its processor up for a moment if a link was wanted
-    /// shortly before. The progress threads of both processes make the link, and the kernel lets threads that only poll
-    /// keep their processors for milliseconds. So long all packets would go by the sockets. Returns whether it did.
+    /// Called by a thread that polls and finds packets of another process of this host in a socket: gives its processor up
+    /// for a moment if a link was wanted shortly before. The progress threads of both processes make the link, and the
+    /// kernel lets threads that only poll keep their processors for milliseconds. So long all packets would go by the
+    /// sockets. Returns whether it did.
     pub(super) fn make_way_for_link(&self, now_ns: u64) -> bool {
         let is_wanted = now_ns < self.link_wanted_until_ns.load(Ordering::Relaxed);
         if is_wanted {
