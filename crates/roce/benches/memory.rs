@@ -5,9 +5,10 @@
 
 #[path = "../tests/io/harness.rs"]
 mod harness;
+#[path = "memory/ucx.rs"]
+mod ucx;
 
-use std::net::{TcpListener, UdpSocket};
-use std::process::{Command, Stdio};
+use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -83,7 +84,7 @@ fn one_sided() {
             rates_by_turns(&name, "memcpy", subject, || memcpy_rate(size));
         }
     }
-    if ucx("tag_lat", 64, 1000).is_none() {
+    if ucx::time_ns("tag_lat", 64, 1000).is_none() {
         println!("  (ucx_perftest is not installed)");
         return;
     }
@@ -91,7 +92,7 @@ fn one_sided() {
     for size in [64 << 10, 1 << 20] {
         for (what, write, test) in [("writes", true, "ucp_put_bw"), ("reads", false, "ucp_get")] {
             let name = format!("{what} of {} KiB, one place", size >> 10);
-            let yardstick = || ucx_rate(test, size);
+            let yardstick = || ucx::rate(test, size, STREAM_BYTES);
             rates_by_turns(
                 &name,
                 test,
@@ -125,10 +126,10 @@ fn two_sided() {
     by_turns("send", "bare flag", || ping_pong(&ends), bare_flag);
     let ends = two_ends(false);
     by_turns("send", "polled UDP", || ping_pong(&ends), polled_udp);
-    let has_ucx = ucx("tag_lat", 64, 1000).is_some();
+    let has_ucx = ucx::time_ns("tag_lat", 64, 1000).is_some();
     if has_ucx {
         let ends = two_ends(false);
-        let yardstick = || ucx("tag_lat", 64, 100_000).unwrap_or(f64::NAN);
+        let yardstick = || ucx::time_ns("tag_lat", 64, 100_000).unwrap_or(f64::NAN);
         by_turns("send", "UCX tag_lat", || ping_pong(&ends), yardstick);
     } else {
         println!("  (ucx_perftest is not installed)");
@@ -140,7 +141,7 @@ fn two_sided() {
     by_turns("32 sends, each", "memcpy", || batches(&ends), || copies(64));
     println!("sends of 64 bytes one way");
     if has_ucx {
-        let yardstick = || ucx("tag_bw", 64, 500_000).unwrap_or(f64::NAN);
+        let yardstick = || ucx::time_ns("tag_bw", 64, 500_000).unwrap_or(f64::NAN);
         by_turns("each", "UCX tag_bw", || sends(&two_ends(false)), yardstick);
     } else {
         by_turns("each", "memcpy", || sends(&two_ends(false)), || copies(64));
@@ -424,48 +425,6 @@ fn polled_udp() -> f64 {
             receive(&ends[0]);
         })
     })
-}
-
-/// The median of one operation that ucx_perftest reports for a test over its posix transport, in nanoseconds. `None` if
-/// it is not installed or fails.
-fn ucx(test: &str, size: usize, count: usize) -> Option<f64> {
-    let us: f64 = ucx_final(test, size, count)?.get(2)?.parse().ok()?;
-    Some(us * 1000.0)
-}
-
-/// The GiB per second that ucx_perftest reports for a test.
-fn ucx_rate(test: &str, size: usize) -> f64 {
-    let columns = ucx_final(test, size, STREAM_BYTES / size);
-    let mib = columns.and_then(|columns| columns.get(5)?.parse().ok());
-    mib.map_or(f64::NAN, |mib: f64| mib / 1024.0)
-}
-
-/// The columns of the last line of ucx_perftest.
-fn ucx_final(test: &str, size: usize, count: usize) -> Option<Vec<String>> {
-    let port = free_port().to_string();
-    let command = |processor| {
-        let mut command = Command::new("taskset");
-        let set = command.env("UCX_TLS", "posix,self");
-        let set = set.args(["-c", processor, "ucx_perftest", "-p", &port]);
-        set.stdout(Stdio::piped()).stderr(Stdio::null());
-        command
-    };
-    let mut server = command("1").spawn().ok()?;
-    std::thread::sleep(Duration::from_millis(500));
-    let [size, count] = [size, count].map(|number| number.to_string());
-    let args = ["127.0.0.1", "-t", test, "-s", &size, "-n", &count];
-    let ended = command("0").args(args).output().unwrap();
-    server.kill().unwrap();
-    server.wait().unwrap();
-    let text = String::from_utf8_lossy(&ended.stdout).into_owned();
-    let line = text.lines().find(|line| line.starts_with("Final:"))?;
-    Some(line.split_whitespace().map(str::to_owned).collect())
-}
-
-/// A free TCP port.
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
 }
 
 fn ping_pong(pair: &Pair) -> f64 {

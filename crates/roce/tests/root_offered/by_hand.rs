@@ -16,7 +16,7 @@ use crate::harness::*;
 use crate::until_some;
 
 /// First byte of each message.
-const VERSION: u8 = 9;
+const VERSION: u8 = 10;
 /// Second byte of a message that wakes the other process.
 const RING: u8 = 2;
 /// Bytes of a head page, and of a ring's file.
