@@ -143,3 +143,16 @@ pub(crate) fn assert_same(found: &[u8], expected: &[u8]) {
         );
     }
 }
+
+/// Number of threads, except for the one that asks the kernel about barriers shortly after a device is opened.
+pub(crate) fn lasting_threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")));
+    // A thread without a name to read has ended.
+    names
+        .filter(|name| {
+            name.as_ref()
+                .is_ok_and(|name| name.trim() != "portolan-ask")
+        })
+        .count()
+}

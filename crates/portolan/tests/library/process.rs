@@ -190,10 +190,7 @@ impl Deeds {
                 Ok("ok".into())
             }
             "await-end" => Ok(self.await_end()),
-            "threads" => Ok(std::fs::read_dir("/proc/self/task")
-                .unwrap()
-                .count()
-                .to_string()),
+            "threads" => Ok(lasting_threads().to_string()),
             "descriptors" => Ok((descriptors() - self.descriptors_before).to_string()),
             other => panic!("unknown command: {other}"),
         };

@@ -18,7 +18,7 @@ fn entries(directory: &str) -> usize {
 
 /// Numbers of descriptors and threads of this process.
 fn held() -> (usize, usize) {
-    (entries("/proc/self/fd"), entries("/proc/self/task"))
+    (entries("/proc/self/fd"), lasting_threads())
 }
 
 #[test]
@@ -46,11 +46,6 @@ fn a_hundred_removed_devices_leave_no_object_descriptor_or_thread() {
         std::thread::sleep(Duration::from_millis(50));
         let before = held();
         (1..ROUNDS).for_each(|_| round());
-        // The thread that asks the kernel about barriers, shortly after the start, may have been there.
-        let as_before = || {
-            let (descriptors, threads) = held();
-            descriptors == before.0 && (before.1 - 1..=before.1).contains(&threads)
-        };
-        eventually("descriptors and threads as before", as_before);
+        eventually("descriptors and threads as before", || held() == before);
     });
 }

@@ -100,18 +100,13 @@ fn idle_streams() {
 
     let (listener, address) = stream_listener();
     let warm = connect(&listener, address);
-    let (memory, open, threads) = (status("VmRSS"), descriptors(), status("Threads"));
+    let (memory, open, threads) = (status("VmRSS"), descriptors(), lasting_threads());
     let started = Instant::now();
     let mut streams: Vec<_> = (0..count).map(|_| connect(&listener, address)).collect();
     let took = started.elapsed();
     let memory_each = (status("VmRSS") - memory) as f64 / (2 * count) as f64 - BUFFERS_KIB;
     let opened = descriptors().saturating_sub(open);
-    // The thread that asks the kernel about barriers, shortly after the start, may have ended meanwhile.
-    let now = status("Threads");
-    assert!(
-        (threads - 1..=threads).contains(&now),
-        "streams have no threads: {now} instead of {threads}"
-    );
+    assert_eq!(lasting_threads(), threads, "streams have no threads");
     thread::sleep(Duration::from_millis(500));
     let before = processor_time();
     thread::sleep(IDLE);
@@ -159,7 +154,7 @@ fn come_and_go() {
     };
     // The first round grows what grows only once: tables, the allocators' arenas, ids in time-wait.
     round(count / 2);
-    let (memory, open, threads) = (status("VmRSS"), descriptors(), status("Threads"));
+    let (memory, open, threads) = (status("VmRSS"), descriptors(), lasting_threads());
     let started = Instant::now();
     round(count / 2);
     let took = started.elapsed();
@@ -171,7 +166,7 @@ fn come_and_go() {
     );
     assert!(left < LEFT_KIB_MAX, "{left} KiB");
     assert!(
-        status("Threads") <= threads + 1,
+        lasting_threads() <= threads + 1,
         "the thread that lingers may run"
     );
 }

@@ -79,6 +79,16 @@ pub struct CompactAtomic {
     pub compares: bool,
 }
 
+impl CompactAtomic {
+    /// The opcode of its packet.
+    pub fn opcode(&self) -> Opcode {
+        match self.compares {
+            true => Opcode::RcCompareSwap,
+            false => Opcode::RcFetchAdd,
+        }
+    }
+}
+
 /// The answer to an atomic, which acknowledges it, without the value ([`AtomicAckEthRepr`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompactAtomicAck {
@@ -249,11 +259,7 @@ impl Compact {
     /// Headers of the packet that an atomic with these operands stands for.
     pub fn atomic_headers(&self, operands: &AtomicEthRepr) -> Option<Headers> {
         let atomic = self.atomic?;
-        let opcode = match atomic.compares {
-            true => Opcode::RcCompareSwap,
-            false => Opcode::RcFetchAdd,
-        };
-        let mut bth = BthRepr::new(opcode, self.dest_qp, atomic.psn);
+        let mut bth = BthRepr::new(atomic.opcode(), self.dest_qp, atomic.psn);
         bth.pkey = PKey::DEFAULT;
         bth.ack_request = true;
         Some(Headers {

@@ -39,7 +39,10 @@ impl CompactWords {
             WRITE => len <= Compact::WRITE_MAX && has(IMMEDIATE),
             0 => has(ACKNOWLEDGEMENT) && len == 0 && !has(OF_MESSAGES),
             ATOMIC => len == Compact::OPERANDS_LEN && immediate <= 1 && !has(OF_MESSAGES),
-            ATOMIC_ACK => len == Compact::VALUE_LEN && !has(OF_MESSAGES | ACKNOWLEDGEMENT),
+            ATOMIC_ACK => {
+                let is_alone = psn == 0 && immediate == 0 && !has(OF_MESSAGES | ACKNOWLEDGEMENT);
+                len == Compact::VALUE_LEN && is_alone
+            }
             _ => false,
         } && (psn | ack_psn | msn) <= LOW
             && port <= u32::from(u16::MAX);

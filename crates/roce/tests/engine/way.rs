@@ -36,7 +36,7 @@ fn what_is_begun_is_completed_and_the_peer_is_asked_to_acknowledge_it() {
     let target = remote(pair.right(), TARGET);
     let now = pair.now;
     assert!(pair.left().qp.can_change_way());
-    // Three packets, of which none asks for an acknowledgement if more is to be sent; then two more requests.
+    // The first request has three packets. None asks for an acknowledgement, because two more requests follow.
     post_unsignaled(pair.left(), 1, SendOp::RdmaWrite(target), 3000);
     for wr_id in [2, 3] {
         let sges = [piece(pair.left(), SOURCE, 64)];

@@ -101,11 +101,7 @@ impl Requester {
         cx: &Context<'_>,
         wr: &SendWr<'_>,
     ) -> Option<PlannedDirect> {
-        let (operation, remote) = match wr.op {
-            SendOp::RdmaWrite(remote) => (DirectOperation::Write, remote),
-            SendOp::RdmaRead(remote) => (DirectOperation::Read, remote),
-            _ => return None,
-        };
+        let (operation, remote) = operation_of(&wr.op)?;
         let SendData::Sges([sge]) = wr.data else {
             return None;
         };
@@ -113,6 +109,7 @@ impl Requester {
         let (iova, len, lkey) = (sge.addr, sge.length, sge.lkey);
         let writes = operation == DirectOperation::Read;
         if self.held
+            || matches!(operation, DirectOperation::Atomic(_))
             || !self.queue.is_idle()
             || self.retransmit.is_rnr_waiting()
             || len == 0

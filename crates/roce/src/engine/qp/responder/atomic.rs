@@ -38,14 +38,11 @@ impl Responder {
         if atomic.psn != self.expected || !matches!(self.inbound, Inbound::Idle) {
             return false;
         }
-        let opcode = match atomic.compares {
-            true => Opcode::RcCompareSwap,
-            false => Opcode::RcFetchAdd,
+        let request = AtomicRequest {
+            opcode: atomic.opcode(),
+            eth: *operands,
         };
-        let eth = *operands;
-        let is_accepted = self
-            .accept_atomic(cx, AtomicRequest { opcode, eth })
-            .is_ok();
+        let is_accepted = self.accept_atomic(cx, request).is_ok();
         if is_accepted {
             self.awaits_expected = false;
         }
