@@ -19,6 +19,8 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 const ROUNDS: usize = 7;
 const REQUESTS: usize = 20_000;
 const STREAM_BYTES: usize = 512 << 20;
+/// Requests of which one is signaled, where the yardstick does not wait for each.
+const WINDOW: usize = 16;
 const SENDS: u64 = 300_000;
 
 fn main() {
@@ -80,27 +82,11 @@ fn one_sided() {
                 if write { "writes" } else { "reads" },
                 size >> 10
             );
-            let subject = || stream(&one_sided, size, write, places(size));
+            let subject = || stream(&one_sided, size, write, places(size), 1);
             rates_by_turns(&name, "memcpy", subject, || memcpy_rate(size));
         }
     }
-    if ucx::time_ns("tag_lat", 64, 1000).is_none() {
-        println!("  (ucx_perftest is not installed)");
-        return;
-    }
-    // UCX uses one place.
-    for size in [64 << 10, 1 << 20] {
-        for (what, write, test) in [("writes", true, "ucp_put_bw"), ("reads", false, "ucp_get")] {
-            let name = format!("{what} of {} KiB, one place", size >> 10);
-            let yardstick = || ucx::rate(test, size, STREAM_BYTES);
-            rates_by_turns(
-                &name,
-                test,
-                || stream(&one_sided, size, write, 1),
-                yardstick,
-            );
-        }
-    }
+    beside_ucx(&one_sided, ucx::Transport::Posix);
 }
 
 /// Memory that the program owns, beside one kernel copy of the same length.
@@ -114,8 +100,25 @@ fn program_memory() {
                 false => ("reads", "process_vm_readv"),
             };
             let name = format!("{name} of {} KiB", size >> 10);
-            let subject = || stream(&pair, size, write, places(size));
+            let subject = || stream(&pair, size, write, places(size), 1);
             rates_by_turns(&name, yardstick, subject, || kernel_copy_rate(size, write));
+        }
+    }
+    beside_ucx(&pair, ucx::Transport::Cma);
+}
+
+/// As UCX's test does it: in one place, and without waiting for each request.
+fn beside_ucx(pair: &Pair, transport: ucx::Transport) {
+    if !ucx::is_installed() {
+        println!("  (ucx_perftest is not installed)");
+        return;
+    }
+    for size in [64 << 10, 1 << 20] {
+        for (name, write) in [("writes", true), ("reads", false)] {
+            let name = format!("{name} of {} KiB, one place", size >> 10);
+            let subject = || stream(pair, size, write, 1, WINDOW);
+            let yardstick = || transport.rate(write, size, STREAM_BYTES);
+            rates_by_turns(&name, transport.name(), subject, yardstick);
         }
     }
 }
@@ -126,10 +129,10 @@ fn two_sided() {
     by_turns("send", "bare flag", || ping_pong(&ends), bare_flag);
     let ends = two_ends(false);
     by_turns("send", "polled UDP", || ping_pong(&ends), polled_udp);
-    let has_ucx = ucx::time_ns("tag_lat", 64, 1000).is_some();
+    let has_ucx = ucx::is_installed();
     if has_ucx {
         let ends = two_ends(false);
-        let yardstick = || ucx::time_ns("tag_lat", 64, 100_000).unwrap_or(f64::NAN);
+        let yardstick = || ucx::time_ns("tag_lat", 64, 100_000);
         by_turns("send", "UCX tag_lat", || ping_pong(&ends), yardstick);
     } else {
         println!("  (ucx_perftest is not installed)");
@@ -141,7 +144,7 @@ fn two_sided() {
     by_turns("32 sends, each", "memcpy", || batches(&ends), || copies(64));
     println!("sends of 64 bytes one way");
     if has_ucx {
-        let yardstick = || ucx::time_ns("tag_bw", 64, 500_000).unwrap_or(f64::NAN);
+        let yardstick = || ucx::time_ns("tag_bw", 64, 500_000);
         by_turns("each", "UCX tag_bw", || sends(&two_ends(false)), yardstick);
     } else {
         by_turns("each", "memcpy", || sends(&two_ends(false)), || copies(64));
@@ -231,37 +234,34 @@ fn copies(len: usize) -> f64 {
 fn by_turns(
     name: &str,
     yardstick_name: &str,
-    mut subject: impl FnMut() -> f64,
-    mut yardstick: impl FnMut() -> f64,
+    subject: impl FnMut() -> f64,
+    yardstick: impl FnMut() -> f64,
 ) {
-    let (mut subjects, mut yardsticks, mut ratios) = (vec![], vec![], vec![]);
-    for _ in 0..ROUNDS {
-        let (beside, measured) = (yardstick(), subject());
-        subjects.push(measured);
-        yardsticks.push(beside);
-        ratios.push(measured / beside);
-    }
-    let [subject, beside, ratio] =
-        [&mut subjects, &mut yardsticks, &mut ratios].map(|of| median(of));
+    let [subject, beside, ratio] = medians(subject, yardstick);
     println!("  {name:<24} {subject:>9.0} ns {beside:>8.1} ns {ratio:>7.2} × {yardstick_name}");
 }
 
 fn rates_by_turns(
     name: &str,
     yardstick_name: &str,
-    mut subject: impl FnMut() -> f64,
-    mut yardstick: impl FnMut() -> f64,
+    subject: impl FnMut() -> f64,
+    yardstick: impl FnMut() -> f64,
 ) {
-    let (mut subjects, mut yardsticks, mut ratios) = (vec![], vec![], vec![]);
-    for _ in 0..ROUNDS {
+    let [subject, beside, ratio] = medians(subject, yardstick);
+    println!("  {name:<28} {subject:>8.2} {beside:>11.2} {ratio:>7.2} × {yardstick_name}");
+}
+
+/// The medians of the subject, the yardstick and their ratio, of rounds by turns.
+fn medians(mut subject: impl FnMut() -> f64, mut yardstick: impl FnMut() -> f64) -> [f64; 3] {
+    let rounds = (0..ROUNDS).map(|_| {
         let (beside, measured) = (yardstick(), subject());
-        subjects.push(measured);
-        yardsticks.push(beside);
-        ratios.push(measured / beside);
-    }
-    let [subject, beside, ratio] =
-        [&mut subjects, &mut yardsticks, &mut ratios].map(|of| median(of));
-    println!("  {name:<24} {subject:>12.2} {beside:>11.2} {ratio:>7.2} × {yardstick_name}");
+        [measured, beside, measured / beside]
+    });
+    let rounds: Vec<_> = rounds.collect();
+    [0, 1, 2].map(|column| {
+        let mut values: Vec<_> = rounds.iter().map(|round| round[column]).collect();
+        median(&mut values)
+    })
 }
 
 fn median(values: &mut [f64]) -> f64 {
@@ -274,7 +274,9 @@ fn places(size: usize) -> usize {
     ((2 << 20) / size).max(2)
 }
 
-fn stream(pair: &Pair, size: usize, write: bool, places: usize) -> f64 {
+/// The rate of requests of `size` bytes that go through so many places. The last of each `window` is signaled, and its
+/// completion awaited.
+fn stream(pair: &Pair, size: usize, write: bool, places: usize, window: usize) -> f64 {
     let (a, b) = (&pair.a, &pair.b);
     let requests = (0..places).map(|place| {
         let (remote, sge) = (b.remote(place * size), a.sge(place * size, size));
@@ -282,23 +284,35 @@ fn stream(pair: &Pair, size: usize, write: bool, places: usize) -> f64 {
             true => SendOp::RdmaWrite(remote),
             false => SendOp::RdmaRead(remote),
         };
-        (op, sge)
+        (op, [sge])
     });
     let requests: Vec<_> = requests.collect();
-    let count = (STREAM_BYTES / size).min(50_000);
+    let count = (STREAM_BYTES / size).min(50_000).next_multiple_of(window);
     let mut start = Instant::now();
-    // The first fifth is not counted: ucx_perftest does not count its first requests either.
-    for (number, (op, sge)) in requests
-        .into_iter()
-        .cycle()
-        .take(count + count / 4)
-        .enumerate()
-    {
-        if number == count / 4 {
+    let mut place = 0;
+    // The first half is not counted: ucx_perftest does not count its first requests either.
+    for number in 0..2 * count {
+        if number == count {
             start = Instant::now();
         }
-        a.post(1, op, sge);
-        taken(a);
+        let (op, sges) = &requests[place];
+        place = if place + 1 == places { 0 } else { place + 1 };
+        let is_last = (number + 1).is_multiple_of(window);
+        let posted = a.qp.post_send(&SendWr {
+            wr_id: 1,
+            op: *op,
+            data: SendData::Sges(sges),
+            flags: match is_last {
+                true => SendFlags::SIGNALED,
+                false => SendFlags::empty(),
+            },
+            ud: None,
+            srq: None,
+        });
+        posted.unwrap();
+        if is_last {
+            taken(a);
+        }
     }
     gib(count * size, start.elapsed())
 }

@@ -4,22 +4,50 @@ use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// The median of one operation that ucx_perftest reports for a test over its posix transport, in nanoseconds. `None` if
-/// it is not installed or fails.
-pub fn time_ns(test: &str, size: usize, count: usize) -> Option<f64> {
-    let us: f64 = last_line(test, size, count)?.get(2)?.parse().ok()?;
-    Some(us * 1000.0)
+/// Whether ucx_perftest can be run.
+pub fn is_installed() -> bool {
+    !time_ns("tag_lat", 64, 1000).is_nan()
 }
 
-/// The GiB per second that ucx_perftest reports for a test that moves so many bytes.
-pub fn rate(test: &str, size: usize, bytes: usize) -> f64 {
-    let columns = last_line(test, size, bytes / size);
-    let mib = columns.and_then(|columns| columns.get(5)?.parse().ok());
-    mib.map_or(f64::NAN, |mib: f64| mib / 1024.0)
+/// The median of one operation that ucx_perftest reports for a test over its posix transport, in nanoseconds. NaN if it
+/// is not installed or fails.
+pub fn time_ns(test: &str, size: usize, count: usize) -> f64 {
+    let us = column(2, &["-t", test], size, count);
+    us.map_or(f64::NAN, |us| us * 1000.0)
 }
 
-/// The columns of the last line of ucx_perftest.
-fn last_line(test: &str, size: usize, count: usize) -> Option<Vec<String>> {
+/// How UCX reads and writes another process's memory.
+#[derive(Clone, Copy)]
+pub enum Transport {
+    /// It has mapped that.
+    Posix,
+    /// By process_vm_readv(2) and process_vm_writev(2).
+    Cma,
+}
+
+impl Transport {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Posix => "UCX, posix",
+            Self::Cma => "UCX, cma",
+        }
+    }
+
+    /// The GiB per second that ucx_perftest reports for requests that move so many bytes.
+    pub fn rate(self, write: bool, size: usize, bytes: usize) -> f64 {
+        let args: &[&str] = match (self, write) {
+            (Self::Posix, true) => &["-t", "ucp_put_bw"],
+            (Self::Posix, false) => &["-t", "ucp_get"],
+            (Self::Cma, true) => &["-d", "memory", "-x", "cma", "-D", "zcopy", "-t", "put_bw"],
+            (Self::Cma, false) => &["-d", "memory", "-x", "cma", "-D", "zcopy", "-t", "get"],
+        };
+        let mib = column(5, args, size, bytes / size);
+        mib.map_or(f64::NAN, |mib| mib / 1024.0)
+    }
+}
+
+/// A column of the last line of ucx_perftest.
+fn column(column: usize, args: &[&str], size: usize, count: usize) -> Option<f64> {
     let port = free_port().to_string();
     let command = |processor| {
         let mut command = Command::new("taskset");
@@ -31,13 +59,13 @@ fn last_line(test: &str, size: usize, count: usize) -> Option<Vec<String>> {
     let mut server = command("1").spawn().ok()?;
     std::thread::sleep(Duration::from_millis(500));
     let [size, count] = [size, count].map(|number| number.to_string());
-    let args = ["127.0.0.1", "-t", test, "-s", &size, "-n", &count];
-    let ended = command("0").args(args).output().unwrap();
+    let client = ["127.0.0.1", "-s", &size, "-n", &count];
+    let ended = command("0").args(client).args(args).output().unwrap();
     server.kill().unwrap();
     server.wait().unwrap();
     let text = String::from_utf8_lossy(&ended.stdout).into_owned();
     let line = text.lines().find(|line| line.starts_with("Final:"))?;
-    Some(line.split_whitespace().map(str::to_owned).collect())
+    line.split_whitespace().nth(column)?.parse().ok()
 }
 
 /// A free TCP port.

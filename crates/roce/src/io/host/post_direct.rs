@@ -41,7 +41,7 @@ impl Host {
         let memory = self.memory.read();
         let planned = state.engine.plan_direct(&memory, wr)?;
         let len = planned.local.len;
-        if len > CHUNK || peer.is_of_program(planned.rkey) {
+        if len > CHUNK {
             return None;
         }
         let wanted = Wanted {
