@@ -99,7 +99,8 @@ fn shortened(why: &str) -> String {
     if let Some(tests) = failed_tests(why) {
         return tests.join("; ").replace('|', "/");
     }
-    let letters: Vec<char> = why.replace('|', "/").chars().collect();
+    let words: Vec<_> = why.split(' ').map(without_registry).collect();
+    let letters: Vec<char> = words.join(" ").replace('|', "/").chars().collect();
     match letters.len() {
         0..=SAID_MAX => letters.into_iter().collect(),
         len => {
@@ -108,6 +109,13 @@ fn shortened(why: &str) -> String {
             format!("{start} ... {end}")
         }
     }
+}
+
+/// A word, or the part of a path that is the same on each machine: within the sources of a crate.
+fn without_registry(word: &str) -> &str {
+    let source = word.split_once("/registry/src/");
+    let within = source.and_then(|(_, source)| source.split_once('/'));
+    within.map_or(word, |(_, within)| within)
 }
 
 fn cell(played: &Played) -> String {
@@ -185,6 +193,16 @@ mod tests {
         let text = section("6.1", &cases, &results, None);
         assert!(text.contains("| `rping` | right, 1.0 s | **failed** |"));
         assert!(text.contains("ours, 1 s: broken"));
+    }
+
+    #[test]
+    fn where_this_machine_keeps_a_crate_is_not_told() {
+        let said =
+            "panicked at /home/a/.cargo/registry/src/index-1949/sideway-0.4.3/main.rs:155 | here";
+        assert_eq!(
+            shortened(said),
+            "panicked at sideway-0.4.3/main.rs:155 / here"
+        );
     }
 
     #[test]

@@ -26,6 +26,12 @@ const WORDS: usize = 2;
 const LEN: usize = 4096;
 /// Maximum of pieces of this process's memory in one copy. Requests of more use packets.
 pub(crate) const PIECES_MAX: usize = 16;
+/// Bytes of the largest value that programs write as a whole. The last ones of a write are written last.
+pub(crate) const WORD: usize = 8;
+
+/// Whether the other process sees the kernel's copies of two pieces of this process's memory in their order. Elsewhere
+/// the pieces of the other process's memory are apart, which costs more.
+const COPIES_IN_ORDER: bool = cfg!(target_arch = "x86_64");
 
 /// Where a process's witness is, and what it says. It stands in memory that other processes read.
 #[derive(Debug, Default)]
@@ -182,7 +188,7 @@ impl Process {
     }
 
     /// Copies `len` bytes from pieces of this process's memory, each an address and a length, to the other process's
-    /// memory at `to`, after one byte to its gate. The last bytes are written last.
+    /// memory at `to`, after one byte to its gate. Pieces begin where the last eight bytes do, so these are written last.
     ///
     /// # Errors
     /// The bytes in the other process's memory are undefined.
@@ -202,10 +208,14 @@ impl Process {
         }
         let byte = 0u8;
         let own = ((&raw const byte).expose_provenance() as u64, 1);
-        let last = len.min(8);
-        let body = len - last;
-        let (local, local_count) = list([own].into_iter().chain(pieces))?;
-        let remote = [(gate, 1), (to, body), (to.wrapping_add(body as u64), last)].map(piece_of);
+        let (local, local_count) = list::<{ PIECES_MAX + 2 }>([own].into_iter().chain(pieces))?;
+        let body = match COPIES_IN_ORDER {
+            true => len,
+            false => len - len.min(WORD),
+        };
+        let last = (to.wrapping_add(body as u64), len - body);
+        let remote = [(gate, 1), (to, body), last].map(piece_of);
+        let remote_count = if last.1 == 0 { 2 } else { 3 };
         // SAFETY: the kernel reads the two lists and the local pieces: an address that is not mapped is an error. In
         // this process's memory, it writes nothing.
         let written = unsafe {
@@ -214,7 +224,7 @@ impl Process {
                 local.as_ptr(),
                 local_count as libc::c_ulong,
                 remote.as_ptr(),
-                remote.len() as libc::c_ulong,
+                remote_count,
                 0,
             )
         };
@@ -253,8 +263,8 @@ impl Process {
             words.as_mut_ptr().expose_provenance() as u64,
             size_of_val(&words),
         );
-        let (local, local_count) = list(pieces.chain([own]))?;
-        let (remote, remote_count) = list(from.chain([(self.at, own.1)]))?;
+        let (local, local_count) = list::<{ PIECES_MAX + 1 }>(pieces.chain([own]))?;
+        let (remote, remote_count) = list::<{ PIECES_MAX + 1 }>(from.chain([(self.at, own.1)]))?;
         // SAFETY: the kernel reads the two lists. It writes only to the local pieces: memory that the caller may write,
         // and `words`. The other process's memory is only read, and an address that is not mapped there is an error.
         let read = unsafe {
@@ -314,10 +324,10 @@ pub fn may_call_process_vm() -> bool {
 }
 
 /// A list for the kernel, and its length.
-fn list(
+fn list<const N: usize>(
     pieces: impl Iterator<Item = (u64, usize)>,
-) -> Result<([libc::iovec; PIECES_MAX + 1], usize), NotCopied> {
-    let (mut list, mut count) = ([piece_of((0, 0)); PIECES_MAX + 1], 0);
+) -> Result<([libc::iovec; N], usize), NotCopied> {
+    let (mut list, mut count) = ([piece_of((0, 0)); N], 0);
     for piece in pieces {
         *list.get_mut(count).ok_or(NotCopied)? = piece_of(piece);
         count += 1;
@@ -402,6 +412,23 @@ mod tests {
         for why in WhyUnreadable::ALL {
             assert_eq!(WhyUnreadable::of_number(why.number()), Some(why));
         }
+    }
+
+    #[test]
+    fn a_write_may_have_one_piece_more_for_its_last_word() {
+        let (_witness, testimony) = own();
+        let process = Process::new(std::process::id(), &testimony);
+        let (from, to) = ([7u8; PIECES_MAX + 2], [0u8; PIECES_MAX + 2]);
+        let write = |count: usize| {
+            let pieces = from[..count].iter().map(|byte| (addr_of(byte), 1));
+            let gate = [0u8];
+            process.write(addr_of(&gate), pieces, addr_of(&to), count)
+        };
+        assert_eq!(write(PIECES_MAX + 2), Err(NotCopied));
+        assert_eq!(write(PIECES_MAX + 1), Ok(()));
+        // SAFETY: memory of this test. The kernel has written it.
+        let to = unsafe { std::ptr::read_volatile(&raw const to) };
+        assert_eq!((&to[..17], to[17]), (&[7; 17][..], 0));
     }
 
     #[test]
