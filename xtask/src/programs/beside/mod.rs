@@ -22,7 +22,7 @@ pub(super) use guest::play;
 use kept::{Kept, Pass};
 
 const BEGIN: &str =
-    "<!-- Written by `cargo xtask programs --beside` from its run: do not edit. -->\n";
+    "<!-- Written by `cargo xtask programs --beside --whole` from its run: do not edit. -->\n";
 const END: &str = "<!-- End of what `cargo xtask programs --beside` writes. -->\n";
 
 /// The libraries and devices of the two ends.
@@ -136,7 +136,7 @@ fn can_be_mixed(case: &Case) -> bool {
 /// What to play.
 #[derive(Debug, clap::Args)]
 pub(super) struct Choice {
-    /// Play all rows beside rdma_rxe, not only a selection: more than an hour
+    /// Play all rows beside rdma_rxe, not only a selection, and write the document: more than an hour
     #[arg(long, requires = "beside", conflicts_with = "only")]
     whole: bool,
     /// Continue the run that was cut off: take its results, ours only if our binaries are the same
@@ -153,7 +153,7 @@ pub(super) struct Choice {
 }
 
 /// Plays the rows whose commands contain `only`, or the selection, or the whole. Writes the document of a run that plays
-/// all ends of all chosen rows.
+/// all ends of all rows: what has fewer would replace what a longer run has found.
 pub(super) fn run(workspace: &Workspace, only: Option<&str>, choice: &Choice) -> Result<ExitCode> {
     let started = Instant::now();
     let machine = Machine::prepare_with_host_files(&Cache::locate()?, Suite::Bookworm)?;
@@ -168,7 +168,7 @@ pub(super) fn run(workspace: &Workspace, only: Option<&str>, choice: &Choice) ->
         let took = (!choice.resume).then(|| started.elapsed());
         let text = table::section(release, &cases, results, took);
         println!("{text}");
-        if only.is_none() && choice.ends.is_empty() {
+        if choice.whole && choice.ends.is_empty() {
             document::replace(&workspace.root, (BEGIN, END), &text)?;
         }
         Ok(table::is_right(results))
