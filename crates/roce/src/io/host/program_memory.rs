@@ -7,11 +7,14 @@ use crate::engine::{Direct, DirectOperation};
 use crate::io::host::pieces;
 use crate::io::net::shm::peer_memory::PeerMemory;
 use crate::io::net::shm::peer_rights::Wanted;
-use crate::io::net::shm::program_memory::{PIECES_MAX, WORD};
+use crate::io::net::shm::program_memory::PIECES_MAX;
 
 /// Many shorter writes are faster as packets in the ring. A single one is not: the peer's program may not poll, because it
 /// waits for the bytes in its memory.
 pub(super) const WRITE_MIN: u32 = 4 << 10;
+
+/// Bytes of the largest value that programs write as a whole.
+const WORD: u32 = 8;
 
 /// Writes a range of a request. Returns false if the request needs packets.
 pub(super) fn write(
@@ -23,17 +26,14 @@ pub(super) fn write(
     if direct.operation != DirectOperation::Write {
         return false;
     }
-    let last = range.end - range.len().min(WORD) as u32;
-    let list = |part| pieces::list::<PIECES_MAX>(&direct.local, part);
-    let (Some(body), Some(last)) = (list(range.start..last), list(last..range.end)) else {
+    let Some((pieces, count)) = pieces::list::<PIECES_MAX>(&direct.local, range.clone()) else {
         return false;
     };
     // The kernel copies a word of one piece at once, so another thread sees all of it or nothing.
-    if direct.len as usize <= WORD && last.1 > 1 {
+    if direct.len <= WORD && count > 1 {
         return false;
     }
-    let pieces = [body, last].map(|(pieces, count)| pieces.into_iter().take(count));
-    let pieces = pieces.into_iter().flatten();
+    let pieces = pieces.into_iter().take(count);
     peer.write_program(wanted, range, pieces).is_ok()
 }
 

@@ -26,9 +26,8 @@ const WORDS: usize = 2;
 const LEN: usize = 4096;
 /// Maximum of pieces of this process's memory in one copy. Requests of more use packets.
 pub(crate) const PIECES_MAX: usize = 16;
-/// Bytes of the largest value that programs write as a whole. The last ones of a write are written last.
-pub(crate) const WORD: usize = 8;
-
+/// Bytes of a write that are written last, for a program that waits for them to change.
+const LAST: usize = 8;
 /// Whether the other process sees the kernel's copies of two pieces of this process's memory in their order. Elsewhere
 /// the pieces of the other process's memory are apart, which costs more.
 const COPIES_IN_ORDER: bool = cfg!(target_arch = "x86_64");
@@ -188,7 +187,7 @@ impl Process {
     }
 
     /// Copies `len` bytes from pieces of this process's memory, each an address and a length, to the other process's
-    /// memory at `to`, after one byte to its gate. Pieces begin where the last eight bytes do, so these are written last.
+    /// memory at `to`, after one byte to its gate. The last bytes are written last.
     ///
     /// # Errors
     /// The bytes in the other process's memory are undefined.
@@ -208,14 +207,14 @@ impl Process {
         }
         let byte = 0u8;
         let own = ((&raw const byte).expose_provenance() as u64, 1);
-        let (local, local_count) = list::<{ PIECES_MAX + 2 }>([own].into_iter().chain(pieces))?;
-        let body = match COPIES_IN_ORDER {
-            true => len,
-            false => len - len.min(WORD),
-        };
-        let last = (to.wrapping_add(body as u64), len - body);
-        let remote = [(gate, 1), (to, body), last].map(piece_of);
-        let remote_count = if last.1 == 0 { 2 } else { 3 };
+        let body = len - len.min(LAST);
+        let pieces = [own].into_iter().chain(parted(pieces, body));
+        let (local, local_count) = list::<{ PIECES_MAX + 2 }>(pieces)?;
+        let apart = if COPIES_IN_ORDER { len } else { body };
+        let to = [(gate, 1)]
+            .into_iter()
+            .chain(parted([(to, len)].into_iter(), apart));
+        let (remote, remote_count) = list::<3>(to)?;
         // SAFETY: the kernel reads the two lists and the local pieces: an address that is not mapped is an error. In
         // this process's memory, it writes nothing.
         let written = unsafe {
@@ -224,7 +223,7 @@ impl Process {
                 local.as_ptr(),
                 local_count as libc::c_ulong,
                 remote.as_ptr(),
-                remote_count,
+                remote_count as libc::c_ulong,
                 0,
             )
         };
@@ -323,6 +322,20 @@ pub fn may_call_process_vm() -> bool {
     (read, written) == (1, 1)
 }
 
+/// The same pieces. None contains both the byte before the position `at` and the one there.
+fn parted(
+    pieces: impl Iterator<Item = (u64, usize)>,
+    at: usize,
+) -> impl Iterator<Item = (u64, usize)> {
+    let mut before = at;
+    let parts = pieces.flat_map(move |(addr, len)| {
+        let head = before.min(len);
+        before -= head;
+        [(addr, head), (addr.wrapping_add(head as u64), len - head)]
+    });
+    parts.filter(|(_, len)| *len > 0)
+}
+
 /// A list for the kernel, and its length.
 fn list<const N: usize>(
     pieces: impl Iterator<Item = (u64, usize)>,
@@ -415,20 +428,39 @@ mod tests {
     }
 
     #[test]
-    fn a_write_may_have_one_piece_more_for_its_last_word() {
+    fn pieces_are_parted_where_the_last_bytes_begin() {
+        let parted = |pieces: &[(u64, usize)], at| -> Vec<_> {
+            super::parted(pieces.iter().copied(), at).collect()
+        };
+        assert_eq!(parted(&[(100, 20)], 12), [(100, 12), (112, 8)]);
+        let pieces = [(100, 10), (200, 10)];
+        assert_eq!(parted(&pieces, 10), pieces);
+        assert_eq!(parted(&pieces, 12), [(100, 10), (200, 2), (202, 8)]);
+        assert_eq!(parted(&pieces, 8), [(100, 8), (108, 2), (200, 10)]);
+        // All of them, and none.
+        assert_eq!(parted(&pieces, 0), pieces);
+        assert_eq!(parted(&pieces, 20), pieces);
+    }
+
+    #[test]
+    fn a_write_of_as_many_pieces_as_one_copy_has_is_parted_all_the_same() {
+        const EACH: usize = 10;
         let (_witness, testimony) = own();
         let process = Process::new(std::process::id(), &testimony);
-        let (from, to) = ([7u8; PIECES_MAX + 2], [0u8; PIECES_MAX + 2]);
+        let from: Vec<u8> = (0..).take((PIECES_MAX + 2) * EACH).collect();
+        let (gate, to) = ([0u8], [0u8; (PIECES_MAX + 2) * EACH]);
         let write = |count: usize| {
-            let pieces = from[..count].iter().map(|byte| (addr_of(byte), 1));
-            let gate = [0u8];
-            process.write(addr_of(&gate), pieces, addr_of(&to), count)
+            let pieces = from.chunks(EACH).take(count);
+            let pieces = pieces.map(|piece| (addr_of(piece), EACH));
+            process.write(addr_of(&gate), pieces, addr_of(&to), count * EACH)
         };
         assert_eq!(write(PIECES_MAX + 2), Err(NotCopied));
-        assert_eq!(write(PIECES_MAX + 1), Ok(()));
+        assert_eq!(write(PIECES_MAX), Ok(()));
         // SAFETY: memory of this test. The kernel has written it.
         let to = unsafe { std::ptr::read_volatile(&raw const to) };
-        assert_eq!((&to[..17], to[17]), (&[7; 17][..], 0));
+        let written = PIECES_MAX * EACH;
+        assert_eq!(to[..written], from[..written]);
+        assert_eq!(to[written..], [0; 2 * EACH]);
     }
 
     #[test]
